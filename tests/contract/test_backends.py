@@ -34,7 +34,7 @@ STEPS = 300
 LIVE = {"checkpoint": {"every": 50}, "validation": {"every": STEPS}}
 
 
-def live(seed: int) -> dict[str, Any]:
+def slow_settings(seed: int) -> dict[str, Any]:
     """Return the sections of a run that takes a while; another seed is another run."""
     return {**LIVE, "train": {"steps": STEPS, "log_every": 2, "seed": seed}}
 
@@ -326,7 +326,7 @@ def test_invalid_input_fails_run_without_restart(shell: Console, backend: Backen
 
 @pytest.mark.live
 def test_cancel_saves_and_resume_continues(shell: Console, backend: Backend, name: str) -> None:
-    words = spec_words(shell, name, **live(1))
+    words = spec_words(shell, name, **slow_settings(1))
     command, run = start(shell, backend, *words)
     status = backend.describe(run)
     assert status.state == RunState.RUNNING
@@ -356,7 +356,7 @@ def test_cancel_saves_and_resume_continues(shell: Console, backend: Backend, nam
 
 @pytest.mark.live
 def test_preempted_run_restarts_automatically(shell: Console, backend: Backend, name: str) -> None:
-    command, run = start(shell, backend, *spec_words(shell, name, **live(2), max_restarts=1))
+    command, run = start(shell, backend, *spec_words(shell, name, **slow_settings(2), max_restarts=1))
     backend.preempt(run)
     command.communicate(timeout=120)
     assert command.returncode == 0
@@ -369,7 +369,7 @@ def test_preempted_run_restarts_automatically(shell: Console, backend: Backend, 
 def test_run_of_killed_supervisor_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
     if name == "azure":
         pytest.skip("nobody on this machine watches a run on Azure")
-    command, run = start(shell, backend, *spec_words(shell, name, **live(3)))
+    command, run = start(shell, backend, *spec_words(shell, name, **slow_settings(3)))
     folder = Path(str(backend.folder(run)))
     os.kill(json.loads((folder / "state.json").read_text())["pid"], signal.SIGKILL)
     wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="failed")

@@ -117,14 +117,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ.update(before)
 
 
-def planned() -> list[tuple[str, str]]:
+def planned_commands() -> list[tuple[str, str]]:
     verbs = ("submit", "plan", "validate")
     found = [one for one in COMMANDS if one[0].startswith("orchestrator ") and words_of(one[0])[1] in verbs]
     return [one for one in found if not any(part in one[0] for part in NOT_PLANNED)]
 
 
 @pytest.mark.slow  # `runs` are created first
-@pytest.mark.parametrize(("line", "place"), planned())
+@pytest.mark.parametrize(("line", "place"), planned_commands())
 def test_documented_submission_plans_in_dry_run(
     line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +143,7 @@ def test_sdk_example_runs(document: str, project: Path, capsys: pytest.CaptureFi
     assert "data" in capsys.readouterr().out
 
 
-def shown(verbs: Collection[str]) -> list[tuple[str, str]]:
+def commands_of(verbs: Collection[str]) -> list[tuple[str, str]]:
     """Return commands of these verbs, one per line of each verb."""
     lines = [(part.strip(), place) for line, place in COMMANDS for part in line.split("#")[0].split(";")]
     return sorted(
@@ -153,13 +153,13 @@ def shown(verbs: Collection[str]) -> list[tuple[str, str]]:
     )
 
 
-def executed() -> list[tuple[str, str]]:
+def executed_commands() -> list[tuple[str, str]]:
     left_out = (*NOT_EXECUTED, *IN_THE_CLOUD)
-    return [one for one in shown(EXECUTED) if not any(part in one[0] for part in left_out)]
+    return [one for one in commands_of(EXECUTED) if not any(part in one[0] for part in left_out)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "place"), executed())
+@pytest.mark.parametrize(("line", "place"), executed_commands())
 def test_documented_command_runs(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([word.replace("RUN", "novels") for word in words_of(line)[1:]])
     output = capsys.readouterr()
@@ -170,7 +170,9 @@ def test_documented_command_runs(line: str, place: str, project: Path, capsys: p
 def test_documented_azure_commands_run_on_the_double(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [line for line, _ in shown({"cluster", "doctor", "list"}) if any(part in line for part in IN_THE_CLOUD)]
+    lines = [
+        line for line, _ in commands_of({"cluster", "doctor", "list"}) if any(part in line for part in IN_THE_CLOUD)
+    ]
     assert {words_of(line)[1] for line in lines} == {"cluster", "doctor", "list"}
     with AzureDouble(project / "azure", run_jobs=False) as double:
         place = {
@@ -188,7 +190,7 @@ def test_documented_azure_commands_run_on_the_double(
 
 def test_commands_not_run_here_are_run_elsewhere() -> None:
     planned_verbs = {"submit", "plan", "validate"}
-    rest = [line for line, _ in shown(VERBS - planned_verbs) if line not in dict(executed())]
+    rest = [line for line, _ in commands_of(VERBS - planned_verbs) if line not in dict(executed_commands())]
     rest = [line for line in rest if not any(part in line for part in IN_THE_CLOUD)]
     assert [line for line in rest if not any(part in line for part in NOT_EXECUTED)] == []
     for part, file in NOT_EXECUTED.items():

@@ -30,12 +30,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for found in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
         path, text = folder / found["path"], found["text"]
         if found["where"]:
-            text = inserted(path.read_text(), found["where"].rpartition(" ")[2], text)
+            text = insert_into(path.read_text(), found["where"].rpartition(" ")[2], text)
         path.write_text(text)
     return folder
 
 
-def inserted(text: str, name: str, lines: str) -> str:
+def insert_into(text: str, name: str, lines: str) -> str:
     """Return the module with lines added to the end of the fields of a class, or of the elements of a tuple."""
     (found,) = [
         node

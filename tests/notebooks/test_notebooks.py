@@ -195,11 +195,11 @@ def test_run_survives_its_kernel(folder: Path) -> None:
         "run = Orchestrator().attach('@last')\n"
         "print(run.watch().state, '<svg' in run._repr_html_())\n"
     )
-    assert in_a_kernel(submit, folder) == "False\n"
-    assert in_a_kernel(attach, folder).endswith("completed True\n")
+    assert run_in_kernel(submit, folder) == "False\n"
+    assert run_in_kernel(attach, folder).endswith("completed True\n")
 
 
-def in_a_kernel(code: str, folder: Path) -> str:
+def run_in_kernel(code: str, folder: Path) -> str:
     """Return the output of a cell in a new kernel, which is then killed with all its processes."""
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(folder))
     try:

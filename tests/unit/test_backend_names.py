@@ -25,7 +25,7 @@ def is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in CONSTANTS
 
 
-def compares(node: ast.AST) -> bool:
+def compares_backend_name(node: ast.AST) -> bool:
     """Return whether a comparison or a `case` contains the name of a backend."""
     if isinstance(node, ast.Compare | ast.MatchValue):
         return any(is_name(part) for part in ast.walk(node))
@@ -33,11 +33,16 @@ def compares(node: ast.AST) -> bool:
 
 
 def test_no_module_compares_backend_names() -> None:
-    found = [f"{name}: {ast.unparse(node)}" for name, tree in sources() for node in ast.walk(tree) if compares(node)]
+    found = [
+        f"{name}: {ast.unparse(node)}"
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        if compares_backend_name(node)
+    ]
     assert found == []
 
 
-def imported(node: ast.AST) -> list[str]:
+def imported_modules(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [str(node.module)]
     return [one.name for one in node.names] if isinstance(node, ast.Import) else []
@@ -48,7 +53,7 @@ def test_no_module_imports_the_azure_package() -> None:
         f"{name}: {module}"
         for name, tree in sources()
         for node in ast.walk(tree)
-        for module in imported(node)
+        for module in imported_modules(node)
         if module.startswith("orchestrator.backends.azure")
     ]
     assert found == []
@@ -56,4 +61,4 @@ def test_no_module_imports_the_azure_package() -> None:
 
 def test_comparison_with_a_backend_name_is_found() -> None:
     for text in ('a.backend == "azure"', "name in {None, 'local'}", "backend != AZURE"):
-        assert any(compares(node) for node in ast.walk(ast.parse(text))), text
+        assert any(compares_backend_name(node) for node in ast.walk(ast.parse(text))), text

@@ -83,7 +83,7 @@ run.state
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def mypy_outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return mypy's output for each script, run outside of the checkout like a user's."""
     folder = tmp_path_factory.mktemp("script")
     outputs = {}
@@ -98,9 +98,9 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.slow  # mypy reads all modules of the SDK
-def test_valid_script_passes_mypy_strict_invalid_fails(checked: dict[str, str]) -> None:
-    assert checked["right"] == ""
-    lines = checked["wrong"].splitlines()
+def test_valid_script_passes_mypy_strict_invalid_fails(mypy_outputs: dict[str, str]) -> None:
+    assert mypy_outputs["right"] == ""
+    lines = mypy_outputs["wrong"].splitlines()
     assert [line.split(":")[1] for line in lines] == ["4", "5"]
 
 

@@ -41,7 +41,7 @@ def submit(orchestrator: Orchestrator, space: dict[str, Any], **sections: Any) -
     return sweeps.submit(sweeps.plan(file=write_sweep(space, **sections)))
 
 
-def sent(azure: AzureDouble) -> tuple[list[str], int]:
+def sent_jobs(azure: AzureDouble) -> tuple[list[str], int]:
     """Return the jobs of the workspace, and how often one was sent."""
     return [job.name for job in azure.jobs.all()], len(azure.requests(JOB))
 
@@ -145,12 +145,12 @@ def test_dry_run_prints_the_body_that_is_sent(
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without a pause."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 @pytest.mark.parametrize(
     ("when", "more"), [("reply", 0), ("connection", 0), ("upload", 0), ("429", 1), ("503", 2)], ids=str
 )
@@ -160,14 +160,14 @@ def test_lost_replies_leave_one_sweep(azure: AzureDouble, orchestrator: Orchestr
     else:
         azure.reset_next(JOB, when=when)
     sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
-    jobs, puts = sent(azure)
+    jobs, puts = sent_jobs(azure)
     assert jobs == [sweep.name]
     assert puts == (1 if when == "reply" else 2 if when in {"connection", "upload"} else 1 + more)
     assert sweep.status().state == RunState.STARTING
     assert (azure.faults.left, azure.violations) == ([], [])
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_unknown_sweep_submission_is_settled_later(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,10 +187,10 @@ def test_unknown_sweep_submission_is_settled_later(
     assert failure.value.fix == f"orchestrator sweep show {sweep.name}"
     assert sweep.status().state == RunState.STARTING
     assert not orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml"))).created
-    assert sent(azure) == ([sweep.name], 1)
+    assert sent_jobs(azure) == ([sweep.name], 1)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_resume_sends_sweep_that_was_not_sent(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,10 +208,10 @@ def test_resume_sends_sweep_that_was_not_sent(
     assert refused.value.fix == f"orchestrator resume {sweep.name}"
     sweep.resume()
     assert sweep.status().state == RunState.STARTING
-    assert sent(azure) == ([sweep.name], 1)
+    assert sent_jobs(azure) == ([sweep.name], 1)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_refused_sweep_leaves_nothing(azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path) -> None:
     azure.set_quota("standardDSv5Family", 6)
     with pytest.raises(QuotaError):
@@ -227,10 +227,10 @@ def test_refused_sweep_leaves_nothing(azure: AzureDouble, orchestrator: Orchestr
     with pytest.raises(ConflictError, match="exists in the workspace") as refused:
         submit(orchestrator, {RATE: [0.01, 0.02]})
     assert refused.value.fix == f"orchestrator attach azure://double/{name}"
-    assert sent(azure) == ([name], 2)
+    assert sent_jobs(azure) == ([name], 2)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_follower_outlasts_an_outage(azure: AzureDouble, orchestrator: Orchestrator) -> None:
     sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
     before = sweep.status()

@@ -57,7 +57,7 @@ ANSWERS: Answers = {
 }
 
 
-def refused(ask: Callable[[], object]) -> tuple[int | None, str]:
+def refusal(ask: Callable[[], object]) -> tuple[int | None, str]:
     """Return status and code of a refusal."""
     try:
         ask()
@@ -81,7 +81,7 @@ def scenario(url: str, key: str, account: str) -> Answers:
         answers["whole"] = large.download_blob().readall() == CONTENT
         answers["range"] = large.download_blob(offset=1000, length=3).readall() == CONTENT[1000:1003]
         answers["end"] = large.download_blob(offset=len(CONTENT) - 2, length=100).readall() == CONTENT[-2:]
-        answers["past the end"] = refused(lambda: large.download_blob(offset=len(CONTENT) + 9).readall())
+        answers["past the end"] = refusal(lambda: large.download_blob(offset=len(CONTENT) + 9).readall())
         answers["of nothing"] = box.upload_blob("empty", b"").download_blob().readall()
         properties = large.get_blob_properties()
         answers["properties"] = (
@@ -96,17 +96,17 @@ def scenario(url: str, key: str, account: str) -> Answers:
         answers["metadata"] = [found.metadata for found in box.list_blobs("run/large", include=["metadata"])]
         large.set_blob_metadata({"step": "2"})
         answers["changed"] = large.get_blob_properties().metadata
-        answers["there already"] = refused(lambda: large.upload_blob(b"other"))
-        answers["there already, small"] = refused(lambda: box.upload_blob("run/b.txt", b"other"))
+        answers["there already"] = refusal(lambda: large.upload_blob(b"other"))
+        answers["there already, small"] = refusal(lambda: box.upload_blob("run/b.txt", b"other"))
         answers["overwritten"] = box.upload_blob("run/b.txt", b"new", overwrite=True).download_blob().readall()
         stale = {"etag": '"0x1"', "match_condition": MatchConditions.IfNotModified}
-        answers["stale"] = refused(lambda: large.download_blob(**stale).readall())
-        answers["blocks that never came"] = refused(lambda: large.commit_block_list(["bm9uZQ=="]))
-        answers["missing"] = refused(lambda: box.get_blob_client("none").download_blob())
-        answers["missing container"] = refused(lambda: service.get_container_client("none").upload_blob("x", b""))
+        answers["stale"] = refusal(lambda: large.download_blob(**stale).readall())
+        answers["blocks that never came"] = refusal(lambda: large.commit_block_list(["bm9uZQ=="]))
+        answers["missing"] = refusal(lambda: box.get_blob_client("none").download_blob())
+        answers["missing container"] = refusal(lambda: service.get_container_client("none").upload_blob("x", b""))
         box.delete_blob("run/b.txt")
         answers["deleted"] = box.get_blob_client("run/b.txt").exists()
-        answers["deleted twice"] = refused(lambda: box.delete_blob("run/b.txt"))
+        answers["deleted twice"] = refusal(lambda: box.delete_blob("run/b.txt"))
 
         def sas(permission: str, minutes: float, blob: str = "run/large.bin") -> BlobClient:
             ends = datetime.now(UTC) + timedelta(minutes=minutes)
@@ -116,9 +116,9 @@ def scenario(url: str, key: str, account: str) -> Answers:
         for what, signed in {"sas": sas("r", 5), "past": sas("r", -5), "other blob": sas("r", 5, "x")}.items():
             with signed:
                 reads = lambda signed=signed: signed.download_blob().readall()  # noqa: E731
-                answers[what] = reads() == CONTENT if what == "sas" else refused(reads)[0]
+                answers[what] = reads() == CONTENT if what == "sas" else refusal(reads)[0]
         with sas("r", 5) as reader:
-            answers["may only read"] = refused(lambda: reader.upload_blob(b"x", overwrite=True))[0]
+            answers["may only read"] = refusal(lambda: reader.upload_blob(b"x", overwrite=True))[0]
         return answers
 
 

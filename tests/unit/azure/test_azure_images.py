@@ -17,7 +17,7 @@ NAMES = {"mlflow": "mlflow-skinny", "sklearn": "scikit-learn", "yaml": "PyYAML"}
 PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
 
 
-def wanted() -> list[str]:
+def required_packages() -> list[str]:
     lines = (ENVIRONMENTS / "train-gpu" / "requirements.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -27,7 +27,7 @@ def test_environments_have_the_pinned_versions() -> None:
     pip = conda["dependencies"][-1]["pip"]
     assert "python=3.11" in conda["dependencies"]
     found = dict(line.split("==") for line in pip if not line.startswith("--"))
-    assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in wanted()}
+    assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in required_packages()}
 
 
 OPTIONAL = {"datasets", "onnxruntime"}  # optional: an error names the package to install
@@ -44,7 +44,7 @@ def test_environments_have_all_imported_packages() -> None:
     import sys
 
     packages = {NAMES.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"train_jobs"}}
-    assert packages - OPTIONAL <= set(wanted())
+    assert packages - OPTIONAL <= set(required_packages())
 
 
 @pytest.fixture

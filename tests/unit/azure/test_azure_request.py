@@ -66,7 +66,7 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
+def with_placeholders(plan: Plan, request: AzureRequest) -> dict[str, Any]:
     """Return the request; values that differ between checkouts are replaced by placeholders."""
     text = json.dumps(request.model_dump(mode="json"))
     snapshot = plan.snapshot
@@ -92,7 +92,7 @@ def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize("name", JOBS)
 def test_request_equals_golden_file(name: str, make_plan: MakePlan) -> None:
     plan = make_plan(JOBS[name])
-    found = plain(plan, request_of(plan))
+    found = with_placeholders(plan, request_of(plan))
     path = GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -111,14 +111,14 @@ def without_ids(body: Body) -> Body:
     """Return the body of a job with `azureml:NAME[:VERSION]` in place of Azure's ids, without empty values."""
     from orchestrator.backends.azure.az_yaml import _short
 
-    def short(value: Any) -> Any:
+    def short_id(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: short(inner) for key, inner in value.items() if inner not in ({}, None)}
+            return {key: short_id(inner) for key, inner in value.items() if inner not in ({}, None)}
         if isinstance(value, str):
             return _short(value).removeprefix("azureml:") if "/datastores/" not in value else value
         return value
 
-    return {key: value for key, value in short(body["properties"]).items() if value != {}}
+    return {key: value for key, value in short_id(body["properties"]).items() if value != {}}
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -64,7 +64,7 @@ def test_dockerfile_passes_hadolint() -> None:
     assert (found.returncode, found.stdout) == (0, "")
 
 
-def wanted(environment: str) -> list[str]:
+def required_packages(environment: str) -> list[str]:
     """Return the packages for pip, without torch: its builds come from several indexes and take gigabytes."""
     folder = ENVIRONMENTS / environment
     if (folder / "conda.yaml").is_file():
@@ -92,5 +92,5 @@ def test_pins_are_available_for_python_and_platform(environment: str, tmp_path: 
     if pip("--no-deps", "packaging", *place).returncode != 0:
         pytest.skip("no package index answers")
     pins = ("--constraint", str(ENVIRONMENTS.parent / "constraints.txt")) if environment == "train-gpu" else ()
-    found = pip(*wanted(environment), *pins, *place)
+    found = pip(*required_packages(environment), *pins, *place)
     assert found.returncode == 0, found.stderr

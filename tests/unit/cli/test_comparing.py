@@ -26,7 +26,7 @@ def plan(**changes: Any) -> dict[str, Any]:
     return {**whole, **changes}
 
 
-def priced(price: float) -> dict[str, Any]:
+def plan_with_price(price: float) -> dict[str, Any]:
     compute = {**PLAN["compute"], "price_per_hour": price}
     changes = {"compute.price_per_hour": {"value": price, "from": "job.yaml:7"}}
     return plan(compute=compute, changes=changes)
@@ -97,7 +97,7 @@ def test_diff_needs_two_runs(home: Path, orchestrator: Command) -> None:
 
 def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
     attempts = [{"started": 0.0, "ended": 1800.0, "step": 50}, {"started": 2000.0, "ended": 3800.0}]
-    run = make_run(home, "one", plan=priced(36.0), attempts=attempts)
+    run = make_run(home, "one", plan=plan_with_price(36.0), attempts=attempts)
     report(run, 20, at=900.0)
     assert orchestrator("cost", "one").out.splitlines() == [
         "one",
@@ -130,8 +130,8 @@ def test_cost_without_price_shows_hours(home: Path, orchestrator: Command) -> No
 def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> None:
     hour = [{"started": 0.0, "ended": 3600.0}]
     make_run(home, "free", plan=plan(), attempts=hour)
-    make_run(home, "dear", plan=priced(36.0), attempts=hour, age=1)
-    make_run(home, "cheap", plan=priced(0.5), attempts=hour, age=2)
+    make_run(home, "dear", plan=plan_with_price(36.0), attempts=hour, age=1)
+    make_run(home, "cheap", plan=plan_with_price(0.5), attempts=hour, age=2)
     (make_run(home, "bad", age=3).path / "plan.json").write_text("{")
     done = orchestrator("cost", "--all")
     assert done.code == 0

@@ -41,7 +41,7 @@ def shell(tmp_path: Path) -> Console:
     return console
 
 
-def offered(console: Console, line: str) -> list[str]:
+def completions(console: Console, line: str) -> list[str]:
     path = f"{console.cwd / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", PRESS_TAB, "bash", line],
@@ -85,7 +85,7 @@ def offered(console: Console, line: str) -> list[str]:
 def test_bash_completes(shell: Console, line: str, words: list[str]) -> None:
     if shutil.which("bash") is None:
         pytest.skip("there is no bash here")
-    assert offered(shell, line) == words
+    assert completions(shell, line) == words
 
 
 def test_completing_runs_imports_no_heavy_module(shell: Console) -> None:

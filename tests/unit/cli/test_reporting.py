@@ -27,7 +27,7 @@ def plan(tmp_path: Path, small_snapshot: None) -> dict[str, Any]:
     return document
 
 
-def reported(run: Any, *steps: int) -> None:
+def report_steps(run: Any, *steps: int) -> None:
     for step in steps:
         report(run, step, at=1000.0 + step, train_mlm_loss=9.0 - step / 10, learning_rate=1e-4 * step)
 
@@ -39,7 +39,7 @@ def test_report_of_running_run_shows_its_progress(home: Path, orchestrator: Comm
         page = Path(first.json["report"])
         assert page == run.path / "report.html"
         assert "No metrics yet: the run is running." in page.read_text()
-        reported(run, 1, 2, 3)
+        report_steps(run, 1, 2, 3)
         with run.metrics.open("a") as stream:
             stream.write('{"step": 4, "time"')  # the job has written half a line
         assert orchestrator("report", "live").out == f"{page}\n"
@@ -58,7 +58,7 @@ def test_report_of_failed_run_has_reason_and_command(home: Path, orchestrator: C
 
 def test_report_of_several_runs_compares_and_draws(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     for name, age in (("one", 9), ("two", 5)):
-        reported(make_run(home, name, plan=plan, age=age), 1, 2, 3)
+        report_steps(make_run(home, name, plan=plan, age=age), 1, 2, 3)
     done = orchestrator("report", "one", "two", "--png", "figures")
     assert done.code == 0, done.err
     page, *pictures = done.out.splitlines()

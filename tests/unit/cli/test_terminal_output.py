@@ -25,7 +25,7 @@ SETTING = "optimizer.a_learning_rate_with_a_name_of_quite_some_length"
 PRICED = {"nodes": 1, "processes_per_node": 2, "price_per_hour": 123.456}
 
 
-def plain(text: str) -> str:
+def without_colour(text: str) -> str:
     return COLOUR.sub("", text)
 
 
@@ -61,7 +61,7 @@ COMMANDS = {
 def test_table_fits_terminal_complete_in_pipe(command: str, orchestrator: Command, on_terminal: Command) -> None:
     shown, piped = on_terminal(*command.split()), orchestrator(*command.split())
     assert (shown.code, piped.code) == (0, 0), piped.err
-    assert max(map(len, plain(shown.out).splitlines())) <= 80
+    assert max(map(len, without_colour(shown.out).splitlines())) <= 80
     for whole in COMMANDS[command]:
         assert whole in piped.out + piped.err
     assert "\x1b" not in piped.out + piped.err
@@ -89,7 +89,7 @@ def test_states_have_colour_unless_disabled(home: Path, on_terminal: Command, mo
     assert "\x1b[1;31mfailed\x1b[0m" in on_terminal("status", "bad").out
     refused = on_terminal("status", "xyz")
     assert refused.out.startswith("\x1b[1;31merror[not-found]:\x1b[0m no run xyz\n")
-    plainly = plain(shown)
+    plainly = without_colour(shown)
     for words in (("list", "--no-color"), ("--no-color", "list")):
         assert on_terminal(*words).out == plainly
     assert "\x1b" not in on_terminal("list", "-o", "json").out

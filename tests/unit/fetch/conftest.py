@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         elif scripts := self.site.scripts.get(path):
             scripts.pop(0)(self, content)
         else:
-            proper(self, content)
+            serve_file(self, content)
 
     def begin(self, code: int, length: int | None, **headers: str) -> None:
         """Send status and headers."""
@@ -75,16 +75,16 @@ class Server(ThreadingHTTPServer):
         """Log nothing."""
 
 
-def named(handler: Handler, content: bytes) -> dict[str, str]:
+def file_headers(handler: Handler, content: bytes) -> dict[str, str]:
     found = {"Last_Modified": handler.site.modified, "Content_Type": "application/octet-stream"}
     if handler.site.etags:
         found["ETag"] = f'"{hashlib.md5(content).hexdigest()}"'
     return found
 
 
-def proper(handler: Handler, content: bytes) -> None:
+def serve_file(handler: Handler, content: bytes) -> None:
     """Send the whole file, or the requested range if the file has not changed."""
-    asked, headers = handler.headers.get("Range"), named(handler, content)
+    asked, headers = handler.headers.get("Range"), file_headers(handler, content)
     condition = handler.headers.get("If-Range")
     if asked is None or (condition is not None and condition not in headers.values()):
         handler.begin(200, len(content), **headers)
@@ -101,7 +101,7 @@ def proper(handler: Handler, content: bytes) -> None:
 
 def without_ranges(handler: Handler, content: bytes) -> None:
     """Send the whole file, whatever range is requested."""
-    handler.begin(200, len(content), **named(handler, content))
+    handler.begin(200, len(content), **file_headers(handler, content))
     handler.wfile.write(content)
 
 
@@ -112,7 +112,7 @@ def cut(after: int, *, ranges: bool = True) -> Script:
         asked = handler.headers.get("Range") if ranges else None
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
         span = {"Content_Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
-        handler.begin(206 if asked else 200, len(content) - start, **span, **named(handler, content))
+        handler.begin(206 if asked else 200, len(content) - start, **span, **file_headers(handler, content))
         handler.wfile.write(content[start : start + after])
         handler.close_connection = True
 
@@ -123,7 +123,7 @@ def stall(after: int) -> Script:
     """Return a response that sends nothing more after that many bytes."""
 
     def run(handler: Handler, content: bytes) -> None:
-        handler.begin(200, len(content), **named(handler, content))
+        handler.begin(200, len(content), **file_headers(handler, content))
         handler.wfile.write(content[:after])
         handler.wfile.flush()
         handler.site.over.wait(20)
@@ -142,7 +142,7 @@ def status(code: int, **headers: str) -> Script:
     return run
 
 
-def sends(body: bytes, length: int | None = None, **headers: str) -> Script:
+def send(body: bytes, length: int | None = None, **headers: str) -> Script:
     """Return a response with status 200 and another body."""
 
     def run(handler: Handler, content: bytes) -> None:

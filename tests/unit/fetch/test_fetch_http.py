@@ -23,9 +23,9 @@ from tests.unit.fetch.conftest import (
     Script,
     Site,
     cut,
-    named,
-    proper,
-    sends,
+    file_headers,
+    send,
+    serve_file,
     stall,
     status,
     without_ranges,
@@ -37,18 +37,18 @@ OTHER = random.Random(1).randbytes(700_001)
 PAGE = b"<!DOCTYPE html><html>Please log in</html>"
 
 
-def piece(start: int, size: int) -> Script:
+def send_range(start: int, size: int) -> Script:
     """Return a response with a range that the server chooses."""
 
     def run(handler: Handler, content: bytes) -> None:
         span = f"bytes {start}-{start + size - 1}/{len(content)}"
-        handler.begin(206, size, Content_Range=span, **named(handler, content))
+        handler.begin(206, size, Content_Range=span, **file_headers(handler, content))
         handler.wfile.write(content[start : start + size])
 
     return run
 
 
-def left(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -60,7 +60,7 @@ def test_file_is_fetched_completely_and_checked(client: Client, site: Site, tmp_
     fetched = client.get(Remote("a/b.bin", SHA256, len(CONTENT)), target)
     assert (fetched.path, fetched.bytes, fetched.new, fetched.checked) == (target, len(CONTENT), True, "sha256")
     assert target.read_bytes() == CONTENT
-    assert left(target.parent) == ["b.bin"]
+    assert file_names(target.parent) == ["b.bin"]
     assert reports[0] == ("b.bin", 0, len(CONTENT))
     assert reports[-1] == ("b.bin", len(CONTENT), len(CONTENT))
     assert site.seen[0][1]["accept-encoding"] == "identity"
@@ -94,8 +94,8 @@ def test_existing_file_is_checked_and_not_fetched_again(client: Client, site: Si
         ([cut(300_000), without_ranges], [None, "bytes=300000-"]),
         ([cut(300_000), cut(350_000, ranges=False)], [None, "bytes=300000-", "bytes=350000-"]),
         ([cut(300_000), status(416)], [None, "bytes=300000-", None]),
-        ([cut(300_000), piece(300_000, 100)], [None, "bytes=300000-", "bytes=300100-"]),
-        ([cut(300_000), piece(200_000, 500_001)], [None, "bytes=300000-", None]),
+        ([cut(300_000), send_range(300_000, 100)], [None, "bytes=300000-", "bytes=300100-"]),
+        ([cut(300_000), send_range(200_000, 500_001)], [None, "bytes=300000-", None]),
     ],
 )
 def test_interrupted_download_resumes_at_its_offset(
@@ -104,7 +104,7 @@ def test_interrupted_download_resumes_at_its_offset(
     site.publish("b.bin", CONTENT, *scripts)
     assert client.get(known, tmp_path / "b.bin").path.read_bytes() == CONTENT
     assert site.ranges() == ranges
-    assert left(tmp_path) == ["b.bin"]
+    assert file_names(tmp_path) == ["b.bin"]
 
 
 def test_later_command_resumes_only_the_same_file(client: Client, site: Site, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_later_command_resumes_only_the_same_file(client: Client, site: Site, tm
     assert "503 Service Unavailable, 3 times" in str(caught.value)
     assert caught.value.fix is not None
     assert "resumes where it stopped" in caught.value.fix
-    assert left(tmp_path) == [".b.bin.part", ".b.bin.part.json"]
+    assert file_names(tmp_path) == [".b.bin.part", ".b.bin.part.json"]
     client.get(Remote("b.bin"), tmp_path / "b.bin")
     assert (tmp_path / "b.bin").read_bytes() == CONTENT
     path, headers = site.seen[-1]
@@ -171,13 +171,13 @@ def test_complete_partial_file_is_accepted(client: Client, site: Site, tmp_path:
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (sends(PAGE, Content_Type="text/html; charset=utf-8"), "it sends a web page instead of the file"),
-        (sends(PAGE, Content_Type="application/octet-stream"), "is a web page, not data"),
-        (sends(b""), "b.bin is empty"),
-        (sends(OTHER), "has the wrong checksum"),
-        (sends(CONTENT[:1000], Content_Type="application/zip"), "has the wrong checksum"),
-        (sends(CONTENT, length=1000), "has the wrong checksum"),
-        (sends(gzip.compress(CONTENT), Content_Encoding="gzip"), "it sends the file compressed (gzip)"),
+        (send(PAGE, Content_Type="text/html; charset=utf-8"), "it sends a web page instead of the file"),
+        (send(PAGE, Content_Type="application/octet-stream"), "is a web page, not data"),
+        (send(b""), "b.bin is empty"),
+        (send(OTHER), "has the wrong checksum"),
+        (send(CONTENT[:1000], Content_Type="application/zip"), "has the wrong checksum"),
+        (send(CONTENT, length=1000), "has the wrong checksum"),
+        (send(gzip.compress(CONTENT), Content_Encoding="gzip"), "it sends the file compressed (gzip)"),
     ],
 )
 def test_unexpected_body_is_an_error(client: Client, site: Site, tmp_path: Path, script: Script, message: str) -> None:
@@ -196,7 +196,7 @@ def test_known_size_is_compared_before_download(client: Client, site: Site, tmp_
 
 
 def test_excessive_content_length_is_an_error(client: Client, site: Site, tmp_path: Path) -> None:
-    lie = sends(CONTENT, length=len(CONTENT) + 9, ETag='"x"')
+    lie = send(CONTENT, length=len(CONTENT) + 9, ETag='"x"')
     site.publish("b.bin", CONTENT, *[lie] * 9)
     with pytest.raises(ServiceError, match="3 times"):
         client.get(Remote("b.bin"), tmp_path / "b.bin")
@@ -331,7 +331,7 @@ def test_full_disk_is_reported_and_partial_file_kept(client: Client, site: Site,
     assert (tmp_path / ".b.bin.part").read_bytes() == CONTENT[:200_000]
 
 
-def small(client: Client) -> str:
+def fetch_index(client: Client) -> str:
     return client.text("sums.txt")
 
 
@@ -339,12 +339,12 @@ def small(client: Client) -> str:
 def test_index_must_not_be_html_or_empty(client: Client, site: Site, body: bytes) -> None:
     site.publish("sums.txt", body)
     with pytest.raises(ServiceError, match=r"cannot fetch sums\.txt"):
-        small(client)
+        fetch_index(client)
 
 
 def test_truncated_index_is_requested_again(client: Client, site: Site) -> None:
-    site.publish("sums.txt", b"abc  name\n", cut(3), proper)
-    assert small(client) == "abc  name\n"
+    site.publish("sums.txt", b"abc  name\n", cut(3), serve_file)
+    assert fetch_index(client) == "abc  name\n"
 
 
 def test_damaged_partial_file_facts_are_ignored(client: Client, site: Site, tmp_path: Path) -> None:

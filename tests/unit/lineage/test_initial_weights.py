@@ -41,7 +41,7 @@ def bert(folder: Path, kind: type[transformers.PreTrainedModel] = transformers.B
     return folder
 
 
-def started(folder: Path, tmp_path: Path, world: World = ALONE) -> tuple[BertForPreTraining, list[str]]:
+def initialized(folder: Path, tmp_path: Path, world: World = ALONE) -> tuple[BertForPreTraining, list[str]]:
     """Return the model initialized from a folder, and the tensors that the folder lacks."""
     config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     model = BertForPreTraining(config.model, 40)
@@ -51,7 +51,7 @@ def started(folder: Path, tmp_path: Path, world: World = ALONE) -> tuple[BertFor
 
 def test_weights_equal_those_of_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bert(tmp_path / "bert")
-    model, absent = started(folder, tmp_path)
+    model, absent = initialized(folder, tmp_path)
     theirs = transformers.BertForPreTraining.from_pretrained(folder).state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
     assert absent == []
@@ -88,7 +88,7 @@ def test_training_starts_from_initial_weights(tmp_path: Path, monkeypatch: pytes
 
 
 def test_missing_heads_are_initialized_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, absent = started(bert(tmp_path / "bert", transformers.BertForMaskedLM), tmp_path)
+    model, absent = initialized(bert(tmp_path / "bert", transformers.BertForMaskedLM), tmp_path)
     drawn = BertForPreTraining(model.config, 40)
     initialise(drawn, 42)
     assert {name.split(".")[1] for name in absent} == {"pooler", "seq_relationship"}
@@ -108,7 +108,7 @@ def test_without_initial_model_nothing_happens(tmp_path: Path) -> None:
 def test_process_with_different_weights_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
     with pytest.raises(ConflictError, match="rank 3 reads another initial model than rank 0"):
-        started(bert(tmp_path / "bert"), tmp_path, peer)
+        initialized(bert(tmp_path / "bert"), tmp_path, peer)
     assert capsys.readouterr().out == ""
 
 
@@ -116,7 +116,7 @@ def test_only_the_main_process_prints(tmp_path: Path, capsys: pytest.CaptureFixt
     folder = bert(tmp_path / "bert", transformers.BertForMaskedLM)
     peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
     object.__setattr__(peer, "value", int(str(initial_weights(folder))[:15], 16))
-    _, absent = started(folder, tmp_path, peer)
+    _, absent = initialized(folder, tmp_path, peer)
     assert absent
     assert capsys.readouterr().out == ""
 

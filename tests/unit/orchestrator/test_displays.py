@@ -18,7 +18,7 @@ from tests.conftest import write_bert, write_corpus
 VOID = {"br", "img", "link", "meta"}
 
 
-class Shown(Protocol):
+class Displayable(Protocol):
     def _repr_html_(self) -> str: ...
 
 
@@ -45,7 +45,7 @@ class Words(HTMLParser):
             self.words.append(data)
 
 
-def shown(what: Shown) -> str:
+def displayed_text(what: Displayable) -> str:
     return " ".join(Words(what._repr_html_()).words)
 
 
@@ -78,11 +78,11 @@ def test_plan_and_spec_have_html(orchestrator: Orchestrator, kind: str) -> None:
         "environment.variables": {"HF_TOKEN": "s3cr3t", "A": "shown"},
     }
     plan = orchestrator.plan(kind, overrides={**JOBS[kind], **more})
-    words = shown(plan)
+    words = displayed_text(plan)
     assert plan.name in words
     assert "snapshot" in words
     assert "<b>bold</b>" in words, "text is escaped"
-    spec = shown(plan.spec)
+    spec = displayed_text(plan.spec)
     assert f"{kind} mine" in spec
     assert "A: shown" in spec
     assert "s3cr3t" not in words + spec
@@ -111,9 +111,9 @@ def test_planned_sweep_shows_first_trials(orchestrator: Orchestrator) -> None:
         "sampling=sobol",
     ]
     planned = orchestrator.sweeps.plan(sets=[*sweep, *(f"trial.{key}={value}" for key, value in trial.items())])
-    words = shown(planned)
+    words = displayed_text(planned)
     assert planned.record.name in words
     assert "5, 1 at a time, on local" in words
     assert words.count("learning_rate=") == 3, "the first trials"
     assert planned.plan.name in words
-    assert "optimizer.learning_rate: {low: 0.0001, high: 0.01, log: true}" in shown(planned.record.spec)
+    assert "optimizer.learning_rate: {low: 0.0001, high: 0.01, log: true}" in displayed_text(planned.record.spec)

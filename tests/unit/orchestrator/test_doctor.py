@@ -41,7 +41,7 @@ def read_only(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def named(findings: Iterator[Finding], name: str) -> Finding:
+def finding_named(findings: Iterator[Finding], name: str) -> Finding:
     (found,) = (finding for finding in findings if finding.name == name)
     return found
 
@@ -267,14 +267,14 @@ def test_full_home_fails_with_its_disk(tmp_path: Path) -> None:
         (disk / "all").write_bytes(b"x" * 48_000)
         (finding,) = machine.home_folder(disk)
         assert (finding.level, finding.text) == ("fail", f"cannot write to {disk} (tmpfs): No space left on device")
-        assert named(machine.disks(disk / "home"), "disk").level == "fail"
+        assert finding_named(machine.disks(disk / "home"), "disk").level == "fail"
         assert [path.name for path in disk.iterdir()] == ["all"]
 
 
 @pytest.mark.parametrize(("size", "level"), [("90m", "fail"), ("200m", "warn"), ("6g", "ok")])
 def test_disk_space_for_checkpoints_is_checked(tmp_path: Path, size: str, level: str) -> None:
     with tmpfs(tmp_path / "disk", size) as disk:
-        finding = named(machine.disks(disk), "disk")
+        finding = finding_named(machine.disks(disk), "disk")
     assert finding.level == level
     assert f"free at {disk}" in finding.text
 
@@ -282,13 +282,13 @@ def test_disk_space_for_checkpoints_is_checked(tmp_path: Path, size: str, level:
 def test_full_temporary_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
         monkeypatch.setattr(machine.tempfile, "tempdir", str(disk))
-        assert named(machine.disks(tmp_path), "temporary files").level == "fail"
+        assert finding_named(machine.disks(tmp_path), "temporary files").level == "fail"
 
-    def none() -> str:
+    def no_folder() -> str:
         raise FileNotFoundError("no usable temporary directory")
 
-    monkeypatch.setattr(machine.tempfile, "gettempdir", none)
-    finding = named(machine.disks(tmp_path), "temporary files")
+    monkeypatch.setattr(machine.tempfile, "gettempdir", no_folder)
+    finding = finding_named(machine.disks(tmp_path), "temporary files")
     assert (finding.level, "TMPDIR" in str(finding.fix)) == ("fail", True)
 
 
@@ -354,7 +354,7 @@ def test_unknown_backend_fails(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create a store with MLflow, with one run."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     make = "import sys; from mlflow.tracking import MlflowClient; MlflowClient(sys.argv[1]).create_run('0')"
@@ -363,8 +363,8 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(whole_store: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(whole_store, tmp_path / "mlflow.db"))
+def store(original_store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original_store, tmp_path / "mlflow.db"))
 
 
 def test_complete_or_missing_store_passes(store: Path, tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_unwritable_store_fails(store: Path, tmp_path: Path) -> None:
     assert "readonly" in finding.text or "unable to open" in finding.text
 
 
-class Deaf(BaseHTTPRequestHandler):
+class OtherServer(BaseHTTPRequestHandler):
     """A server that is not MLflow."""
 
     def do_GET(self) -> None:
@@ -428,7 +428,7 @@ class Deaf(BaseHTTPRequestHandler):
 
 def test_other_server_fails_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with HTTPServer(("127.0.0.1", 0), Deaf) as http:
+    with HTTPServer(("127.0.0.1", 0), OtherServer) as http:
         Thread(target=http.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{http.server_port}"
         (tmp_path / "orchestrator.yaml").write_text(f"tracking: {{uri: '{uri}'}}\n")

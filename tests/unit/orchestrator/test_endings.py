@@ -69,13 +69,13 @@ def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:
 
 
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    class Mistaken(Supervision):
+    class BuggySupervision(Supervision):
         request_kind = FolderRequest
 
         def attempt(self) -> Ending:
             raise ValueError("127 is not a valid Signals")
 
-    Mistaken(run).supervise()
+    BuggySupervision(run).supervise()
     state = run.stored_state()
     assert (state.state, state.attempt, state.exit_code) == (RunState.FAILED, 2, 1)
     assert state.reason == "error[bug]: ValueError: 127 is not a valid Signals"

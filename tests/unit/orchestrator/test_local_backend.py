@@ -120,7 +120,7 @@ def test_runs_are_found_by_name_prefix_handle_and_last(tmp_path: Path) -> None:
         orchestrator.attach("locl://beta-1")
 
 
-def made_model(run: RunFolder, name: str = "bert") -> Path:
+def make_model(run: RunFolder, name: str = "bert") -> Path:
     """Create the exported folder of a run."""
     return write_bert(run.model, weights=name.encode())
 
@@ -136,13 +136,13 @@ def test_start_model_of_a_run_is_its_exported_model(
     tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = made_model(make_run(tmp_path, "alpha-1"))
+    model = make_model(make_run(tmp_path, "alpha-1"))
     assert plan_from(tmp_path, named).job.init_from == model
 
 
 def test_unfinished_run_has_no_start_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made_model(make_run(tmp_path, "stopped-1", RunState.CANCELLED))
+    make_model(make_run(tmp_path, "stopped-1", RunState.CANCELLED))
     make_run(tmp_path, "new-1", RunState.QUEUED)
     make_run(tmp_path, "pruned-1")
     with pytest.raises(ConflictError, match="run stopped-1 is cancelled") as caught:
@@ -160,7 +160,7 @@ def test_unfinished_run_has_no_start_model(tmp_path: Path, monkeypatch: pytest.M
 
 def test_lineage_at_submission_names_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made_model(make_run(tmp_path, "alpha-1"))
+    make_model(make_run(tmp_path, "alpha-1"))
     plan = plan_from(tmp_path, "alpha-1")
     backend = LocalBackend(tmp_path)
     run = backend._make(backend.prepare(plan, run="beta-1"))
@@ -181,7 +181,7 @@ def test_parent_run_is_tagged_by_its_handle(tmp_path: Path, monkeypatch: pytest.
         weights: str
 
     monkeypatch.chdir(tmp_path)
-    model = made_model(make_run(tmp_path, "alpha-1"))
+    model = make_model(make_run(tmp_path, "alpha-1"))
     facts = Facts(run="azure://team/alpha-1", weights=file_sha256(model / "model.safetensors"))
     (model / "lineage.json").write_text(Lineage(links=(Link.make("pretrain", "alpha-1", facts),)).text())
     plan = plan_from(tmp_path, "alpha-1")

@@ -46,11 +46,11 @@ def attach(home: Path) -> Run:
     return Orchestrator(home=home, environ={}).attach("run")
 
 
-def of(rank: int, data: bytes) -> LogBlock:
+def block(rank: int, data: bytes) -> LogBlock:
     return LogBlock(data, LogSource(rank, rank // 2))
 
 
-def printed(*blocks: LogBlock, labels: bool = False, stream: io.StringIO | None = None) -> str:
+def print_blocks(*blocks: LogBlock, labels: bool = False, stream: io.StringIO | None = None) -> str:
     stream = stream or io.StringIO()
     printer = LogPrinter(stream, labels=labels)
     for block in blocks:
@@ -61,41 +61,50 @@ def printed(*blocks: LogBlock, labels: bool = False, stream: io.StringIO | None 
 
 
 def test_progress_lines_stay_in_place_on_a_terminal_only() -> None:
-    assert printed(of(0, PROGRESS)) == PROGRESS.decode()
+    assert print_blocks(block(0, PROGRESS)) == PROGRESS.decode()
     lines = PROGRESS.decode().splitlines()
-    assert printed(of(0, PROGRESS), stream=Terminal()) == (
+    assert print_blocks(block(0, PROGRESS), stream=Terminal()) == (
         f"reading\n{REWRITTEN}{lines[1]}{REWRITTEN}{lines[2]}\nvalidation at step 2\n{REWRITTEN}{lines[4]}\n"
     )
     labelled = "".join(f"[0:0] {line}\n" for line in lines)  # lines of several ranks would overwrite each other
-    assert printed(of(0, PROGRESS), labels=True, stream=Terminal()) == labelled
+    assert print_blocks(block(0, PROGRESS), labels=True, stream=Terminal()) == labelled
 
 
 def test_every_line_has_its_label_once() -> None:
-    blocks = [of(0, b"a\n\nb\n"), of(3, b"c\n"), of(3, b"the beginning "), of(3, b"and the end\nd\n"), of(0, b"e")]
-    assert printed(*blocks, labels=True) == (
+    blocks = [
+        block(0, b"a\n\nb\n"),
+        block(3, b"c\n"),
+        block(3, b"the beginning "),
+        block(3, b"and the end\nd\n"),
+        block(0, b"e"),
+    ]
+    assert print_blocks(*blocks, labels=True) == (
         "[0:0] a\n[0:0] \n[0:0] b\n[1:3] c\n[1:3] the beginning and the end\n[1:3] d\n[0:0] e\n"
     )
-    assert printed(of(0, b"cut "), of(3, b"c\n"), of(0, b"off\n"), labels=True) == "[0:0] cut \n[1:3] c\n[0:0] off\n"
-    assert printed(of(0, b"cut "), of(0, b"off\n"), of(0, b"no end")) == "cut off\nno end\n"
-    assert printed(of(0, b"a\n")) == "a\n"
+    assert (
+        print_blocks(block(0, b"cut "), block(3, b"c\n"), block(0, b"off\n"), labels=True)
+        == "[0:0] cut \n[1:3] c\n[0:0] off\n"
+    )
+    assert print_blocks(block(0, b"cut "), block(0, b"off\n"), block(0, b"no end")) == "cut off\nno end\n"
+    assert print_blocks(block(0, b"a\n")) == "a\n"
 
 
 def test_binary_output_reaches_a_file_unchanged(tmp_path: Path) -> None:
     data = b"\xff\xfe\x00 \r\n\xc3"
     with (tmp_path / "out").open("w") as stream:
         stream.write("before it\n")
-        LogPrinter(stream).block(of(0, data))
+        LogPrinter(stream).block(block(0, data))
     assert (tmp_path / "out").read_bytes() == b"before it\n" + data
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def poll_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a follower report immediately, and at every poll, that there is nothing new."""
     for name in ("QUIET_SECONDS", "BEAT_SECONDS", "BEAT_SECONDS_ELSEWHERE"):
         monkeypatch.setattr(follow, name, 0.0)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("poll_immediately")
 def test_heartbeat_is_printed_while_logs_are_silent(home: Path) -> None:
     with live_run(home, "run", RunState.STARTING) as run:
         screen, file = Terminal(), io.StringIO()
@@ -139,7 +148,7 @@ def test_heartbeat_waits_for_its_interval(home: Path, monkeypatch: pytest.Monkey
     assert file.getvalue() == ""
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("poll_immediately")
 def test_idle_progress_repeats_only_without_progress_line(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

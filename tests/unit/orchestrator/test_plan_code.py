@@ -46,7 +46,7 @@ def shipped(made: Plan) -> list[str]:
     return [file.path for file in made.snapshot.files]
 
 
-def squeezed(made: Plan) -> str:
+def joined_summary(made: Plan) -> str:
     return " ".join(made.summary().split())
 
 
@@ -168,7 +168,7 @@ def test_plan_shows_shipped_and_excluded_files(folder: Path) -> None:
         (folder / "code" / name).parent.mkdir(exist_ok=True)
         (folder / "code" / name).write_text("")
     made = plan("code.folder=code", "code.entry=my_pretrain")
-    text = squeezed(made)
+    text = joined_summary(made)
     assert f"snapshot 2 files, 37 B, digest {made.snapshot.digest[:8]}" in text
     assert "largest my_pretrain.py 27 B, train_jobs/pretrain.py 10 B ignoring .gitignore left out" in text
     assert (
@@ -179,9 +179,9 @@ def test_plan_shows_shipped_and_excluded_files(folder: Path) -> None:
 
 
 def test_plan_explains_that_nothing_is_excluded() -> None:
-    text = squeezed(plan("code.folder=code"))
+    text = joined_summary(plan("code.folder=code"))
     assert "ignoring none: neither .amlignore nor .gitignore left out nothing commit" in text
-    assert "left out" not in squeezed(plan())
+    assert "left out" not in joined_summary(plan())
 
 
 def test_plan_names_the_first_of_many_ignore_files(folder: Path) -> None:
@@ -189,9 +189,9 @@ def test_plan_names_the_first_of_many_ignore_files(folder: Path) -> None:
         (folder / "code" / name).mkdir()
         (folder / "code" / name / ".gitignore").write_text("*.log\n")
     few = ", ".join(f"{name}/.gitignore" for name in "abcde")
-    assert f"ignoring {few}, ... left out" in squeezed(plan("code.folder=code"))
+    assert f"ignoring {few}, ... left out" in joined_summary(plan("code.folder=code"))
     (folder / "code" / "f" / ".gitignore").unlink()
-    assert f"ignoring {few} left out" in squeezed(plan("code.folder=code"))
+    assert f"ignoring {few} left out" in joined_summary(plan("code.folder=code"))
 
 
 def test_plan_reports_more_exclusions_than_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def test_plan_reports_more_exclusions_than_counted(folder: Path, monkeypatch: py
     assert (
         "left out more than 8 files: .git/ 2+ (version control), 0.pyc 1 (cache), 0.pyo 1 (cache), 1.pyc 1 (cache), "
         "1.pyo 1 (cache), ... commit unknown: not a git repository"
-    ) in squeezed(plan("code.folder=code"))
+    ) in joined_summary(plan("code.folder=code"))
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -220,12 +220,12 @@ def test_commit_is_in_the_plan_but_not_in_its_hash(folder: Path) -> None:
         return facts.label
 
     git("init", "--quiet")
-    assert "commit none yet on main, dirty: 1 files not committed" in squeezed(plan("code.folder=code"))
+    assert "commit none yet on main, dirty: 1 files not committed" in joined_summary(plan("code.folder=code"))
     assert label() is None
     git("add", ".")
     git("commit", "--quiet", "-m", "first")
     commit, before = git("rev-parse", "HEAD"), plan("code.folder=code")
-    assert f"commit {commit[:8]} on main, clean" in squeezed(before)
+    assert f"commit {commit[:8]} on main, clean" in joined_summary(before)
     assert label() == commit
     git("commit", "--quiet", "--allow-empty", "-m", "second")
     assert plan("code.folder=code").run_hash == before.run_hash
@@ -243,7 +243,7 @@ def test_commit_is_in_the_plan_but_not_in_its_hash(folder: Path) -> None:
     assert document["snapshot"]["folder"] == str(folder / "code")
     assert document["spec"]["code"]["entry"] == CodeSpec().entry
     git("checkout", "--quiet", "--detach")
-    assert f"commit {commit[:8]}, dirty: 1 files not committed" in squeezed(plan("code.folder=code"))
+    assert f"commit {commit[:8]}, dirty: 1 files not committed" in joined_summary(plan("code.folder=code"))
 
 
 def test_git_state_of_the_package_is_shown(folder: Path) -> None:
@@ -253,8 +253,8 @@ def test_git_state_of_the_package_is_shown(folder: Path) -> None:
     subprocess.run(["git", "-C", "site", "add", "."], check=True)
     branch = (folder / "site" / ".git" / "HEAD").read_text().strip().rpartition("/")[2]
     state = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
-    assert f"commit {state}" in squeezed(plan())
-    assert f"commit none, in no git repository {state}" in squeezed(plan("code.folder=code"))
+    assert f"commit {state}" in joined_summary(plan())
+    assert f"commit none, in no git repository {state}" in joined_summary(plan("code.folder=code"))
 
 
 def test_module_of_own_class_must_be_shipped(folder: Path) -> None:

@@ -55,7 +55,7 @@ def test_run_expires_only_if_every_rule_matches(rule: dict[str, object], gone: l
     assert [found.name for found in expired(RUNS, **everything)] == gone
 
 
-def with_text(sha256: str) -> dict[str, object]:
+def plan_of_text(sha256: str) -> dict[str, object]:
     return {"data": {"sha256": sha256}}
 
 
@@ -68,10 +68,10 @@ def make_store(home: Path, key: str, sha256: str) -> Path:
 
 
 def test_unused_stores_are_those_of_no_run(tmp_path: Path) -> None:
-    make_run(tmp_path, "one", plan=with_text("text-1"))
-    make_run(tmp_path, "two", plan=with_text("text-2"))
+    make_run(tmp_path, "one", plan=plan_of_text("text-1"))
+    make_run(tmp_path, "two", plan=plan_of_text("text-2"))
     (tmp_path / "other-runs" / "three").mkdir(parents=True)  # from another backend
-    (tmp_path / "other-runs" / "three" / "plan.json").write_text(json.dumps(with_text("text-3")))
+    (tmp_path / "other-runs" / "three" / "plan.json").write_text(json.dumps(plan_of_text("text-3")))
     for key, sha256 in (
         ("a", "text-1"),
         ("b", "text-2"),
@@ -89,14 +89,14 @@ def test_unused_stores_are_those_of_no_run(tmp_path: Path) -> None:
     assert unused() == ["d"]
     assert unused("runs/two") == ["b", "d"]
     assert unused("runs/two", "other-runs/three") == ["b", "c", "d"]
-    make_run(tmp_path, "unreadable", plan=with_text("text-9")).path.joinpath("plan.json").write_text("{")
+    make_run(tmp_path, "unreadable", plan=plan_of_text("text-9")).path.joinpath("plan.json").write_text("{")
     assert unused() == []
     assert unused("runs/unreadable") == ["d"]
 
 
 def test_plan_of_prune_lists_the_deletions(tmp_path: Path) -> None:
     for age, name in enumerate(["new", "middle", "old"]):
-        make_run(tmp_path, name, age=age, plan=with_text(name), ended=100.0 - age)
+        make_run(tmp_path, name, age=age, plan=plan_of_text(name), ended=100.0 - age)
     (tmp_path / "runs" / "old" / "outputs" / "big").write_bytes(b"x" * 50_000)
     for name in ("new", "middle", "old"):
         make_store(tmp_path, f"store-{name}", name)
@@ -127,7 +127,7 @@ def test_plan_of_prune_lists_the_deletions(tmp_path: Path) -> None:
 
 def test_run_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path) -> None:
     for age, name in enumerate(["one", "two"]):
-        make_run(tmp_path, name, RunState.FAILED, age=age, plan=with_text(name))
+        make_run(tmp_path, name, RunState.FAILED, age=age, plan=plan_of_text(name))
         make_store(tmp_path, f"store-{name}", name)
     orchestrator = Orchestrator(home=tmp_path, environ={})
     pruning = orchestrator.pruning(states=[RunState.FAILED], stores=True)

@@ -87,7 +87,7 @@ def test_price_dated_low_priority_upper_bound_until_refresh() -> None:
     assert (low.usd, low.bound, low.region, low.date) == (0.11, False, "westus", "2026-11-21")
 
 
-def item(name: str, price: float, *, sku: str = "NC4as T4 v3", **more: Any) -> dict[str, Any]:
+def meter(name: str, price: float, *, sku: str = "NC4as T4 v3", **more: Any) -> dict[str, Any]:
     """Return a meter in the form of the service."""
     common = {"productName": "Virtual Machines NCasT4_v3 Series", "type": "Consumption", "skuName": sku}
     return {**common, "armSkuName": name, "retailPrice": price, **more}
@@ -98,20 +98,20 @@ def test_prices_are_hourly_linux_prices(tmp_path: Path, monkeypatch: pytest.Monk
     pages = [
         {
             "Items": [
-                item(T4, 0.5),
-                item(T4, 0.1, productName="Virtual Machines NCasT4_v3 Series Windows"),
-                item(T4, 0.02, sku="NC4as T4 v3 Spot"),
+                meter(T4, 0.5),
+                meter(T4, 0.1, productName="Virtual Machines NCasT4_v3 Series Windows"),
+                meter(T4, 0.02, sku="NC4as T4 v3 Spot"),
             ],
             "NextPageLink": f"{prices.SERVICE}?$skip=100",
         },
-        {"Items": [item(T4, 0.09, sku="NC4as T4 v3 Low Priority"), item(T4, 0.3, type="Reservation")]},
+        {"Items": [meter(T4, 0.09, sku="NC4as T4 v3 Low Priority"), meter(T4, 0.3, type="Reservation")]},
     ]
 
-    def answer(page: str) -> Any:
+    def get_page(page: str) -> Any:
         asked.append(unquote(page))
         return pages[len(asked) - 1]
 
-    monkeypatch.setattr(prices, "_get", answer)
+    monkeypatch.setattr(prices, "_get", get_page)
     found = prices.refresh_prices(tmp_path, [T4], "westus")
     assert found[T4]["dedicated"] == 0.5
     assert found[T4]["low_priority"] == 0.09

@@ -56,11 +56,11 @@ def shipped(snapshot: Snapshot) -> list[str]:
     return [file.path for file in snapshot.files if not file.path.startswith("train_jobs/")]
 
 
-def left_out(snapshot: Snapshot) -> dict[str, str]:
+def excluded(snapshot: Snapshot) -> dict[str, str]:
     return {entry.path: entry.why for entry in snapshot.left_out}
 
 
-def refused(package: Path, code: Path, **settings: Any) -> SpecError:
+def refusal(package: Path, code: Path, **settings: Any) -> SpecError:
     with pytest.raises(SpecError) as caught:
         take(package, code, **settings)
     assert str(code) in caught.value.message
@@ -112,7 +112,7 @@ def test_files_other_than_code_are_excluded_and_listed(package: Path, code: Path
     snapshot = take(package, code, apart)
     assert shipped(snapshot) == ["corpus/keep.py", "my_pretrain.py"]
     kinds: dict[str, set[str]] = {}
-    for path, why in left_out(snapshot).items():
+    for path, why in excluded(snapshot).items():
         kinds.setdefault(why, set()).add(path)
     assert kinds == {
         "version control": {".git/", ".hg/", ".svn/", "sub/.git"},
@@ -172,7 +172,7 @@ def test_pipes_and_sockets_are_excluded_without_blocking(
         snapshot = take(package, code)
     assert shipped(snapshot) == ["my_pretrain.py"]
     why = "a pipe, a socket or a device"
-    assert left_out(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
+    assert excluded(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
 
 
 def test_symlinks_inside_are_shipped_as_their_targets(package: Path, code: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_symlinks_inside_are_shipped_as_their_targets(package: Path, code: Path,
         *("absolute.yaml", "configs/a.yaml", "current.yaml", "linked/again/a.yaml", "linked/deep/x.py"),
         *("my_pretrain.py", "pkg/again/a.yaml", "pkg/deep/x.py"),
     ]
-    assert left_out(snapshot) == {
+    assert excluded(snapshot) == {
         ".git/": "version control",
         "data/": "data",
         "repository": "version control",
@@ -230,7 +230,7 @@ def test_circular_links_terminate(package: Path, code: Path) -> None:
     (code / "b").mkdir()
     (code / "a" / "b").symlink_to("../b")
     (code / "b" / "a").symlink_to("../a")
-    problems = refused(package, code).problems
+    problems = refusal(package, code).problems
     assert problems == [f"{path}: a symlink to a folder that contains it" for path in ("a/b/a", "b/a/b")]
 
 
@@ -241,7 +241,7 @@ def test_all_reasons_to_refuse_are_named_together(package: Path, code: Path) -> 
     write(code, "weights.bin", text="x" * 12_000)
     write(code, "train_jobs/pretrain.py", "train_jobs.py")
     (code / "out").symlink_to("/")
-    problem = refused(package, code, largest_file_mb=0.0105)
+    problem = refusal(package, code, largest_file_mb=0.0105)
     assert problem.problems == [
         ".env: has the name of a file of secrets (.env)",
         "keys/tls.pem: has the name of a file of secrets (*.pem)",
@@ -264,7 +264,7 @@ def test_pasted_fix_solves_what_an_ignore_line_can_solve(package: Path, code: Pa
     write(code, "train_jobs/x.py")
     (code / "out").symlink_to("/")
     write(code, "big.bin ", text="x" * 2000)
-    before = refused(package, code, largest_file_mb=0.001)
+    before = refusal(package, code, largest_file_mb=0.001)
     assert len(before.problems) == 9
     subprocess.run(["/bin/sh", "-c", before.fix or ""], check=True)
     assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
@@ -272,21 +272,21 @@ def test_pasted_fix_solves_what_an_ignore_line_can_solve(package: Path, code: Pa
 
 def test_fix_names_the_effective_ignore_file(package: Path, code: Path) -> None:
     write(code, ".env", ".gitignore")
-    assert f">> {code}/.gitignore" in str(refused(package, code))
+    assert f">> {code}/.gitignore" in str(refusal(package, code))
     write(code, ".amlignore")
-    assert f">> {code}/.amlignore" in str(refused(package, code))
+    assert f">> {code}/.amlignore" in str(refusal(package, code))
 
 
 def test_secret_in_text_has_no_exclusion_fix(package: Path, code: Path) -> None:
     write(code, "settings.py", text=f"key = '{AWS}'\n")
-    problem = refused(package, code)
+    problem = refusal(package, code)
     assert "printf" not in str(problem)
     assert "--env NAME" in problem.facts["secrets"]
 
 
 def test_false_secrets_are_allowed_one_by_one(package: Path, code: Path) -> None:
     write(code, "tests/dummy.pem", "tests/other.pem", text=PEM)
-    first = refused(package, code, allow_secrets=["tests/dummy.pem"])
+    first = refusal(package, code, allow_secrets=["tests/dummy.pem"])
     assert [problem.partition(":")[0] for problem in first.problems] == ["tests/other.pem"] * 2
     (assignment,) = [word for word in shlex.split(str(first.facts["secrets"])) if "=" in word]
     assert assignment.startswith("code.allow_secrets=")
@@ -296,20 +296,20 @@ def test_false_secrets_are_allowed_one_by_one(package: Path, code: Path) -> None
 
 def test_allowed_file_that_is_missing_is_an_error(package: Path, code: Path) -> None:
     write(code, "tests/dummy.txt")
-    (problem,) = refused(package, code, allow_secrets=["tests/dumy.txt"]).problems
+    (problem,) = refusal(package, code, allow_secrets=["tests/dumy.txt"]).problems
     assert problem == 'code.allow_secrets: no such file is shipped: tests/dumy.txt (did you mean "tests/dummy.txt"?)'
 
 
 def test_link_does_not_rename_a_file_of_secrets(package: Path, code: Path) -> None:
     write(code, ".env", ".gitignore", text=".env\n")
     (code / "settings.txt").symlink_to(".env")
-    assert refused(package, code).problems == ["settings.txt: has the name of a file of secrets (.env)"]
+    assert refusal(package, code).problems == ["settings.txt: has the name of a file of secrets (.env)"]
 
 
 def test_limit_of_all_files_names_the_largest(package: Path, code: Path) -> None:
     for number in range(7):
         write(code, f"{number}.bin", text="x" * (1000 + 100 * number))
-    problem = refused(package, code, largest_total_mb=0.007)
+    problem = refusal(package, code, largest_total_mb=0.007)
     assert problem.problems == [
         "8 files: 0.00911 MB together, over code.largest_total_mb (0.007); the largest: 6.bin 0.0016 MB, "
         "5.bin 0.0015 MB, 4.bin 0.0014 MB, 3.bin 0.0013 MB, 2.bin 0.0012 MB"
@@ -324,13 +324,13 @@ def test_file_of_exactly_the_limit_is_shipped(package: Path, code: Path) -> None
     assert "a.bin" in shipped(take(package, code, largest_file_mb=0.001))
     write(code, "a.bin", text="x" * 1001)
     assert (
-        refused(package, code, largest_file_mb=0.001).facts["limits"] == "--set code.largest_file_mb=1 ships them all"
+        refusal(package, code, largest_file_mb=0.001).facts["limits"] == "--set code.largest_file_mb=1 ships them all"
     )
 
 
 def test_too_large_file_is_not_in_the_total(package: Path, code: Path) -> None:
     write(code, "a.bin", text="x" * 2_000_000)
-    problem = refused(package, code, largest_file_mb=1, largest_total_mb=1.5)
+    problem = refusal(package, code, largest_file_mb=1, largest_total_mb=1.5)
     assert problem.problems == ["a.bin: 2 MB, over code.largest_file_mb (1)"]
     assert problem.facts["limits"] == "--set code.largest_file_mb=2 --set code.largest_total_mb=3 ships them all"
     assert len(shipped(take(package, code, largest_file_mb=2, largest_total_mb=3))) == 2
@@ -339,15 +339,15 @@ def test_too_large_file_is_not_in_the_total(package: Path, code: Path) -> None:
 def test_huge_folder_is_refused_without_reading(package: Path, code: Path) -> None:
     with (code / "a.bin").open("wb") as stream:
         stream.truncate(10**12)  # a sparse file that takes no space
-    (problem,) = refused(package, code, largest_file_mb=1e7).problems
+    (problem,) = refusal(package, code, largest_file_mb=1e7).problems
     assert problem.startswith("2 files: 1e+06 MB together, over code.largest_total_mb (100)")
 
 
 def test_many_problems_fix_is_text_not_long_command(package: Path, code: Path) -> None:
     write(code, *(f"{number}.key" for number in range(20)))
-    assert str(refused(package, code).fix).count(".key") == 20
+    assert str(refusal(package, code).fix).count(".key") == 20
     write(code, "20.key")
-    problem = refused(package, code)
+    problem = refusal(package, code)
     assert len(problem.problems) == 21
     assert problem.fix == f"fix the files named, or leave them out with one line each in {code}/.gitignore"
 
@@ -355,7 +355,7 @@ def test_many_problems_fix_is_text_not_long_command(package: Path, code: Path) -
 def test_invalid_file_names_are_refused_readably(package: Path, code: Path) -> None:
     write(code, "a\nb.py", "tab\there.py", "no\u00a0break.py")
     (Path(os.fsdecode(os.fsencode(code) + b"/\xff.py"))).write_text("")
-    assert refused(package, code).problems == [
+    assert refusal(package, code).problems == [
         "a\\nb.py: a name with a line break, or not UTF-8; rename it",
         "\\udcff.py: a name with a line break, or not UTF-8; rename it",
     ]
@@ -382,7 +382,7 @@ def test_unreadable_files_are_named() -> None:
         (root / "code" / "a.py").chmod(0)
         (root / "code" / "sub").chmod(0)
         with unprivileged():
-            problems = refused(root / "site" / "train_jobs", root / "code").problems
+            problems = refusal(root / "site" / "train_jobs", root / "code").problems
         (root / "code" / "sub").chmod(0o700)
     assert problems == ["a.py: a file that cannot be read", "sub/: a folder that cannot be read"]
 

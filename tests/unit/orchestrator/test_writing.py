@@ -25,7 +25,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def stopped(home: Path) -> RunFolder:
+def make_stopped_run(home: Path) -> RunFolder:
     """Create a run that can be resumed."""
     plan = {"spec": {"tags": {}, "compute": {"threads_per_process": 1}}}
     run = make_run(home, "stopped", RunState.CANCELLED, plan=plan)
@@ -51,7 +51,7 @@ def read_only(disk: Path) -> None:
 @pytest.mark.parametrize("harm", [read_only, fill])
 @pytest.mark.parametrize("processes", [None, 2])
 def test_resume_on_unwritable_disk_is_refused(disk: Path, harm: object, processes: int | None) -> None:
-    run = stopped(disk)
+    run = make_stopped_run(disk)
     assert callable(harm)
     harm(disk)
     with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|Read-only)") as failure:
@@ -61,13 +61,13 @@ def test_resume_on_unwritable_disk_is_refused(disk: Path, harm: object, processe
 
 
 def test_full_disk_without_reserve_still_resumes(disk: Path) -> None:
-    run = stopped(disk)
+    run = make_stopped_run(disk)
     fill(disk, left=16 * 4096)
     LocalBackend(disk)._requeue(run, run.state())
     assert run.stored_state().state == RunState.QUEUED
 
 
-def predicted(home: Path) -> Run:
+def make_predicted_run(home: Path) -> Run:
     """Create a run with predictions."""
     run = make_run(home, "one")
     (run.outputs / "predictions.jsonl").write_text("{}\n")
@@ -76,12 +76,12 @@ def predicted(home: Path) -> Run:
 
 def test_predictions_are_copied_to_the_given_path(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("earlier")
-    assert predicted(tmp_path / "home").deliver(tmp_path / "out.jsonl") == tmp_path / "out.jsonl"
+    assert make_predicted_run(tmp_path / "home").deliver(tmp_path / "out.jsonl") == tmp_path / "out.jsonl"
     assert (tmp_path / "out.jsonl").read_text() == "{}\n"
 
 
 def test_unwritable_predictions_raise_storage_error(tmp_path: Path, disk: Path) -> None:
-    run = predicted(tmp_path / "home")
+    run = make_predicted_run(tmp_path / "home")
     (tmp_path / "folder" / "below").mkdir(parents=True)
     with pytest.raises(StorageError, match="Is a directory") as failure:
         run.deliver(tmp_path / "folder")

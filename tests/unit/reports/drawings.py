@@ -45,7 +45,7 @@ def figures(page: str) -> dict[str, set[tuple[float, float]]]:
     return found
 
 
-def outside(page: str) -> list[str]:
+def overflowing_figures(page: str) -> list[str]:
     """Return the figures that draw beyond their own edges."""
     found = []
     for written in re.findall(r"<svg .*?</svg>", page, re.DOTALL):

@@ -22,7 +22,7 @@ from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import StorageError, UsageError
 from tests.unit.orchestrator.test_scores import ONE
-from tests.unit.reports.drawings import empty_figures, figures, outside, references
+from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, references
 from tests.unit.reports.test_report_run import HOSTILE, RESULT, Page, reports_of, status_of
 
 
@@ -53,7 +53,7 @@ def test_two_runs_have_a_line_each_and_a_legend(plan: dict[str, Any]) -> None:
     assert "MLM loss (nats per token), training" in shown
     assert "MLM loss (nats per token), held out" in shown
     assert empty_figures(page) == []
-    assert outside(page) == []
+    assert overflowing_figures(page) == []
     loss = next(
         found for found in re.findall(r"<figure>.*?</figure>", page, re.DOTALL) if "per token), training" in found
     )

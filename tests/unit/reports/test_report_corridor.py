@@ -16,11 +16,11 @@ from orchestrator.reports.pages.pretraining_report import (
     levels,
     published,
 )
-from tests.unit.reports.drawings import outside, render
+from tests.unit.reports.drawings import overflowing_figures, render
 from tests.unit.reports.test_report_run import RESULT, Page, reports_of, status_of
 
 
-def of_recipe(plan: dict[str, Any], recipe: str, *changed: str) -> dict[str, Any]:
+def plan_of_recipe(plan: dict[str, Any], recipe: str, *changed: str) -> dict[str, Any]:
     changes = {key: {"value": 1, "from": "--set"} for key in changed}
     return {**plan, "spec": {**plan["spec"], "recipe": recipe}, "changes": changes}
 
@@ -41,7 +41,7 @@ def test_context_free_model_between_uniform_and_unigram(plan: dict[str, Any]) ->
     page = render(status_of(), reports_of(), plan, RESULT)
     assert "no context learned yet" in Page(page).text
     assert [attributes["class"] for tag, attributes in Page(page).tags if tag == "polygon"] == ["corridor"]
-    assert outside(page) == []
+    assert overflowing_figures(page) == []
 
 
 @pytest.mark.parametrize("key", ["init_from", "phase_from"])
@@ -52,7 +52,7 @@ def test_model_with_weights_starts_below_uniform_level(plan: dict[str, Any], key
 
 
 def test_published_curve_inside_corridor_plateau_outside(plan: dict[str, Any]) -> None:
-    corridor, ends = published(of_recipe(plan, NVIDIA_LARGE))
+    corridor, ends = published(plan_of_recipe(plan, NVIDIA_LARGE))
     assert corridor is not None
     assert ends == ()
     assert all(inside(corridor, step, loss) for step, loss in CURVE)
@@ -63,20 +63,20 @@ def test_published_curve_inside_corridor_plateau_outside(plan: dict[str, Any]) -
 
 
 def test_corridor_of_running_run_ends_at_its_step(plan: dict[str, Any]) -> None:
-    page = render(status_of(), reports_of(), of_recipe(plan, NVIDIA_LARGE), {})
+    page = render(status_of(), reports_of(), plan_of_recipe(plan, NVIDIA_LARGE), {})
     text = Page(page).text
     assert "Loss, MLM and NSP (nats)" in text
     assert "as published" in text
-    assert outside(page) == []
-    corridor, _ = published(of_recipe(plan, NVIDIA_LARGE))
+    assert overflowing_figures(page) == []
+    corridor, _ = published(plan_of_recipe(plan, NVIDIA_LARGE))
     assert corridor is not None
     assert corridor.until(40)[-1][0] == 40
     assert corridor.until(10**6)[-1][0] == CURVE[-1][0]
 
 
 def test_changed_recipe_has_no_published_corridor(plan: dict[str, Any]) -> None:
-    assert published(of_recipe(plan, NVIDIA_LARGE, "train.steps")) == (None, ())
-    assert published(of_recipe(plan, NVIDIA_LARGE, "train.log_every"))[0] is not None
+    assert published(plan_of_recipe(plan, NVIDIA_LARGE, "train.steps")) == (None, ())
+    assert published(plan_of_recipe(plan, NVIDIA_LARGE, "train.log_every"))[0] is not None
     assert published(plan) == (None, ())
-    nothing, (end,) = published(of_recipe(plan, NVIDIA_LARGE_LONG))
+    nothing, (end,) = published(plan_of_recipe(plan, NVIDIA_LARGE_LONG))
     assert (nothing, end.value) == (None, 1.265)

@@ -54,7 +54,7 @@ onload = () => {
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
 
 
-def measured(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]:
+def measure(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]:
     """Return the measurements of Chromium for each page, in a frame as wide as a phone, then as wide as a laptop."""
     frames = [
         f'<iframe width="{width}" height="800" style="border: 0" srcdoc="{html.escape(page)}"></iframe>'
@@ -86,7 +86,7 @@ def test_pages_fit_phone_and_draw_both_schemes(pages: list[str], tmp_path: Path)
     for scheme in SCHEMES:
         folder = tmp_path / scheme
         folder.mkdir()
-        found = measured(pages, folder, scheme)
+        found = measure(pages, folder, scheme)
         assert [page["width"] for page in found] == [PHONE] * len(pages) + [LAPTOP] * len(pages)
         drawings = [drawing for page in found for drawing in page["marks"]]
         assert len(drawings) > 40

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.reports.pages.run_report import planned_memory
 from orchestrator.runs.status import RunState, RunStatus
-from tests.unit.reports.drawings import empty_figures, figures, outside, references, render
+from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, references, render
 
 STARTED = 1763712000.0
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -142,7 +142,7 @@ def test_no_figure_is_empty_or_overflows(plan: dict[str, Any]) -> None:
     page = render(status_of(), reports, plan, RESULT)
     assert len(figures(page)) == 10
     assert empty_figures(page) == []
-    assert outside(page) == []
+    assert overflowing_figures(page) == []
     flat = [{**report, "metrics": {"train_mlm_loss": 5.0}} for report in reports_of(1)[:1]]
     assert empty_figures(render(status_of(), flat, plan, {})) == ["MLM loss (nats per token)"], "the check detects it"
 

@@ -14,7 +14,7 @@ from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL
-from tests.unit.reports.drawings import empty_figures, figures, outside, render
+from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, render
 from tests.unit.reports.test_report_run import Page
 
 
@@ -100,7 +100,7 @@ def test_each_seed_has_its_curves(plan: dict[str, Any]) -> None:
     assert len(drawn["F1, each seed"]) == 2, "both seeds have the same score"
     assert "Loss on the dev set, each seed" not in drawn
     assert "Collapsed, each seed" not in drawn
-    assert (empty_figures(text), outside(text)) == ([], [])
+    assert (empty_figures(text), overflowing_figures(text)) == ([], [])
     assert "seed 3 0.1429" in " ".join(Page(text).text.split()), "1 / (4 + 3), its last report"
 
 
@@ -109,7 +109,7 @@ def test_first_seed_is_drawn_during_training(plan: dict[str, Any]) -> None:
     text = page(plan, {}, seeds=seeds, state=RunState.RUNNING, counts="runs", step=None, steps=2)
     assert list(figures(text)) == ["Loss in training, each seed"]
     assert "No metrics" not in text
-    assert (empty_figures(text), outside(text)) == ([], [])
+    assert (empty_figures(text), overflowing_figures(text)) == ([], [])
 
 
 def test_glue_has_its_table(plan: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def quantised(law: Law, q: float) -> Law:
     return lambda x: law((math.floor(x / q + 1e-11) + 0.5) * q)
 
 
-def whole(count: int) -> Law:
+def integers(count: int) -> Law:
     """Return the distribution of the numbers 0 to count - 1."""
     return lambda x: min(max((math.floor(x) + 1) / count, 0.0), 1.0)
 
@@ -76,9 +76,9 @@ def law_of_wire(wire: list[Any]) -> Law:
     """Return the law that Azure documents for a wire form; for a choice, that of the option's number."""
     kind, numbers = wire
     if kind == "choice":
-        return whole(len(numbers[0]))
+        return integers(len(numbers[0]))
     if kind == "randint":
-        return whole(numbers[0])
+        return integers(numbers[0])
     law = NormalDist(*numbers[:2]).cdf if kind.endswith("normal") else uniform(*numbers[:2])
     law = log_of(law) if "log" in kind else law
     return quantised(law, numbers[2]) if kind.startswith("q") else law

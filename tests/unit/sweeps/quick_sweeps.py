@@ -86,7 +86,7 @@ def kill(folder: SweepFolder) -> None:
     wait_for(lambda: not folder.locked(), what="the driver's death")
 
 
-def killed_after_a_report(folder: SweepFolder, number: int) -> int:
+def kill_after_report(folder: SweepFolder, number: int) -> int:
     """Kill the driver after a report of a trial; return the number of reports in the study."""
     study = folder.study()
     wait_for(lambda: len(study.trials) > number and study.trials[number].intermediate_values, what="a report")
@@ -107,7 +107,7 @@ def settings(folder: SweepFolder) -> list[dict[str, Any]]:
     return [trial.user_attrs["settings"] for trial in folder.study().trials]
 
 
-def with_weights(sweeps: Sweeps, folder: SweepFolder) -> dict[int, int]:
+def trials_with_weights(sweeps: Sweeps, folder: SweepFolder) -> dict[int, int]:
     """Return trial -> number of files of its checkpoints and models, for trials that have any."""
     found = {number: len(list(run.outputs.glob("**/weights"))) for number, run in enumerate(sweeps.runs(folder))}
     return {number: files for number, files in found.items() if files}

@@ -86,12 +86,12 @@ def resolve(**sections: Any) -> ResolvedSweep:
     return resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ={}))
 
 
-def planned(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
+def plan_and_request(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
     plan = make_plan(sweep.trial, home=Path("home"))
     return plan, build_request(plan, "search-1", PLACE)
 
 
-def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
+def with_placeholders(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
     """Return the body with values that differ between checkouts replaced by their names."""
     text = json.dumps(body)
     tags = body["properties"]["tags"]
@@ -114,10 +114,10 @@ def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SWEEPS)
 def test_sweep_body_equals_golden_file(name: str) -> None:
     sweep = resolve(**SWEEPS[name])
-    plan, request = planned(sweep)
+    plan, request = plan_and_request(sweep)
     body = sweep_request(sweep.spec, request).job
     assert mismatches("jobs", VERSION, body) == []
-    found, path = plain(plan, body), GOLDEN / f"{name}.json"
+    found, path = with_placeholders(plan, body), GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -197,7 +197,7 @@ def test_value_reaches_the_trial_unchanged(value: Any) -> None:
 def test_trial_reads_drawn_values() -> None:
     """Azure replaces each binding by text, whatever its type; this test does the same with one option of each."""
     sweep = resolve(**SWEEPS["random-bandit"])
-    body = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
+    body = sweep_request(sweep.spec, plan_and_request(sweep)[1]).job["properties"]
     command = body["trial"]["command"]
     for name, (kind, numbers) in body["searchSpace"].items():
         drawn = numbers[0][1] if kind == "choice" else {"quniform": 20.0}.get(kind, 0.012)
@@ -217,7 +217,7 @@ def test_trial_reads_drawn_values() -> None:
 
 def test_each_trial_writes_to_its_own_folder() -> None:
     sweep = resolve(space=RATE)
-    properties = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
+    properties = sweep_request(sweep.spec, plan_and_request(sweep)[1]).job["properties"]
     assert properties["outputs"]["run"]["uri"].endswith("/orchestrator/runs/${{name}}/outputs/")
     assert properties["inputs"]["job"]["uri"].endswith("/orchestrator/runs/search-1/job/")
     assert not properties["tags"].keys() & {"orchestrator.run", "orchestrator.attempt", "orchestrator.handle"}

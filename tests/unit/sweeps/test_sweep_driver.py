@@ -21,7 +21,7 @@ from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
 from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report, settings, spec_of, with_weights
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report, settings, spec_of, trials_with_weights
 
 
 def test_every_point_is_tried_once_and_reported(sweeps: Sweeps) -> None:
@@ -105,7 +105,7 @@ def test_invalid_input_is_not_retried(sweeps: Sweeps) -> None:
 def test_next_driver_applies_a_stored_decision(sweeps: Sweeps, later: int) -> None:
     folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
     sweeps.start(folder)
-    report = later + killed_after_a_report(folder, 0)
+    report = later + kill_after_report(folder, 0)
     folder.decide(0, Decision(True, report, "as said"))  # its last record
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
@@ -123,7 +123,7 @@ def test_stored_decision_is_not_repeated(sweeps: Sweeps) -> None:
     bandit = {"policy": "bandit", "slack_amount": 0.1, "delay": 150}
     folder = sweeps.make(**WORSE, limits={"trials": None, "concurrent": 1}, early_termination=bandit)
     sweeps.start(folder)
-    killed_after_a_report(folder, 1)
+    kill_after_report(folder, 1)
     for report in range(150, 160):
         folder.decide(1, Decision(False, report, "as said"))
     sweeps.start(folder)
@@ -137,7 +137,7 @@ def test_next_driver_knows_seeds_of_ended_trials(sweeps: Sweeps) -> None:
     limits = {"trials": None, "concurrent": 1}
     folder = sweeps.make(**WORSE, limits=limits, early_termination=rule, seeds=[1, 2, 3, 4])
     sweeps.start(folder)
-    killed_after_a_report(folder, 1)
+    kill_after_report(folder, 1)
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
     why = folder.study().trials[1].user_attrs["end"]["why"]
@@ -237,7 +237,7 @@ def test_sweep_of_the_same_name_is_refused(sweeps: Sweeps) -> None:
     sweeps.folders.append(sweeps.make(sampling={"name": "random", "seed": 1}))
 
 
-def disturbed(sweeps: Sweeps, kills: int, *, trials_too: bool, seed: int, **sections: Any) -> SweepFolder:
+def run_with_kills(sweeps: Sweeps, kills: int, *, trials_too: bool, seed: int, **sections: Any) -> SweepFolder:
     """Run a sweep whose driver, and with `trials_too` whose runs, are killed at random moments."""
     chance = random.Random(seed)
     folder = sweeps.make(**sections)
@@ -274,14 +274,14 @@ def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
         ]
         assert stops == ([len(trial.intermediate_values)] if trial.state == TrialState.PRUNED else [])
     ranked = sorted((trial.user_attrs["end"]["outcome"], trial.number) for trial in study.trials)
-    assert with_weights(sweeps, folder) == {number: 2 for _, number in ranked[:3]}
+    assert trials_with_weights(sweeps, folder) == {number: 2 for _, number in ranked[:3]}
     assert not [left for run in sweeps.runs(folder) for left in run.outputs.glob(".*")]
 
 
 def test_only_the_best_trials_keep_weights(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [3e-3, 1e-3, 4e-3, 2e-3, 1e-3]}
     folder = sweeps.run(space=space, sampling="grid", limits={"trials": None}, keep_best=2, pause=5)
-    assert with_weights(sweeps, folder) == {1: 2, 4: 2}, "both trials of a tie"
+    assert trials_with_weights(sweeps, folder) == {1: 2, 4: 2}, "both trials of a tie"
     for number, run in enumerate(sweeps.runs(folder)):
         assert len(run.metrics.read_text().splitlines()) == 4
         warning = run.state().warning
@@ -300,19 +300,19 @@ def test_next_driver_completes_a_killed_deletion(sweeps: Sweeps) -> None:
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert not list(loser.outputs.glob(".*"))
-    assert with_weights(sweeps, folder) == {1: 2}
+    assert trials_with_weights(sweeps, folder) == {1: 2}
 
 
 def test_sweep_that_keeps_all_deletes_nothing(sweeps: Sweeps) -> None:
     folder = sweeps.run(limits={"trials": 4}, keep_best="all")
-    assert with_weights(sweeps, folder) == dict.fromkeys(range(4), 2)
+    assert trials_with_weights(sweeps, folder) == dict.fromkeys(range(4), 2)
 
 
 BANDIT = {"policy": "bandit", "slack_factor": 0.3, "delay": 2}
 
 
 def test_killed_driver_loses_and_repeats_nothing(sweeps: Sweeps) -> None:
-    folder = disturbed(
+    folder = run_with_kills(
         sweeps, 3, trials_too=False, seed=1, steps=30, pause=15, early_termination=BANDIT, limits={"trials": 6}
     )
     check_nothing_lost_or_repeated(sweeps, folder)
@@ -321,7 +321,7 @@ def test_killed_driver_loses_and_repeats_nothing(sweeps: Sweeps) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("trials_too", [False, True])
 def test_driver_survives_fifty_random_kills(sweeps: Sweeps, trials_too: bool) -> None:
-    folder = disturbed(
+    folder = run_with_kills(
         *(sweeps, 25),
         trials_too=trials_too,
         seed=2,

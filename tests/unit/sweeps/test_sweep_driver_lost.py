@@ -12,10 +12,10 @@ from orchestrator.runs.status import RunState
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report
 
 
-def cancelled(sweeps: Sweeps) -> SweepFolder:
+def cancel_running_sweep(sweeps: Sweeps) -> SweepFolder:
     """Cancel a sweep while two trials run."""
     folder = sweeps.make(limits={"trials": 2, "concurrent": 2}, steps=100, pause=20)
     sweeps.start(folder)
@@ -33,7 +33,7 @@ def check_both_resumed(sweeps: Sweeps, folder: SweepFolder) -> None:
 
 
 def test_cancelled_sweep_resumes_after_a_failed_driver(sweeps: Sweeps) -> None:
-    folder = cancelled(sweeps)
+    folder = cancel_running_sweep(sweeps)
     record = folder.record()
     folder.write_record(record.model_copy(update={"snapshot": "0" * 64}))  # as if the code had changed
     sweeps.start(folder)
@@ -45,7 +45,7 @@ def test_cancelled_sweep_resumes_after_a_failed_driver(sweeps: Sweeps) -> None:
 
 @pytest.mark.slow
 def test_cancelled_sweep_resumes_after_a_dead_driver(sweeps: Sweeps) -> None:
-    folder = cancelled(sweeps)
+    folder = cancel_running_sweep(sweeps)
     sweeps.start(folder)
     kill(folder)
     sweeps.start(folder)
@@ -90,7 +90,7 @@ def test_next_driver_knows_seeds_of_running_trials(sweeps: Sweeps) -> None:
         pause=15,
     )
     sweeps.start(folder)
-    killed_after_a_report(folder, 0)
+    kill_after_report(folder, 0)
     slow = [run.stored_state().pid or 0 for run in sweeps.runs(folder)[:4]]
     for pid in slow:
         os.kill(pid, signal.SIGSTOP)

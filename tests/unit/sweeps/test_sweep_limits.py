@@ -18,7 +18,7 @@ from tests.unit.sweeps.test_sweep_table import add, make
 USED_UP = "orchestrator sweep extend search-1 --{}"
 
 
-def ended(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> Sweep:
+def make_ended_sweep(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> Sweep:
     """Create a sweep that started two hours ago and ended with two of its four trials."""
     found = make(home, limits={"trials": 4, **limits})
     found.folder.write_record(found.folder.record().model_copy(update={"created": time.time() - 7200}))
@@ -30,7 +30,7 @@ def ended(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
 def test_sweep_with_used_up_hours_is_not_resumed(tmp_path: Path, state: RunState) -> None:
-    found = ended(tmp_path, state, hours=1)
+    found = make_ended_sweep(tmp_path, state, hours=1)
     with pytest.raises(ConflictError, match=r"used up limits\.hours: 1 h are over") as caught:
         found.resume()
     assert caught.value.fix == USED_UP.format("hours 4")
@@ -42,7 +42,7 @@ def test_sweep_with_used_up_hours_is_not_resumed(tmp_path: Path, state: RunState
 
 def test_sweep_with_spent_budget_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD are more than 0.6") as caught:
-        ended(tmp_path, cost=0.6).resume()
+        make_ended_sweep(tmp_path, cost=0.6).resume()
     assert caught.value.fix == USED_UP.format("cost 2")
 
 
@@ -88,7 +88,7 @@ def test_extending_by_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
-    ended(tmp_path, hours=1)
+    make_ended_sweep(tmp_path, hours=1)
     assert main(["sweep", "extend", "search-1"]) == 2
     assert "--trials, --hours or --cost" in capsys.readouterr().err
     assert main(["sweep", "extend", "search-1", "--trials", "20"]) == 1

@@ -19,7 +19,7 @@ def policy(name: str, **keys: Any) -> TerminationSpec:
     return TerminationSpec(policy=name, **keys)
 
 
-def stopped(
+def stopped_trials(
     rule: TerminationSpec, objective: ObjectiveSpec, histories: dict[int, list[float]], *, at: int | None = None
 ) -> list[int]:
     """Return the trials that would be stopped at report `at`, or each at its last report."""
@@ -27,13 +27,13 @@ def stopped(
     return [name for name, decision in found.items() if decision is not None and decision.stop]
 
 
-def text(rule: TerminationSpec, objective: ObjectiveSpec, histories: dict[int, list[float]], trial: int) -> str:
+def reason(rule: TerminationSpec, objective: ObjectiveSpec, histories: dict[int, list[float]], trial: int) -> str:
     decision = judge(rule, objective, histories, trial)
     assert decision is not None
     return decision.text
 
 
-class TestWhen:
+class TestInterval:
     """Reports at which a policy decides."""
 
     @pytest.mark.parametrize(
@@ -68,52 +68,52 @@ class TestBandit:
     def test_example_of_azure(self) -> None:
         histories = {0: [0.5, 0.8], 1: [0.5, 0.667], 2: [0.66, 0.6], 3: [0.1, 0.9]}
         rule = policy("bandit", slack_factor=0.2)
-        assert stopped(rule, MAX, {name: histories[name] for name in (0, 1, 2)}) == [2]
-        assert stopped(rule, MAX, histories) == [1, 2]  # 0.9 / 1.2 = 0.75
-        assert stopped(rule, MAX, histories, at=1) == [0, 1, 3]  # 0.66 / 1.2 = 0.55
+        assert stopped_trials(rule, MAX, {name: histories[name] for name in (0, 1, 2)}) == [2]
+        assert stopped_trials(rule, MAX, histories) == [1, 2]  # 0.9 / 1.2 = 0.75
+        assert stopped_trials(rule, MAX, histories, at=1) == [0, 1, 3]  # 0.66 / 1.2 = 0.55
 
     def test_reason_has_the_numbers(self) -> None:
         rule = policy("bandit", slack_factor=0.2)
         histories = {0: [0.7, 0.75, 0.79], 1: [0.6, 0.611, 0.605]}
-        assert text(rule, MAX, histories, 1) == "stopped at report 3: 0.611 x 1.2 < 0.79"
-        assert text(rule, MAX, histories, 0) == "continues at report 3: 0.79 x 1.2 >= 0.79"
-        assert text(rule, MIN, {0: [0.5], 1: [0.61]}, 1) == "stopped at report 1: 0.61 > 0.5 x 1.2"
-        assert text(policy("bandit", slack_amount=0.1), MAX, {0: [0.5], 1: [0.3]}, 1) == (
+        assert reason(rule, MAX, histories, 1) == "stopped at report 3: 0.611 x 1.2 < 0.79"
+        assert reason(rule, MAX, histories, 0) == "continues at report 3: 0.79 x 1.2 >= 0.79"
+        assert reason(rule, MIN, {0: [0.5], 1: [0.61]}, 1) == "stopped at report 1: 0.61 > 0.5 x 1.2"
+        assert reason(policy("bandit", slack_amount=0.1), MAX, {0: [0.5], 1: [0.3]}, 1) == (
             "stopped at report 1: 0.3 < 0.5 - 0.1"
         )
-        assert text(policy("bandit", slack_amount=0.1), MIN, {0: [0.5], 1: [0.55]}, 1) == (
+        assert reason(policy("bandit", slack_amount=0.1), MIN, {0: [0.5], 1: [0.55]}, 1) == (
             "continues at report 1: 0.55 <= 0.5 + 0.1"
         )
 
     def test_minimize(self) -> None:
         histories = {0: [3.0, 2.0], 1: [2.5, 2.41], 2: [2.39, 5.0]}
-        assert stopped(policy("bandit", slack_factor=0.2), MIN, histories) == [1]  # 2 x 1.2 = 2.4
-        assert stopped(policy("bandit", slack_amount=0.5), MIN, histories) == []
-        assert stopped(policy("bandit", slack_amount=0.38), MIN, histories) == [1, 2]
+        assert stopped_trials(policy("bandit", slack_factor=0.2), MIN, histories) == [1]  # 2 x 1.2 = 2.4
+        assert stopped_trials(policy("bandit", slack_amount=0.5), MIN, histories) == []
+        assert stopped_trials(policy("bandit", slack_amount=0.38), MIN, histories) == [1, 2]
 
     def test_tie_with_the_limit_continues(self) -> None:
-        assert stopped(policy("bandit", slack_amount=0.25), MAX, {0: [0.75], 1: [0.5]}) == []
-        assert stopped(policy("bandit", slack_factor=1), MAX, {0: [0.5], 1: [0.25]}) == []
-        assert stopped(policy("bandit", slack_factor=1), MIN, {0: [0.25], 1: [0.5]}) == []
+        assert stopped_trials(policy("bandit", slack_amount=0.25), MAX, {0: [0.75], 1: [0.5]}) == []
+        assert stopped_trials(policy("bandit", slack_factor=1), MAX, {0: [0.5], 1: [0.25]}) == []
+        assert stopped_trials(policy("bandit", slack_factor=1), MIN, {0: [0.25], 1: [0.5]}) == []
 
     def test_late_trial_is_compared_at_the_same_report(self) -> None:
         histories = {0: [0.1, 0.2, 0.9], 1: [0.1, 0.2]}
-        assert stopped(policy("bandit", slack_factor=0.2), MAX, histories) == []
-        assert stopped(policy("bandit", slack_factor=0.2), MAX, {**histories, 1: [0.1, 0.2, 0.3]}) == [1]
+        assert stopped_trials(policy("bandit", slack_factor=0.2), MAX, histories) == []
+        assert stopped_trials(policy("bandit", slack_factor=0.2), MAX, {**histories, 1: [0.1, 0.2, 0.3]}) == [1]
 
     def test_better_trial_with_fewer_reports_counts(self) -> None:
         rule = policy("bandit", slack_factor=0.2)
-        assert stopped(rule, MAX, {0: [0.99], 1: [0.1, 0.5]}, at=None) == [1]
-        assert stopped(rule, MAX, {0: [0.55], 1: [0.1, 0.5]}, at=None) == []
-        assert stopped(rule, MIN, {0: [0.4], 1: [0.9, 0.5]}, at=None) == [1]
-        assert stopped(policy("asha", reduction_factor=2, interval=2), MAX, {0: [0.99], 1: [0.1, 0.5]}) == []
+        assert stopped_trials(rule, MAX, {0: [0.99], 1: [0.1, 0.5]}, at=None) == [1]
+        assert stopped_trials(rule, MAX, {0: [0.55], 1: [0.1, 0.5]}, at=None) == []
+        assert stopped_trials(rule, MIN, {0: [0.4], 1: [0.9, 0.5]}, at=None) == [1]
+        assert stopped_trials(policy("asha", reduction_factor=2, interval=2), MAX, {0: [0.99], 1: [0.1, 0.5]}) == []
 
     def test_slack_factor_of_non_positive_best_stops_no_trial(self) -> None:
         rule = policy("bandit", slack_factor=0.2)
-        assert stopped(rule, MAX, {0: [-0.1], 1: [-0.9]}) == []  # -0.1 x 1.2 < -0.1: the best would be stopped
-        assert stopped(rule, MAX, {0: [0.5], 1: [0.0]}) == []
-        assert "use slack_amount" in text(rule, MAX, {0: [0.5], 1: [-0.2]}, 1)
-        assert stopped(policy("bandit", slack_amount=0.2), MAX, {0: [-0.1], 1: [-0.9]}) == [1]
+        assert stopped_trials(rule, MAX, {0: [-0.1], 1: [-0.9]}) == []  # -0.1 x 1.2 < -0.1: the best would be stopped
+        assert stopped_trials(rule, MAX, {0: [0.5], 1: [0.0]}) == []
+        assert "use slack_amount" in reason(rule, MAX, {0: [0.5], 1: [-0.2]}, 1)
+        assert stopped_trials(policy("bandit", slack_amount=0.2), MAX, {0: [-0.1], 1: [-0.9]}) == [1]
 
 
 class TestMedian:
@@ -121,20 +121,20 @@ class TestMedian:
 
     def test_median_of_running_means(self) -> None:
         histories = {0: [1.0, 3.0], 1: [2.0, 2.0], 2: [0.5, 1.0], 3: [2.5, 4.5]}  # means 2, 2, 0.75, 3.5: median 2
-        assert stopped(policy("median"), MAX, histories) == [2]
-        assert stopped(policy("median"), MIN, histories) == [3]  # its best, 2.5, is above 2
-        assert text(policy("median"), MAX, histories, 2) == (
+        assert stopped_trials(policy("median"), MAX, histories) == [2]
+        assert stopped_trials(policy("median"), MIN, histories) == [3]  # its best, 2.5, is above 2
+        assert reason(policy("median"), MAX, histories, 2) == (
             "stopped at report 2: 1 < 2, the median of 4 running means"
         )
 
     def test_own_mean_is_included_and_a_tie_continues(self) -> None:
-        assert stopped(policy("median"), MAX, {0: [1.0], 1: [2.0]}) == [0]  # the median is 1.5
-        assert stopped(policy("median"), MAX, {0: [1.0]}) == []
-        assert stopped(policy("median"), MAX, {0: [2.0], 1: [2.0], 2: [2.0]}) == []
+        assert stopped_trials(policy("median"), MAX, {0: [1.0], 1: [2.0]}) == [0]  # the median is 1.5
+        assert stopped_trials(policy("median"), MAX, {0: [1.0]}) == []
+        assert stopped_trials(policy("median"), MAX, {0: [2.0], 1: [2.0], 2: [2.0]}) == []
 
     def test_reports_beyond_those_of_the_trial_are_ignored(self) -> None:
         histories = {0: [1.0, 9.0, 9.0], 1: [1.5, 9.0], 2: [1.2]}
-        assert stopped(policy("median"), MAX, histories, at=1) == [0]
+        assert stopped_trials(policy("median"), MAX, histories, at=1) == [0]
         decision = judge(policy("median"), MAX, histories, 2)
         assert decision == Decision(False, 1, "1.2 >= 1.2, the median of 3 running means")
 
@@ -144,22 +144,22 @@ class TestTruncation:
 
     def test_worst_percentage_is_stopped(self) -> None:
         histories = {0: [9.0, 1.0], 1: [0.0, 5.0], 2: [0.0, 4.0], 3: [0.0, 2.0], 4: [0.0, 3.0]}
-        assert stopped(policy("truncation", percentage=20), MAX, histories) == [0]  # it has the best result of all
-        assert stopped(policy("truncation", percentage=40), MAX, histories) == [0, 3]
-        assert stopped(policy("truncation", percentage=39), MAX, histories) == [0]  # 1.95 of 5: one
-        assert stopped(policy("truncation", percentage=19), MAX, histories) == []
-        assert stopped(policy("truncation", percentage=40), MIN, histories) == [1, 2]
-        assert text(policy("truncation", percentage=40), MAX, histories, 3) == (
+        assert stopped_trials(policy("truncation", percentage=20), MAX, histories) == [0]  # the best of all before
+        assert stopped_trials(policy("truncation", percentage=40), MAX, histories) == [0, 3]
+        assert stopped_trials(policy("truncation", percentage=39), MAX, histories) == [0]  # 1.95 of 5: one
+        assert stopped_trials(policy("truncation", percentage=19), MAX, histories) == []
+        assert stopped_trials(policy("truncation", percentage=40), MIN, histories) == [1, 2]
+        assert reason(policy("truncation", percentage=40), MAX, histories, 3) == (
             "stopped at report 2: 2 is number 4 of 5, of which the last 2 are stopped"
         )
 
     def test_tie_stops_the_later_trial(self) -> None:
-        assert stopped(policy("truncation", percentage=50), MAX, {4: [1.0], 2: [1.0]}) == [2]
-        assert stopped(policy("truncation", percentage=50), MIN, {4: [1.0], 2: [1.0]}) == [2]
+        assert stopped_trials(policy("truncation", percentage=50), MAX, {4: [1.0], 2: [1.0]}) == [2]
+        assert stopped_trials(policy("truncation", percentage=50), MIN, {4: [1.0], 2: [1.0]}) == [2]
 
     def test_diverged_peer_is_the_worst(self) -> None:
         for objective in (MAX, MIN):
-            assert stopped(policy("truncation", percentage=34), objective, {0: [1.0], 1: [NAN], 2: [1.0]}) == [1]
+            assert stopped_trials(policy("truncation", percentage=34), objective, {0: [1.0], 1: [NAN], 2: [1.0]}) == [1]
 
 
 class TestAsha:
@@ -167,19 +167,19 @@ class TestAsha:
 
     def test_best_trials_of_a_rung_continue(self) -> None:
         rule = policy("asha", reduction_factor=3)
-        assert stopped(rule, MAX, {0: [0.5]}) == []
-        assert stopped(rule, MAX, {0: [0.5], 1: [0.4]}) == [1]
+        assert stopped_trials(rule, MAX, {0: [0.5]}) == []
+        assert stopped_trials(rule, MAX, {0: [0.5], 1: [0.4]}) == [1]
         six = {number: [value] for number, value in enumerate([0.5, 0.4, 0.9, 0.8, 0.1, 0.3])}
-        assert stopped(rule, MAX, six) == [0, 1, 4, 5]  # two of six continue
-        assert stopped(rule, MIN, six) == [0, 1, 2, 3]
+        assert stopped_trials(rule, MAX, six) == [0, 1, 4, 5]  # two of six continue
+        assert stopped_trials(rule, MIN, six) == [0, 1, 2, 3]
         assert (
-            text(rule, MAX, six, 0)
+            reason(rule, MAX, six, 0)
             == "stopped at report 1: 0.5 is number 3 of 6 in this rung, of which the first 2 continue"
         )
 
     def test_best_result_until_the_rung_counts(self) -> None:
         rule = policy("asha", reduction_factor=2, interval=2)
-        assert stopped(rule, MAX, {0: [0.9, 0.1], 1: [0.2, 0.5, 0.95]}, at=2) == [1]
+        assert stopped_trials(rule, MAX, {0: [0.9, 0.1], 1: [0.2, 0.5, 0.95]}, at=2) == [1]
 
 
 class TestWilcoxon:
@@ -247,9 +247,10 @@ class TestNotANumber:
 
     def test_other_trials_are_compared_by_finite_values(self) -> None:
         histories = {0: [0.9, NAN], 1: [0.5, 0.5], 2: [NAN, NAN]}
-        assert stopped(policy("bandit", slack_factor=0.5), MAX, {0: [0.9, NAN], 1: [0.5, 0.5]}) == [0, 1]
+        assert stopped_trials(policy("bandit", slack_factor=0.5), MAX, {0: [0.9, NAN], 1: [0.5, 0.5]}) == [0, 1]
         assert (
-            text(policy("median"), MAX, histories, 1) == "stopped at report 2: 0.5 < 0.7, the median of 2 running means"
+            reason(policy("median"), MAX, histories, 1)
+            == "stopped at report 2: 0.5 < 0.7, the median of 2 running means"
         )
 
 
