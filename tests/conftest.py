@@ -51,9 +51,7 @@ MICRO: dict[str, Any] = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Restore Python's default signals: background jobs of a shell ignore SIGINT, an in-process job keeps its
-    handlers.
-    """
+    """Restore Python's default signals, because a shell's background jobs ignore SIGINT and jobs install handlers."""
     for number, handler in SIGNALS.items():
         signal.signal(number, handler)
 

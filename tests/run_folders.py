@@ -33,9 +33,7 @@ def make_run(
     plan: dict[str, Any] | None = None,
     **more: Any,
 ) -> RunFolder:
-    """Create a run folder as submission writes it, `age` seconds ago; `plan` and `more` change the plan and the
-    state.
-    """
+    """Create a run folder submitted `age` seconds ago; `plan` and `more` change the plan and the state."""
     run = RunFolder(home / "runs" / name)
     run.outputs.mkdir(parents=True)
     run.logs.mkdir()

@@ -47,7 +47,7 @@ def name(request: pytest.FixtureRequest, packages: Path) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def cloud(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Start the double of Azure for azure; only environment variables lead to it."""
+    """Start the double of Azure for azure; environment variables alone direct clients to it."""
     if name != "azure":
         yield
         return

@@ -1,4 +1,4 @@
-"""The double starts, protects its secrets, refuses unknown clients, and ends without remains."""
+"""The double starts, protects its secrets, refuses unknown clients, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_client_that_distrusts_the_authority_stops(azure: AzureDouble, monkeypat
         requests.get("https://management.azure.com/")
 
 
-def test_variables_alone_lead_another_process_to_the_double(azure: AzureDouble) -> None:
+def test_variables_alone_direct_a_process_to_the_double(azure: AzureDouble) -> None:
     program = (
         "import json, urllib.request\n"
         "with urllib.request.urlopen('https://prices.azure.com/api/retail/prices') as reply:\n"

@@ -44,9 +44,7 @@ def orchestrator(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def on_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return the same function with stdout and stderr on a pseudo-terminal of 80 columns; `out` is the terminal
-    output.
-    """
+    """Return the same function on a pseudo-terminal of 80 columns; `out` has stdout and stderr."""
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

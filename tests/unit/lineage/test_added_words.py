@@ -55,9 +55,7 @@ def problems_of(*sets: str) -> list[str]:
 
 
 def test_words_that_tokenizer_never_finds_are_unfit() -> None:
-    """Checked without a tokenizer, as planning must; for characters whose category has not changed since Unicode
-    3.2.
-    """
+    """Check words without a tokenizer, as planning must, for characters of unchanged category since Unicode 3.2."""
     planes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97)]
     odd = [chr(code) for code in planes if "Cn" != ucd_3_2_0.category(chr(code)) == category(chr(code))]
     for lowercase in (True, False):

@@ -49,7 +49,7 @@ def test_head_is_last_link_and_names_parents_in_order() -> None:
     assert (found.head.weights, found.links[0].weights) == ("bb", None)
 
 
-def test_equal_content_equal_hash_difference_another() -> None:
+def test_hash_changes_with_every_part_of_the_content() -> None:
     base = Link.make("data", "notes", Facts(share=0.1))
     assert Link.make("data", "notes", Facts(share=0.1)).hash == base.hash
     assert len(base.hash) == 64

@@ -326,7 +326,7 @@ def test_delete_refuses_running_run_but_not_damaged_run(tmp_path: Path) -> None:
 
 
 def test_failed_attempt_releases_everything(tmp_path: Path) -> None:
-    """Freeing a gigabyte takes time, as does the port; even a stopped process dies."""
+    """Freeing a gigabyte and the port takes time; even a stopped process is killed."""
     holder = (
         "import os, signal, socket; s = socket.create_server(('127.0.0.1', 0)); held = b'1' * 2**30;"
         "print(s.getsockname()[1], flush=True); os.kill(os.getpid(), signal.SIGSTOP)"

@@ -85,7 +85,7 @@ def test_different_texts_give_a_warning(plan: dict[str, Any]) -> None:
     assert "Nothing: spec, compute, environment, data and code are the same." in same
 
 
-def test_runs_without_report_named_running_ones_drawn(plan: dict[str, Any]) -> None:
+def test_running_runs_are_drawn_queued_ones_are_not(plan: dict[str, Any]) -> None:
     waiting = subject(plan, "waiting", reports=[], result={}, state=RunState.QUEUED)
     also = subject(plan, "also", reports=[], result={}, state=RunState.QUEUED)
     assert "None of these runs has reported a metric yet." in render_comparison([waiting, also])

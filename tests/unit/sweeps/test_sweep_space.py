@@ -1,4 +1,4 @@
-"""Points of a search space: their distributions, and their dependence on only space, seed and number."""
+"""Points of a search space: their distributions, and their dependence on space, seed and number alone."""
 
 from __future__ import annotations
 
