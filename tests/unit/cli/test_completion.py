@@ -84,7 +84,7 @@ def completions(console: Console, line: str) -> list[str]:
 )
 def test_bash_completes(shell: Console, line: str, words: list[str]) -> None:
     if shutil.which("bash") is None:
-        pytest.skip("there is no bash here")
+        pytest.skip("bash is not installed")
     assert completions(shell, line) == words
 
 

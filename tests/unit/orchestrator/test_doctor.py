@@ -233,7 +233,7 @@ def test_loopback_interface_that_is_down_fails() -> None:
     assert subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY).stdout == "ok\n"
     alone = shutil.which("unshare")
     if alone is None or subprocess.run([alone, "-n", "true"], capture_output=True).returncode:
-        pytest.skip("cannot make a network without a loopback interface here")
+        pytest.skip("cannot create a network without a loopback interface")
     assert subprocess.run([alone, "-n", *command], capture_output=True, text=True, cwd=REPOSITORY).stdout == "fail\n"
 
 

@@ -226,7 +226,7 @@ class Follower:
     def rest(self) -> None:
         """Wait until another poll finds nothing; return the rest."""
         before = self.idle
-        wait_for(lambda: self.idle >= before + 2, seconds=20, what="a look that finds nothing")
+        wait_for(lambda: self.idle >= before + 2, seconds=20, what="a poll without new lines")
 
     def end(self) -> bytes:
         self._thread.join(timeout=20)

@@ -178,7 +178,7 @@ def test_failed_deletion_is_reported(tmp_path: Path) -> None:
         check=False,
     )
     if mounted.returncode:
-        pytest.skip("cannot mount here")
+        pytest.skip("cannot mount a file system")
     try:
         orchestrator = Orchestrator(home=tmp_path, environ={})
         with pytest.raises(StorageError, match="cannot delete run one: Read-only file system"):

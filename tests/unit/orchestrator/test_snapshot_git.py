@@ -188,7 +188,7 @@ def test_damaged_repository_is_reported_with_gits_message(repository: Path) -> N
     assert facts.problem.startswith("not a git repository")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a repository away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a repository")
 def test_repository_of_another_owner_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)

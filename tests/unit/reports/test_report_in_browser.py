@@ -51,7 +51,7 @@ onload = () => {
 };
 """
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
 def measure(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]:
