@@ -111,7 +111,7 @@ def test_shell_accepts_completion_script(name: str, orchestrator: Command, tmp_p
     assert "orchestrator" in done.out
     assert done.err == ""  # `source <(...)` reads it whenever a shell starts
     if shutil.which(name) is None:
-        pytest.skip(f"there is no {name} here to read it")
+        pytest.skip(f"{name} is not installed")
     script = tmp_path / "script"
     script.write_text(done.out)
     subprocess.run([name, "-n", str(script)], check=True)
