@@ -1,4 +1,4 @@
-"""Settings of another package's backend, from every source of settings."""
+"""Options of a backend from another package, set by every source of settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK as a user's script sees it: clean under mypy --strict, every public name explained."""
+"""The SDK for a user's script: clean under mypy --strict, every public name documented."""
 
 from __future__ import annotations
 
@@ -83,29 +83,29 @@ run.state
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What mypy says of each of the scripts, run outside of the checkout as a user would."""
+def mypy_outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return mypy's output for each script, run outside of the checkout like a user's."""
     folder = tmp_path_factory.mktemp("script")
-    said = {}
+    outputs = {}
     for name, text in (("right", SCRIPT), ("wrong", WRONG)):
         (folder / f"{name}.py").write_text(text)
         command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--follow-imports=silent"]
         found = subprocess.run(
             [*command, f"{name}.py"], cwd=folder, env={"MYPYPATH": str(ROOT)}, capture_output=True, text=True
         )
-        said[name] = found.stdout + found.stderr
-    return said
+        outputs[name] = found.stdout + found.stderr
+    return outputs
 
 
-@pytest.mark.slow  # all that the SDK is made of is read
-def test_valid_script_passes_mypy_strict_invalid_fails(checked: dict[str, str]) -> None:
-    assert checked["right"] == ""
-    lines = checked["wrong"].splitlines()
+@pytest.mark.slow  # mypy reads all modules of the SDK
+def test_valid_script_passes_mypy_strict_invalid_fails(mypy_outputs: dict[str, str]) -> None:
+    assert mypy_outputs["right"] == ""
+    lines = mypy_outputs["wrong"].splitlines()
     assert [line.split(":")[1] for line in lines] == ["4", "5"]
 
 
-def explained(found: type) -> list[str]:
-    """Public methods and properties without a docstring, or with an argument that it does not name."""
+def undocumented(found: type) -> list[str]:
+    """Return public methods and properties without a docstring, or with an argument that it does not name."""
     lacking = []
     for name, member in vars(found).items():
         if name.startswith("_"):
@@ -121,8 +121,8 @@ def explained(found: type) -> list[str]:
 
 
 @pytest.mark.parametrize("found", [Orchestrator, Run, Sweep], ids=lambda found: found.__name__)
-def test_every_public_method_says_what_it_does_and_what_it_takes(found: type) -> None:
-    assert explained(found) == []
+def test_every_public_method_documents_its_arguments(found: type) -> None:
+    assert undocumented(found) == []
 
 
 def test_every_public_name_has_a_docstring() -> None:

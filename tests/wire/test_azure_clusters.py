@@ -127,7 +127,7 @@ def test_delete_removes_cluster(cluster: Cluster, azure: AzureDouble) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("create", "--name", "gpu"), "required: --sku"),
         (("list", "--name", "gpu"), "does not know: --name gpu"),
@@ -137,10 +137,10 @@ def test_delete_removes_cluster(cluster: Cluster, azure: AzureDouble) -> None:
         (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "fix      --sku Standard_NC"),
     ],
 )
-def test_invalid_flags_are_refused(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
+def test_invalid_flags_are_refused(words: tuple[str, ...], message: str, cluster: Cluster) -> None:
     code, _, err = cluster(*words)
     assert code == 2
-    assert said in err
+    assert message in err
 
 
 def test_scale_checks_quota_for_new_machines(cluster: Cluster, azure: AzureDouble) -> None:
@@ -150,7 +150,7 @@ def test_scale_checks_quota_for_new_machines(cluster: Cluster, azure: AzureDoubl
     code, _, err = cluster("scale", "--name", "gpu", "--max-nodes", "4", "-y")
     assert code == 4
     assert "need  16 cores of standardNCASv3_T4Family, limit 12, used 8" in err
-    assert "fix   --max-nodes 3" in err  # what this command takes
+    assert "fix   --max-nodes 3" in err  # the number that this command uses
 
 
 def test_running_machines_need_no_new_quota(
@@ -167,7 +167,7 @@ def test_running_machines_need_no_new_quota(
     assert "need  36 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "9", "-y")[2]
     cluster("create", "--name", "other", "--sku", T4, "-y")
     monkeypatch.setattr(azure.jobs, "nodes_of", lambda name: 6 if name == "other" else 0)
-    assert cluster("scale", "--name", "gpu", "--max-nodes", "5", "-y")[0] == 0, "less is never too much"
+    assert cluster("scale", "--name", "gpu", "--max-nodes", "5", "-y")[0] == 0, "fewer nodes never exceed a quota"
     assert "need  24 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "6", "-y")[2]
 
 
