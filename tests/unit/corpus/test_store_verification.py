@@ -1,4 +1,4 @@
-"""Whether a store is as it was written, told by name."""
+"""Verification of token stores: each problem names its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 
 def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
-    """What is wrong with a store whose manifest was changed."""
+    """Return the problems of a store whose manifest was changed."""
     path = store.folder / "manifest.json"
     document = json.loads(path.read_text())
     change(document)
@@ -33,24 +33,24 @@ def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list
 
 
 def rewritten(store: TokenStore, documents: EncodedDocuments) -> list[str]:
-    """What is wrong with a store whose first shard holds something else, under its true hash."""
+    """Return the problems of a store whose first shard has other contents and a matching hash."""
     shard = store.manifest.shards[0]
     writer = StoreWriter(store.folder, vocab_size=200)
     writer.add("train", documents)
     writer.close()
     path = store.folder / shard.file
 
-    def tell(document: dict[str, Any]) -> None:
+    def update_shard(document: dict[str, Any]) -> None:
         document["shards"][0] |= {"size": path.stat().st_size, "sha256": file_sha256(path)}
 
-    return changed(store, tell)
+    return changed(store, update_shard)
 
 
-def test_nothing_is_wrong_with_a_store_that_is_whole(store: TokenStore) -> None:
+def test_valid_store_has_no_problems(store: TokenStore) -> None:
     assert verify(store.folder) == []
 
 
-def test_a_vocabulary_that_was_changed(store: TokenStore) -> None:
+def test_changed_vocabulary_is_reported(store: TokenStore) -> None:
     store.vocabulary.write_text(store.vocabulary.read_text() + "more\n")
     (problem,) = verify(store.folder)
     assert problem.startswith("vocab.txt: its SHA-256 is ")
@@ -59,12 +59,12 @@ def test_a_vocabulary_that_was_changed(store: TokenStore) -> None:
     assert problem == f"vocab.txt: {pieces + 1} pieces, the manifest lists {pieces}"
 
 
-def test_a_file_that_does_not_belong_there(store: TokenStore) -> None:
+def test_foreign_file_is_reported(store: TokenStore) -> None:
     (store.folder / "notes.txt").write_text("mine")
     assert verify(store.folder) == ["notes.txt: not in the manifest"]
 
 
-def test_counts_that_do_not_add_up(store: TokenStore) -> None:
+def test_inconsistent_counts_are_reported(store: TokenStore) -> None:
     def change(document: dict[str, Any]) -> None:
         document["splits"]["train"]["tokens"] += 1
         document["sources"][1]["sentences"] -= 1
@@ -86,14 +86,14 @@ def test_counts_that_do_not_add_up(store: TokenStore) -> None:
     ]
 
 
-def test_ids_that_the_vocabulary_does_not_have(store: TokenStore) -> None:
+def test_ids_outside_vocabulary_are_reported(store: TokenStore) -> None:
     size = store.manifest.vocab_size
     assert rewritten(store, encoded_as([[[1, size], [2]]])) == [
         f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
     ]
 
 
-def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_sentences_and_documents_are_reported(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EncodedDocuments, "without_empty", lambda documents: documents)
     problems = rewritten(store, encoded_as([[[1], []], []]))
     assert problems == [
@@ -103,7 +103,7 @@ def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("harm", "why"),
+    ("damage", "why"),
     [
         (lambda folder: (folder / "shard-00001-train.arrow").unlink(), "shard-00001-train.arrow is missing"),
         (lambda folder: (folder / "shard-00001-train.arrow").write_text("x"), "shard-00001-train.arrow is truncated"),
@@ -112,8 +112,8 @@ def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatc
         (lambda folder: folder.rename(folder.with_name("elsewhere")), "no such folder"),
     ],
 )
-def test_why_a_folder_is_no_store(store: TokenStore, harm: Callable[[Path], object], why: str) -> None:
-    harm(store.folder)
+def test_folder_that_is_not_store_states_reason(store: TokenStore, damage: Callable[[Path], object], why: str) -> None:
+    damage(store.folder)
     with pytest.raises(DataError, match="no token store") as caught:
         verify(store.folder)
     assert caught.value.facts["why"] == why
@@ -129,7 +129,7 @@ def test_store_with_other_vocabulary_refused(store: TokenStore, tmp_path: Path) 
         on_store(config, store.manifest)
 
 
-def test_lengths_are_counted_in_bins_that_double() -> None:
+def test_length_histogram_has_doubling_bins() -> None:
     found = histogram(np.array([1, 2, 3, 4, 7, 8, 8]))
     assert found.edges == [1, 2, 4, 8, 16]
     assert found.counts == [1, 2, 2, 2]

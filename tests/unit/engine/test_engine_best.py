@@ -1,4 +1,4 @@
-"""Training by the best validation: what is best, stopping early, parts of the learning rate."""
+"""Best checkpoints by validation score, early stopping, and learning rates per parameter group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train_jobs.engine.loop.loop import Loop
 
 
 class Scored(ToyTask):
-    """A toy task whose validations have these scores, one after another."""
+    """A toy task whose validations return the given scores in order."""
 
     def __init__(self, *scores: float) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
     assert (loop.state.step, loop.state.stale) == (8, 2)
 
 
-def test_a_torn_best_checkpoint_does_not_count(tmp_path: Path) -> None:
+def test_best_ignores_incomplete_checkpoint(tmp_path: Path) -> None:
     loop = scored(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
     run(loop)
     (tmp_path / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"torn")
@@ -49,7 +49,7 @@ def test_a_torn_best_checkpoint_does_not_count(tmp_path: Path) -> None:
     assert best.step == 8
 
 
-def test_there_is_no_best_without_a_validation(tmp_path: Path) -> None:
+def test_best_without_validation_is_none(tmp_path: Path) -> None:
     assert make_loop(ToyTask(), tmp_path).services.checkpoints.best() is None
 
 
@@ -67,7 +67,7 @@ def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tu
     assert newest.step == steps
 
 
-def test_a_run_out_of_patience_stays_so(tmp_path: Path) -> None:
+def test_run_stopped_by_patience_stays_stopped_on_resume(tmp_path: Path) -> None:
     loop = scored(tmp_path, 0.5, 0.4)
     loop.policy = replace(loop.policy, patience=1)
     run(loop)
@@ -81,7 +81,7 @@ def test_a_run_out_of_patience_stays_so(tmp_path: Path) -> None:
     assert again.state.step == 4
 
 
-def test_a_group_takes_its_part_of_the_rate(tmp_path: Path) -> None:
+def test_parameter_group_scales_learning_rate(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=3, schedule=lambda step, time_used: 0.5 / (1 + step))
     first, second = list(loop.task.model.parameters())[:2]
     groups = [{"params": [first], "lr_scale": 0.25}, {"params": [second]}]
