@@ -170,8 +170,8 @@ def test_source_without_contribution_is_named(tmp_path: Path, why: str) -> None:
     data = TextConfig(text=[*text, poor], clean={"min_characters": 20}, vocab_size=200)
     with pytest.raises(DataError, match=r"the source poor\.txt contributes no document") as caught:
         prepare(data, tmp_path / "store")
-    told = {"empty": "contain no document", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
-    assert told in str(caught.value.facts["why"])
+    message = {"empty": "contain no document", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
+    assert message in str(caught.value.facts["why"])
 
 
 def test_unfit_vocabulary_is_reported_by_worker(tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ def test_run_resumed_after_its_end_does_nothing(tmp_path: Path) -> None:
 
 
 def test_remaining_time_shown_is_capped_by_budget(tmp_path: Path) -> None:
-    told = io.StringIO()
+    stream = io.StringIO()
     steps = 10**12
-    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=ProgressLine(steps, told)))
-    etas = [line.rpartition("eta ")[2] for line in told.getvalue().splitlines() if "eta" in line]
+    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=ProgressLine(steps, stream)))
+    etas = [line.rpartition("eta ")[2] for line in stream.getvalue().splitlines() if "eta" in line]
     assert etas == ["43:20", "26:40", "10:00", "0:00", "0:00"]
 
 

@@ -220,13 +220,13 @@ def test_collective_timeout_exceeds_watchdog_limit(monkeypatch: pytest.MonkeyPat
     for variable in ("RANK", "LOCAL_RANK"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    asked: list[Any] = []
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: asked.append(timeout))
+    timeouts: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: timeouts.append(timeout))
     for seconds in (None, 60.0, 7200.0):
         distributed.start("cpu", hang_seconds=seconds)
-    assert asked[0] is None
-    assert asked[1].total_seconds() == 1800
-    assert asked[2].total_seconds() > 7200 + 60
+    assert timeouts[0] is None
+    assert timeouts[1].total_seconds() == 1800
+    assert timeouts[2].total_seconds() > 7200 + 60
 
 
 def test_single_rank_never_waits() -> None:

@@ -335,8 +335,8 @@ def test_start_prints_probed_micro_batch(store: TokenStore, tmp_path: Path) -> N
     config = config_with(train={"micro_batch_size": "auto", "global_batch_size": 8})
     loop = loop_for(config, store, tmp_path)
     loop.state.micro_batch_size = 4
-    told = describe(config, store, loop)
-    assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in told.splitlines()
+    description = describe(config, store, loop)
+    assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in description.splitlines()
 
 
 def test_resume_never_refuses_used_folder(store: TokenStore, used: Path) -> None:
