@@ -1,4 +1,4 @@
-"""Exports load in transformers with no network, no warning and no bit lost; its folders load here."""
+"""Exports load in transformers offline, without warnings and bit-exactly; its folders load here."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def edit_weights(folder: Path, change: dict[str, torch.Tensor | None]) -> None:
     save_file({name: value for name, value in tensors.items() if value is not None}, folder / "model.safetensors")
 
 
-def test_an_export_loads_in_transformers(
+def test_export_loads_in_transformers(
     tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -74,7 +74,7 @@ def test_an_export_loads_in_transformers(
     assert "warn" not in capsys.readouterr().err.lower()
 
 
-def test_the_config_says_everything_that_we_chose(tmp_path: Path, vocabulary: Path) -> None:
+def test_exported_config_sets_all_values_explicitly(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
     loaded = transformers.AutoConfig.from_pretrained(folder)
     for key, value in SHAPE.model_dump(exclude={"name", "options", "pad_vocab_to_multiple_of"}).items():
@@ -87,12 +87,12 @@ def test_the_config_says_everything_that_we_chose(tmp_path: Path, vocabulary: Pa
         "pad_token_id",
         "model_type",
         "tie_word_embeddings",
-    }  # not left to defaults
+    }  # set explicitly, not by default
     assert "pad_vocab_to_multiple_of" not in document
 
 
 @pytest.mark.parametrize("task", ["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModel"])
-def test_an_export_starts_fine_tuning(tmp_path: Path, vocabulary: Path, task: str) -> None:
+def test_export_can_be_fine_tuned(tmp_path: Path, vocabulary: Path, task: str) -> None:
     model = made(0)
     folder = write(model, tmp_path / "export", vocabulary)
     loaded = getattr(transformers, task).from_pretrained(folder)
@@ -107,7 +107,7 @@ def test_an_export_starts_fine_tuning(tmp_path: Path, vocabulary: Path, task: st
         (False, ["[UNK]", "Cafe", "##s", "caf\u00e9", "\u4e2d", ".", "[MASK]", "[UNK]"]),
     ],
 )
-def test_the_tokenizer_goes_along(tmp_path: Path, vocabulary: Path, lowercase: bool, pieces: list[str]) -> None:
+def test_export_includes_tokenizer(tmp_path: Path, vocabulary: Path, lowercase: bool, pieces: list[str]) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary, lowercase=lowercase)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert type(tokenizer).__name__.startswith("BertTokenizer")
@@ -120,17 +120,17 @@ def test_the_tokenizer_goes_along(tmp_path: Path, vocabulary: Path, lowercase: b
     assert pair["token_type_ids"] == [0, 0, 0, 1, 1, 1]
 
 
-def test_the_decoder_is_not_written_twice_and_all_is_fp32(tmp_path: Path, vocabulary: Path) -> None:
+def test_export_is_fp32_without_tied_decoder(tmp_path: Path, vocabulary: Path) -> None:
     model = made(0).to(torch.bfloat16)
     tensors = load_file(write(model, tmp_path / "export", vocabulary) / "model.safetensors")
     assert set(tensors) == set(model.state_dict())
     assert {value.dtype for value in tensors.values()} == {torch.float32}
 
 
-def test_an_export_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path, vocabulary: Path) -> None:
+def test_export_replaces_older_one_without_leftovers(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "out" / "export", vocabulary)
     (folder / "old.txt").write_text("of the older export")
-    (tmp_path / "out" / ".export.partial").mkdir()  # an export that was killed
+    (tmp_path / "out" / ".export.partial").mkdir()  # a killed export
     write(made(1), folder, vocabulary)
     assert [path.name for path in folder.parent.iterdir()] == ["export"]
     names = {path.name for path in folder.iterdir()}
@@ -140,7 +140,7 @@ def test_an_export_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path,
     assert torch.equal(fresh.cls.predictions.bias, made(1).cls.predictions.bias)
 
 
-def test_a_failed_export_keeps_the_older_one(tmp_path: Path, vocabulary: Path) -> None:
+def test_failed_export_keeps_older_one(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "out" / "export", vocabulary)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(FileNotFoundError):
@@ -149,7 +149,7 @@ def test_a_failed_export_keeps_the_older_one(tmp_path: Path, vocabulary: Path) -
     assert [path.name for path in folder.parent.iterdir()] == ["export"]
 
 
-def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path, vocabulary: Path) -> None:
+def test_unwritable_export_folder_is_storage_error(tmp_path: Path, vocabulary: Path) -> None:
     parent = tmp_path / "locked"
     parent.mkdir()
     parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path, voca
         parent.chmod(stat.S_IRWXU)
 
 
-def test_weights_come_back_bit_by_bit(tmp_path: Path, vocabulary: Path) -> None:
+def test_weights_round_trip_is_bit_exact(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
     model = made(1)
     assert load_weights(model, folder) == []
@@ -173,7 +173,7 @@ def test_weights_come_back_bit_by_bit(tmp_path: Path, vocabulary: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
-def test_folders_of_other_heads_give_what_they_have(tmp_path: Path, architecture: str) -> None:
+def test_folders_with_other_heads_load_available_weights(tmp_path: Path, architecture: str) -> None:
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=ROWS, **SHAPE.model_dump(exclude={"pad_vocab_to_multiple_of"}))
     theirs = getattr(transformers, architecture)(config)
@@ -192,7 +192,7 @@ def test_folders_of_other_heads_give_what_they_have(tmp_path: Path, architecture
         assert torch.equal(value, before[name] if name in absent else theirs_state[name]), name
 
 
-def test_names_from_tensorflow_days_load(tmp_path: Path, vocabulary: Path) -> None:
+def test_legacy_tensorflow_names_load(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
     old = {}
     for name, value in load_file(folder / "model.safetensors").items():
@@ -206,7 +206,7 @@ def test_names_from_tensorflow_days_load(tmp_path: Path, vocabulary: Path) -> No
     assert torch.equal(model.bert.embeddings.LayerNorm.weight, made(0).bert.embeddings.LayerNorm.weight)
 
 
-def test_a_vocabulary_without_padding_rows_fills_the_first(tmp_path: Path, vocabulary: Path) -> None:
+def test_vocabulary_without_padding_rows_is_loaded(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0, rows=13), tmp_path / "export", vocabulary)
     model, untouched = made(1), made(1)
     load_weights(model, folder)
@@ -225,8 +225,8 @@ def test_padding_rows_unchanged_without_head(tmp_path: Path, vocabulary: Path) -
     assert torch.equal(model.cls.predictions.bias, untouched.cls.predictions.bias)
 
 
-def test_the_way_in_and_out_again_changes_no_logit_of_any_piece(tmp_path: Path, vocabulary: Path) -> None:
-    """13 rows there, 16 here, and 16 in the export, of which 13 are pieces and 3 have no probability."""
+def test_import_and_export_keep_all_logits(tmp_path: Path, vocabulary: Path) -> None:
+    """The source has 13 rows, the model 16; the export has 16, 13 pieces and 3 rows without probability."""
     first = write(made(0, rows=13), tmp_path / "first", vocabulary)
     model = made(1)
     load_weights(model, first)
@@ -248,7 +248,7 @@ def test_the_way_in_and_out_again_changes_no_logit_of_any_piece(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForPreTraining"])
-def test_names_with_and_without_the_prefix_go_both_ways(tmp_path: Path, vocabulary: Path, architecture: str) -> None:
+def test_names_with_and_without_prefix_load(tmp_path: Path, vocabulary: Path, architecture: str) -> None:
     ours = write(made(0), tmp_path / "ours", vocabulary)
     getattr(transformers, architecture).from_pretrained(ours).save_pretrained(tmp_path / "theirs")
     names = load_file(tmp_path / "theirs" / "model.safetensors").keys()
@@ -268,7 +268,7 @@ def refused(model: BertForPreTraining, folder: Path) -> TrainingError:
     return caught.value
 
 
-def test_another_shape_is_refused_with_both(tmp_path: Path, vocabulary: Path) -> None:
+def test_other_shape_is_refused_naming_both(tmp_path: Path, vocabulary: Path) -> None:
     wider = SHAPE.model_copy(update={"intermediate_size": 48})
     problem = refused(made(0, wider), write(made(0), tmp_path / "export", vocabulary))
     assert "intermediate" in problem.facts["where"] or "output.dense" in problem.facts["where"]
@@ -280,13 +280,13 @@ def test_another_shape_is_refused_with_both(tmp_path: Path, vocabulary: Path) ->
 
 
 @pytest.mark.parametrize("rows", [8, 24])
-def test_another_vocabulary_is_refused(tmp_path: Path, vocabulary: Path, rows: int) -> None:
+def test_other_vocabulary_size_is_refused(tmp_path: Path, vocabulary: Path, rows: int) -> None:
     problem = refused(made(0, rows=rows), write(made(0), tmp_path / "export", vocabulary))
     assert "[16" in str(problem.facts["have"])
 
 
 @pytest.mark.parametrize(("here", "there", "word"), [(1, 2, "surplus"), (3, 2, "missing")])
-def test_another_depth_is_refused(tmp_path: Path, vocabulary: Path, here: int, there: int, word: str) -> None:
+def test_other_number_of_layers_is_refused(tmp_path: Path, vocabulary: Path, here: int, there: int, word: str) -> None:
     folder = write(made(0, SHAPE.model_copy(update={"num_hidden_layers": there})), tmp_path / "export", vocabulary)
     problem = refused(made(0, SHAPE.model_copy(update={"num_hidden_layers": here})), folder)
     assert f"bert.encoder.layer.{min(here, there)}." in problem.facts[word]
@@ -299,14 +299,14 @@ def test_other_number_of_heads_refused(tmp_path: Path, vocabulary: Path) -> None
     assert problem.facts == {"need": 2, "have": 4}
 
 
-def test_a_head_of_which_a_part_is_gone_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+def test_incomplete_head_is_refused(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
     edit_weights(folder, {"cls.predictions.bias": None})
     assert refused(made(0), folder).facts["missing"] == "cls.predictions.bias"
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_files_that_are_missing_or_broken_are_named(tmp_path: Path, vocabulary: Path, name: str) -> None:
+def test_missing_or_invalid_files_are_named(tmp_path: Path, vocabulary: Path, name: str) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
     (folder / name).write_text("{ broken")
     assert f"cannot read {folder / name}" in str(refused(made(0), folder))
@@ -314,7 +314,7 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path: Path, vocabulary: 
     assert f"no such file: {folder / name}" in str(refused(made(0), folder))
 
 
-def test_what_goes_with_the_model_is_written_before_it_appears(tmp_path: Path, vocabulary: Path) -> None:
+def test_export_is_complete_before_it_appears(tmp_path: Path, vocabulary: Path) -> None:
     folder, seen = tmp_path / "out" / "export", []
 
     def describe(partial: Path) -> None:
@@ -329,16 +329,16 @@ def test_what_goes_with_the_model_is_written_before_it_appears(tmp_path: Path, v
     assert (folder / "README.md").read_text() == "words"
 
 
-def old_format(folder: Path) -> Path:
-    """The same folder with its weights as a pickle."""
+def as_pickle(folder: Path) -> Path:
+    """Convert the weights of a folder to a pickle and return the folder."""
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     return folder / "pytorch_model.bin"
 
 
-def test_old_weights_load_where_there_are_no_new_ones(tmp_path: Path, vocabulary: Path) -> None:
+def test_pickle_weights_load_without_safetensors(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
-    old_format(folder)
+    as_pickle(folder)
     model = made(1)
     assert load_weights(model, folder) == []
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in made(0).state_dict().items())
@@ -348,7 +348,7 @@ def test_old_weights_load_where_there_are_no_new_ones(tmp_path: Path, vocabulary
 
 
 class Intruder:
-    """What a pickle runs when it is read carelessly."""
+    """An object whose unpickling executes code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -358,9 +358,9 @@ class Intruder:
 
 
 @pytest.mark.parametrize("content", [b"{ broken", b"", {"a": 3}, [torch.ones(1)], "intruder"])
-def test_old_weights_with_code_refused_not_executed(tmp_path: Path, vocabulary: Path, content: object) -> None:
+def test_pickle_with_code_is_refused_not_executed(tmp_path: Path, vocabulary: Path, content: object) -> None:
     folder = write(made(0), tmp_path / "export", vocabulary)
-    path = old_format(folder)
+    path = as_pickle(folder)
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
