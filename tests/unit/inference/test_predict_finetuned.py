@@ -37,10 +37,8 @@ def test_evaluation_matches_fine_tuning(saved, run, tmp_path, regression):
         checkpoint={"asynchronous": False, "every_minutes": None, "every": 5},
     )
     finetune.finetune(config, output=tmp_path / "tuned", device="cpu")
-    model, metrics = (
-        tmp_path / "tuned" / "model",
-        json.loads((tmp_path / "tuned" / "result.json").read_text())["metrics"],
-    )
+    metrics = json.loads((tmp_path / "tuned" / "result.json").read_text())["metrics"]
+    model = tmp_path / "tuned" / "model"
     run(model, files["validation"], evaluate=True)
     found = json.loads((tmp_path / "out" / "result.json").read_text())["metrics"]
     assert found == pytest.approx({name: metrics[name] for name in found}, rel=1e-4, abs=1e-6)

@@ -80,7 +80,7 @@ def test_parquet_output_has_types(saved, run, jsonl, texts, tmp_path):
     assert table["probabilities"].to_pylist()[0] == pytest.approx(found[0]["probabilities"], rel=1e-4)
 
 
-def test_mixed_type_column_is_omitted_in_parquet(saved, run, jsonl):
+def test_mixed_type_column_is_refused_in_parquet(saved, run, jsonl):
     source = jsonl([{"id": 1, "text": "w1"}, {"id": "a", "text": "w2"}])
     with pytest.raises(DataError, match="column id has values of several types"):
         run(classifier(saved), source, output="found.parquet", data={"keep": ["id"]})

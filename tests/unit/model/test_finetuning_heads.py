@@ -66,7 +66,7 @@ def made(kind: str, seed: int = 3) -> Finetuned:
         for (
             name,
             parameter,
-        ) in model.named_parameters():  # nonzero biases as after training, so that they have an effect
+        ) in model.named_parameters():  # nonzero biases, as after training
             if name.startswith(("classifier", "qa_outputs")):
                 parameter.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(seed))
     return model

@@ -22,12 +22,12 @@ def layers(count: int, *, bias: bool = True) -> list[nn.Linear]:
     return [Linear(24, size, bias=bias) for size in (16, 8, 40)[:count]]
 
 
-def gradients(product: Product, layers_used: list[nn.Linear], *, shape: tuple[int, ...] = (TOKENS, 24)) -> list[Tensor]:
+def gradients(product: Product, linears: list[nn.Linear], *, shape: tuple[int, ...] = (TOKENS, 24)) -> list[Tensor]:
     """Return the output and the gradients of the input and all parameters in bf16 arithmetic."""
     torch.manual_seed(1)
     x = torch.randn(shape, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = product(x, layers_used)
+        out = product(x, linears)
     assert out.dtype == torch.bfloat16
     torch.manual_seed(2)
     out.backward(torch.randn(out.shape, dtype=out.dtype))
@@ -35,12 +35,12 @@ def gradients(product: Product, layers_used: list[nn.Linear], *, shape: tuple[in
     return [
         out.detach(),
         x.grad,
-        *(p.grad.clone() for layer in layers_used for p in layer.parameters() if p.grad is not None),
+        *(p.grad.clone() for layer in linears for p in layer.parameters() if p.grad is not None),
     ]
 
 
-def plain_linear(x: Tensor, layers_used: list[nn.Linear]) -> Tensor:
-    return torch.cat([F.linear(x, layer.weight, layer.bias) for layer in layers_used], dim=-1)
+def plain_linear(x: Tensor, linears: list[nn.Linear]) -> Tensor:
+    return torch.cat([F.linear(x, layer.weight, layer.bias) for layer in linears], dim=-1)
 
 
 def close(ours: list[Tensor], expected: list[Tensor], *, times: float = 1.0) -> None:
@@ -52,37 +52,37 @@ def close(ours: list[Tensor], expected: list[Tensor], *, times: float = 1.0) -> 
 
 @pytest.mark.parametrize("accumulating", [False, True])
 def test_shared_input_layers_match_autograd(accumulating: bool) -> None:
-    layers_used = layers(3)
+    linears = layers(3)
     if accumulating:
-        FlatGradients([p for layer in layers_used for p in layer.parameters()])
+        FlatGradients([p for layer in linears for p in layer.parameters()])
     with gradients_in_place() if accumulating else nullcontext():
-        ours = gradients(joint_linear, layers_used)
+        ours = gradients(joint_linear, linears)
     close(ours, gradients(plain_linear, layers(3)))
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(TOKENS, 24), (3, 50, 24), (2, 24)])
 def test_single_layer_matches_autograd(shape: tuple[int, ...], bias: bool) -> None:
-    ours = gradients(lambda x, layers_used: layers_used[0](x), layers(1, bias=bias), shape=shape)
+    ours = gradients(lambda x, linears: linears[0](x), layers(1, bias=bias), shape=shape)
     close(ours, gradients(plain_linear, layers(1, bias=bias), shape=shape))
 
 
 def test_gradients_accumulate_in_engine_buffer() -> None:
-    layers_used = layers(2)
-    flat = FlatGradients([p for layer in layers_used for p in layer.parameters()])
+    linears = layers(2)
+    flat = FlatGradients([p for layer in linears for p in layer.parameters()])
     with gradients_in_place():
-        once = [tensor.clone() for tensor in gradients(joint_linear, layers_used)[2:]]
-        twice = gradients(joint_linear, layers_used)[2:]
+        once = [tensor.clone() for tensor in gradients(joint_linear, linears)[2:]]
+        twice = gradients(joint_linear, linears)[2:]
     close(twice, once, times=2.0)
     close([flat.flat], [torch.cat([tensor.flatten() for tensor in twice])])
     flat.zero_()
-    assert all((p.grad == 0).all() for layer in layers_used for p in layer.parameters() if p.grad is not None)
+    assert all((p.grad == 0).all() for layer in linears for p in layer.parameters() if p.grad is not None)
 
 
 def test_frozen_layer_only_passes_gradients() -> None:
     (layer,) = layers(1)
     layer.requires_grad_(False)
-    ours, expected = gradients(lambda x, layers_used: layers_used[0](x), [layer]), gradients(plain_linear, layers(1))
+    ours, expected = gradients(lambda x, linears: linears[0](x), [layer]), gradients(plain_linear, layers(1))
     close(ours, expected[:2])
     assert layer.weight.grad is None
 

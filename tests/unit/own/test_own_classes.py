@@ -242,9 +242,7 @@ def test_sentence_order_pairs_are_adjacent_or_swapped(store: TokenStore) -> None
     assert np.array_equal(rows[swapped, 3], rows[swapped, 0])
     starts = block.sentence_offsets[block.document_offsets]
     first, last = np.minimum(rows[:, 0], rows[:, 2]), np.maximum(rows[:, 1], rows[:, 3])
-    assert (
-        np.searchsorted(starts, first, "right") == np.searchsorted(starts, last, "left")
-    ).all()  # within one document
+    assert (np.searchsorted(starts, first, "right") == np.searchsorted(starts, last, "left")).all()  # one document
     assert (last - first).max() == 29
     rows = parts.plan(block, sequence_length=32, short_sequence_probability=0.0, rng=np.random.default_rng(3))
     first, last = np.minimum(rows[:, 0], rows[:, 2]), np.maximum(rows[:, 1], rows[:, 3])
