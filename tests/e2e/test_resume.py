@@ -69,10 +69,10 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
         optimizer={"name": "lamb"},
     )
     words = ("submit", "pretrain", "-f", "job.yaml", "--processes", str(processes), "-o", "json")
-    undisturbed = console(*words)
-    assert undisturbed.code == 0, undisturbed.err
+    uninterrupted = console(*words)
+    assert uninterrupted.code == 0, uninterrupted.err
     name = console(*words, "--new", "-d").json["name"]
-    assert name == undisturbed.json["name"] + "-2"
+    assert name == uninterrupted.json["name"] + "-2"
     folder, when, rank = console.folder(name), random.randint(12, 90), random.randrange(processes)
     wait_for(lambda: last_step(folder) >= when, what=f"step {when}")
     pid = rank_pid(folder, rank)
@@ -88,10 +88,10 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
     assert resumed.code == 0, resumed.err
     assert "resumed at step" in resumed.err
     assert mlflow_status(console, name) == "FINISHED"
-    expected, found = final_weights(console, undisturbed.json["name"]), final_weights(console, name)
+    expected, found = final_weights(console, uninterrupted.json["name"]), final_weights(console, name)
     assert expected.keys() == found.keys()
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
-    assert metric_lines(console, name) == metric_lines(console, undisturbed.json["name"])
+    assert metric_lines(console, name) == metric_lines(console, uninterrupted.json["name"])
 
 
 @pytest.mark.slow

@@ -57,9 +57,9 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
+def uninterrupted(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
     """Return the expected store and the seconds that it took."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     began = time.monotonic()
     subprocess.run(command(text, folder), check=True, capture_output=True)
     return contents(folder / "store"), time.monotonic() - began
@@ -104,17 +104,17 @@ def runs(text: Path, folder: Path, longest: float, seed: int) -> Iterator[subpro
             shutil.rmtree(folder / "store")
 
 
-def assert_rest_is_made(text: Path, folder: Path, undisturbed: dict[str, bytes]) -> None:
+def assert_rest_is_made(text: Path, folder: Path, uninterrupted: dict[str, bytes]) -> None:
     job = start(command(text, folder))
     out, err = job.communicate(timeout=300)
     assert job.returncode == 0, out + err
-    assert contents(folder / "store") == undisturbed
+    assert contents(folder / "store") == uninterrupted
 
 
 def test_killed_job_loses_only_parts_in_progress(
-    text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+    text: Path, uninterrupted: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
-    store, longest = undisturbed
+    store, longest = uninterrupted
     parts, most = tmp_path / "store" / "parts", 0
     for job in runs(text, tmp_path, longest, seed=1):
         workers = workers_of(job)
@@ -132,9 +132,9 @@ def test_killed_job_loses_only_parts_in_progress(
 
 
 def test_killed_worker_ends_job_and_keeps_finished_parts(
-    text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+    text: Path, uninterrupted: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
-    store, longest = undisturbed
+    store, longest = uninterrupted
     parts, killed = tmp_path / "store" / "parts", 0
     for number, job in enumerate(runs(text, tmp_path, longest, seed=2)):
         workers = workers_of(job)

@@ -52,9 +52,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def uninterrupted(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Return the files of the expected store."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     finished(command(text, folder))
     assert json.loads((folder / "out" / "result.json").read_text())["documents"] == 4200  # the others are duplicates
     return contents(folder / "store")
@@ -70,7 +70,7 @@ def interrupted_when(words: Sequence[str], path: Path, how: signal.Signals) -> s
 
 
 def test_job_killed_in_each_step_gives_identical_store(
-    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path
+    text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path
 ) -> None:
     words, parts = command(text, tmp_path), tmp_path / "store" / "parts"
     for name in ("documents-00001.json", "tokens-00002.json"):
@@ -78,32 +78,32 @@ def test_job_killed_in_each_step_gives_identical_store(
         assert killed.returncode == -signal.SIGKILL
     out = finished(words)
     assert f"documents: {PARTS} of {PARTS} parts are done already" in out
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted
     assert not parts.exists()
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_stopped_job_reports_it_and_resumes(
-    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path, how: signal.Signals, code: int
+    text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path, how: signal.Signals, code: int
 ) -> None:
     words, parts = command(text, tmp_path), tmp_path / "store" / "parts"
     stopped = interrupted_when(words, parts / "documents-00000.json", how)
     assert stopped.returncode == code
     assert not (tmp_path / "store" / "manifest.json").exists()
     assert "parts are done already" in finished(words)
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted
 
 
-def test_two_nodes_give_identical_store(text: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+def test_two_nodes_give_identical_store(text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     words = command(text, tmp_path)
     nodes = [start(words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     outs = [node.communicate(timeout=240) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outs
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted
     assert finished(words, RANK="1", WORLD_SIZE="2") == ""  # the store exists
 
 
-def test_full_disk_keeps_finished_parts(text: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+def test_full_disk_keeps_finished_parts(text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "700k") as disk:
         words = command(text, tmp_path, f"store={disk / 'store'}")
         process = start(words)
@@ -114,7 +114,7 @@ def test_full_disk_keeps_finished_parts(text: list[str], undisturbed: dict[str, 
         assert list((disk / "store" / "parts").glob("documents-*.json"))
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         assert "parts are done already" in finished(words)
-        assert contents(disk / "store") == undisturbed
+        assert contents(disk / "store") == uninterrupted
 
 
 def test_read_only_disk_is_reported(text: list[str], tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_read_only_disk_is_reported(text: list[str], tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_job_killed_at_random_gives_identical_store(
-    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path, workers: int
+    text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path, workers: int
 ) -> None:
     words = command(text, tmp_path, f"data.workers={workers}")
     began = time.monotonic()
@@ -147,7 +147,7 @@ def test_job_killed_at_random_gives_identical_store(
             kills += 1
         else:  # it had finished: start from the beginning
             assert process.returncode == 0
-            assert contents(tmp_path / "store") == undisturbed
+            assert contents(tmp_path / "store") == uninterrupted
             (tmp_path / "store" / "manifest.json").unlink()
     finished(words)
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted

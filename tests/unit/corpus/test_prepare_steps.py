@@ -28,7 +28,7 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-def done_again(before: dict[str, int], after: dict[str, int]) -> set[str]:
+def changed_files(before: dict[str, int], after: dict[str, int]) -> set[str]:
     return {name for name in after if after[name] != before.get(name)}
 
 
@@ -120,7 +120,7 @@ def test_only_damaged_files_are_rebuilt(tmp_path: Path, damage: str) -> None:
     assert not parts.exists()
     if damage in {"flipped bit", "torn shard"}:
         assert any("does not match its record" in line for line in lines)
-    again = done_again(before, times(folder)) - {"manifest.json"}
+    again = changed_files(before, times(folder)) - {"manifest.json"}
     assert again == {name for name in expected if not name.startswith(("documents", "hashes", "tokens", "vocabulary."))}
 
 
@@ -135,7 +135,7 @@ def test_new_source_keeps_parts_of_other_sources(tmp_path: Path) -> None:
     store = prepare(data, folder, keep_steps=True, say=lines.append)
     assert "documents: 2 of 3 parts are done already" in lines
     assert "tokens: 2 of 3 parts are done already" in lines
-    again = done_again(before, times(folder / "parts") | times(folder))
+    again = changed_files(before, times(folder / "parts") | times(folder))
     assert {name for name in again if "-0000" in name} == {
         *(f"{name}-00002.{end}" for name, end in (("documents", "arrow"), ("documents", "json"), ("tokens", "json"))),
         *("hashes-00002.arrow", "shard-00002-train.arrow", "shard-00002-validation.arrow"),
@@ -273,16 +273,16 @@ def test_step_results_are_reused_only_for_same_inputs(tmp_path: Path) -> None:
     vocabulary = prepare(TextConfig(text=sources(tmp_path, 1), vocab_size=200), tmp_path / "first").vocabulary
     text, folder = sources(tmp_path, 2), tmp_path / "store"
 
-    def remade(name: str, **rules: Any) -> None:
+    def assert_rebuilt(name: str, **rules: Any) -> None:
         data = TextConfig(text=text, vocabulary=vocabulary, clean=rules)
         prepare(data, folder, keep_steps=True)
         assert contents(folder) == contents(prepare(data, tmp_path / name).folder)
 
-    remade("one")
+    assert_rebuilt("one")
     with Path(text[0]).open("a") as stream:  # a document of the other source, now a duplicate there
         stream.write("\n\n" + documents_of(1)[4])
-    remade("two")
-    remade("three", min_characters=440)
+    assert_rebuilt("two")
+    assert_rebuilt("three", min_characters=440)
 
 
 def test_source_weights_change_store_key(tmp_path: Path) -> None:

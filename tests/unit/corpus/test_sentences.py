@@ -60,7 +60,7 @@ def test_text_without_stops_is_cut_without_loss() -> None:
     assert " ".join(sentences).split() == words
 
 
-def test_long_sentence_is_cut_at_any_position() -> None:
+def test_long_sentence_between_others_is_cut() -> None:
     words = [f"w{n}" for n in range(MAX_WORDS + 7)]
     sentences = split_sentences(f"First. X{' '.join(words)}. Last one.")
     assert [len(sentence.split()) for sentence in sentences] == [1, MAX_WORDS, 7, 2]

@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> TokenStore:
     return prepare(TextConfig(text=sources(tmp_path, 2), vocab_size=200, validation_fraction=0.3), tmp_path / "store")
 
 
-def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
+def problems_after_change(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
     """Return the problems of a store whose manifest was changed."""
     path = store.folder / "manifest.json"
     document = json.loads(path.read_text())
@@ -32,7 +32,7 @@ def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list
     return verify(store.folder)
 
 
-def rewritten(store: TokenStore, documents: EncodedDocuments) -> list[str]:
+def problems_after_rewrite(store: TokenStore, documents: EncodedDocuments) -> list[str]:
     """Return the problems of a store whose first shard has other contents and a matching hash."""
     shard = store.manifest.shards[0]
     writer = StoreWriter(store.folder, vocab_size=200)
@@ -43,7 +43,7 @@ def rewritten(store: TokenStore, documents: EncodedDocuments) -> list[str]:
     def update_shard(document: dict[str, Any]) -> None:
         document["shards"][0] |= {"size": path.stat().st_size, "sha256": file_sha256(path)}
 
-    return changed(store, update_shard)
+    return problems_after_change(store, update_shard)
 
 
 def test_valid_store_has_no_problems(store: TokenStore) -> None:
@@ -54,7 +54,9 @@ def test_changed_vocabulary_is_reported(store: TokenStore) -> None:
     store.vocabulary.write_text(store.vocabulary.read_text() + "more\n")
     (problem,) = verify(store.folder)
     assert problem.startswith("vocab.txt: its SHA-256 is ")
-    (problem,) = changed(store, lambda document: document.update(vocab_sha256=file_sha256(store.vocabulary)))
+    (problem,) = problems_after_change(
+        store, lambda document: document.update(vocab_sha256=file_sha256(store.vocabulary))
+    )
     pieces = store.manifest.vocab_size
     assert problem == f"vocab.txt: {pieces + 1} pieces, the manifest lists {pieces}"
 
@@ -72,12 +74,12 @@ def test_inconsistent_counts_are_reported(store: TokenStore) -> None:
         document["special_ids"]["mask"] = 3
         document["shards"][1]["blocks"] += 1
 
-    problems = changed(store, change)
+    problems = problems_after_change(store, change)
     assert [problem.partition(" is ")[0] for problem in problems if problem.startswith("manifest")] == [
         "manifest.json: special_ids.mask"
     ]
     assert problems[-1] == "shard-00001-train.arrow: 1 blocks, the manifest lists 2"
-    problems = changed(store, lambda document: document["shards"][1].update(blocks=1))
+    problems = problems_after_change(store, lambda document: document["shards"][1].update(blocks=1))
     assert [problem.partition(" is ")[0] for problem in problems] == [
         "manifest.json: special_ids.mask",
         "manifest.json: splits.train.tokens",
@@ -88,14 +90,14 @@ def test_inconsistent_counts_are_reported(store: TokenStore) -> None:
 
 def test_ids_outside_vocabulary_are_reported(store: TokenStore) -> None:
     size = store.manifest.vocab_size
-    assert rewritten(store, encoded_as([[[1, size], [2]]])) == [
+    assert problems_after_rewrite(store, encoded_as([[[1, size], [2]]])) == [
         f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
     ]
 
 
 def test_empty_sentences_and_documents_are_reported(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EncodedDocuments, "without_empty", lambda documents: documents)
-    problems = rewritten(store, encoded_as([[[1], []], []]))
+    problems = problems_after_rewrite(store, encoded_as([[[1], []], []]))
     assert problems == [
         "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
         "shard-00000-train.arrow: block 0: there are documents that hold nothing, or less",

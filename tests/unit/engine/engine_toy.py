@@ -290,18 +290,18 @@ def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
 
 
 def main(folder: Path) -> None:
-    """Run one process of a job: undisturbed, with a time budget, stopped and resumed, and finally after its peer died.
+    """Run one process of a job: uninterrupted, with a time budget, stopped and resumed, and after its peer died.
 
-    Writes weights to undisturbed-RANK.safetensors and resumed-RANK.safetensors and the end of the budget to
+    Writes weights to uninterrupted-RANK.safetensors and resumed-RANK.safetensors and the end of the budget to
     timed-RANK.json. The step of the stop and the surviving process's explanation of its lost peer are in
     results-RANK.json.
     """
     world = distributed.start("cpu")
     results: dict[str, Any] = {}
 
-    undisturbed = make_loop(ToyTask(world, rows=7), folder / "undisturbed")
-    run(undisturbed)
-    save_file(weights_of(undisturbed), folder / f"undisturbed-{world.rank}.safetensors")
+    uninterrupted = make_loop(ToyTask(world, rows=7), folder / "uninterrupted")
+    run(uninterrupted)
+    save_file(weights_of(uninterrupted), folder / f"uninterrupted-{world.rank}.safetensors")
 
     ticks = itertools.count(step=1000.0 if world.is_main else 1e6)  # the clock of the other process is far ahead
     timed = make_loop(
@@ -316,7 +316,9 @@ def main(folder: Path) -> None:
     (folder / f"timed-{world.rank}.json").write_text(json.dumps(ended))
 
     stop = StopRequest()
-    task = ToyTask(world, rows=7, trouble=lambda batch, loss: _ask(stop, loss, when=batch == 2 and world.rank == 1))
+    task = ToyTask(
+        world, rows=7, trouble=lambda batch, loss: _request_stop(stop, loss, when=batch == 2 and world.rank == 1)
+    )
     stopped = make_loop(task, folder / "stopped", stop=stop)
     try:
         run(stopped)
@@ -349,7 +351,7 @@ def main(folder: Path) -> None:
     os._exit(0)  # the process group cannot shut down cleanly: the other process has died
 
 
-def _ask(stop: StopRequest, loss: torch.Tensor, *, when: bool) -> torch.Tensor:
+def _request_stop(stop: StopRequest, loss: torch.Tensor, *, when: bool) -> torch.Tensor:
     stop.asked = stop.asked or when
     return loss
 

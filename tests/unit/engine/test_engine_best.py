@@ -25,14 +25,14 @@ class Scored(ToyTask):
         return {**found, "score": self.scores[min(self.validations, len(self.scores)) - 1]}
 
 
-def scored(folder: Path, *scores: float, **checkpoint: Any) -> Loop:
+def scored_loop(folder: Path, *scores: float, **checkpoint: Any) -> Loop:
     loop = make_loop(Scored(*scores), folder, steps=8, checkpoint={"keep_best": 1, **checkpoint})
     loop.policy = replace(loop.policy, best_by=lambda found: -found["score"])
     return loop
 
 
 def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
-    loop = scored(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=1)
+    loop = scored_loop(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=1)
     run(loop)
     best = loop.services.checkpoints.best()
     assert best is not None
@@ -41,7 +41,7 @@ def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
 
 
 def test_best_ignores_incomplete_checkpoint(tmp_path: Path) -> None:
-    loop = scored(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
+    loop = scored_loop(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
     run(loop)
     (tmp_path / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"torn")
     best = loop.services.checkpoints.best()
@@ -58,7 +58,7 @@ def test_best_without_validation_is_none(tmp_path: Path) -> None:
     [(1, (0.5, 0.6, 0.6, 0.9), 6), (2, (0.5, 0.4, 0.6, 0.5, 0.5), 8), (None, (0.5, 0.4, 0.3, 0.2), 8)],
 )
 def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tuple[float, ...], steps: int) -> None:
-    loop = scored(tmp_path, *scores)
+    loop = scored_loop(tmp_path, *scores)
     loop.policy = replace(loop.policy, patience=patience)
     run(loop)
     assert loop.state.step == steps
@@ -68,10 +68,10 @@ def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tu
 
 
 def test_run_stopped_by_patience_stays_stopped_on_resume(tmp_path: Path) -> None:
-    loop = scored(tmp_path, 0.5, 0.4)
+    loop = scored_loop(tmp_path, 0.5, 0.4)
     loop.policy = replace(loop.policy, patience=1)
     run(loop)
-    again = scored(tmp_path, 0.5, 0.9)
+    again = scored_loop(tmp_path, 0.5, 0.9)
     again.policy = replace(again.policy, patience=1)
     newest = again.services.checkpoints.newest()
     assert newest is not None

@@ -22,7 +22,7 @@ Trouble = Callable[[int, torch.Tensor], torch.Tensor]
 SMALL = 0.25  # targets whose gradients fit fp16 at the initial scale
 
 
-def bad(*numbers: int, value: float = float("nan")) -> Trouble:
+def bad_losses(*numbers: int, value: float = float("nan")) -> Trouble:
     """Set the loss of these global batches, and so their gradients, to `value`."""
     return lambda batch, loss: loss * value if batch in numbers else loss
 
@@ -37,7 +37,7 @@ def train_reports(folder: Path) -> list[tuple[int, dict[str, float]]]:
 def test_bad_loss_stops_training_before_weights_change(tmp_path: Path, precision: str, value: float) -> None:
     good = make_loop(ToyTask(), tmp_path / "good", precision=precision, steps=3, validate_every=100)
     run(good)
-    loop = make_loop(ToyTask(trouble=bad(3, value=value)), tmp_path / "bad", precision=precision)
+    loop = make_loop(ToyTask(trouble=bad_losses(3, value=value)), tmp_path / "bad", precision=precision)
     with pytest.raises(TrainingError, match="step 4 is not finite") as caught:
         run(loop)
     assert caught.value.facts["last checkpoint"] == tmp_path / "bad" / "checkpoints" / "step-00000002"
@@ -64,14 +64,14 @@ def test_bad_loss_with_finite_gradient_is_detected(tmp_path: Path, precision: st
 
 def test_bad_loss_error_without_checkpoint_states_it(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="step 1 is not finite") as caught:
-        run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
+        run(make_loop(ToyTask(trouble=bad_losses(0)), tmp_path))
     assert caught.value.facts["last checkpoint"] == "none"
 
 
 def test_bad_loss_error_fix_is_possible(tmp_path: Path) -> None:
     """A run cannot be resumed with another learning rate or precision: pretrain refuses that."""
     with pytest.raises(TrainingError) as caught:
-        run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
+        run(make_loop(ToyTask(trouble=bad_losses(0)), tmp_path))
     assert caught.value.fix is not None
     assert "resume" not in caught.value.fix
     assert "--set optimizer.learning_rate" in caught.value.fix
@@ -81,7 +81,7 @@ def test_fp16_skipped_batch_changes_only_scale(tmp_path: Path) -> None:
     """Weights, moments and learning rate are unchanged; the batch is consumed and the scale halved."""
     without = make_loop(ToyTask(stretch=SMALL, skip=frozenset({3})), tmp_path / "without", precision="fp16")
     run(without)
-    task = ToyTask(stretch=SMALL, trouble=bad(3, value=float("inf")))
+    task = ToyTask(stretch=SMALL, trouble=bad_losses(3, value=float("inf")))
     loop = make_loop(task, tmp_path / "with", precision="fp16")
     run(loop)
     torch.testing.assert_close(weights_of(loop), weights_of(without), rtol=0, atol=0)
@@ -106,7 +106,7 @@ def test_loss_scale_does_not_change_update(tmp_path: Path) -> None:
 
 
 def test_skipped_step_not_reported_or_validated_again(tmp_path: Path) -> None:
-    task = ToyTask(stretch=SMALL, trouble=bad(2, 3, value=float("inf")))
+    task = ToyTask(stretch=SMALL, trouble=bad_losses(2, 3, value=float("inf")))
     run(make_loop(task, tmp_path, precision="fp16", steps=4, log_every=1, validate_every=2))
     found = train_reports(tmp_path)
     assert [step for step, _ in found] == [1, 2, 3, 4]
@@ -138,7 +138,7 @@ def test_skipped_batch_excluded_from_reported_loss(tmp_path: Path) -> None:
 
 
 def test_consecutive_skips_stop_training(tmp_path: Path) -> None:
-    trouble = bad(1, 2, 4, 5, 6, value=float("inf"))
+    trouble = bad_losses(1, 2, 4, 5, 6, value=float("inf"))
     loop = make_loop(ToyTask(stretch=SMALL, trouble=trouble), tmp_path, precision="fp16", max_consecutive_skips=3)
     with pytest.raises(TrainingError, match="step 3 is not finite") as caught:
         run(loop)
@@ -148,7 +148,7 @@ def test_consecutive_skips_stop_training(tmp_path: Path) -> None:
 
 
 def test_bad_loss_at_minimum_scale_stops_training(tmp_path: Path) -> None:
-    loop = make_loop(ToyTask(trouble=bad(*range(100))), tmp_path, precision="fp16")
+    loop = make_loop(ToyTask(trouble=bad_losses(*range(100))), tmp_path, precision="fp16")
     with pytest.raises(TrainingError) as caught:
         run(loop)
     assert caught.value.facts["loss scale"] == 1.0
@@ -161,22 +161,22 @@ def test_stop_after_skip_resumes_bit_exact(tmp_path: Path) -> None:
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
         stop.asked = batch == 2
-        return bad(2, value=float("inf"))(batch, loss)
+        return bad_losses(2, value=float("inf"))(batch, loss)
 
     def task(trouble: Trouble) -> ToyTask:
         return ToyTask(dropout=0.3, stretch=SMALL, trouble=trouble)
 
     with pytest.raises(Preempted):
         run(make_loop(task(trouble), tmp_path / "stopped", precision="fp16", stop=stop))
-    undisturbed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "undisturbed", precision="fp16")
-    run(undisturbed)
-    resumed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "stopped", precision="fp16")
+    uninterrupted = make_loop(task(bad_losses(2, value=float("inf"))), tmp_path / "uninterrupted", precision="fp16")
+    run(uninterrupted)
+    resumed = make_loop(task(bad_losses(2, value=float("inf"))), tmp_path / "stopped", precision="fp16")
     checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
-    torch.testing.assert_close(weights_of(resumed), weights_of(undisturbed), rtol=0, atol=0)
-    assert resumed.state == undisturbed.state
+    torch.testing.assert_close(weights_of(resumed), weights_of(uninterrupted), rtol=0, atol=0)
+    assert resumed.state == uninterrupted.state
 
 
 def test_loss_scale_of_other_precision_is_not_restored(tmp_path: Path) -> None:

@@ -126,9 +126,9 @@ def test_resumed_run_is_bit_exact(tmp_path: Path, optimizer: str, precision: str
     """
     how = {"optimizer": optimizer, "precision": precision, "steps": 8, "log_every": 3, "checkpoint": {"every": 4}}
     task = {"dropout": 0.3, "stretch": 100.0 if precision == "fp16" else 1.0}
-    undisturbed = make_loop(ToyTask(**task), tmp_path / "undisturbed", **how)
-    run(undisturbed)
-    died = make_loop(ToyTask(**task, trouble=fail_at(5 + undisturbed.state.skipped)), tmp_path / "died", **how)
+    uninterrupted = make_loop(ToyTask(**task), tmp_path / "uninterrupted", **how)
+    run(uninterrupted)
+    died = make_loop(ToyTask(**task, trouble=fail_at(5 + uninterrupted.state.skipped)), tmp_path / "died", **how)
     with pytest.raises(ConnectionError):
         run(died)
     assert saved_in(tmp_path / "died") == [4]
@@ -137,11 +137,11 @@ def test_resumed_run_is_bit_exact(tmp_path: Path, optimizer: str, precision: str
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
-    assert_same_bits(weights_of(resumed), weights_of(undisturbed))
-    assert_same_bits(resumed.optimizer.state_dict()["state"], undisturbed.optimizer.state_dict()["state"])
-    assert resumed.state == undisturbed.state
-    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "undisturbed")
-    assert (undisturbed.state.skipped > 0) == (precision == "fp16")
+    assert_same_bits(weights_of(resumed), weights_of(uninterrupted))
+    assert_same_bits(resumed.optimizer.state_dict()["state"], uninterrupted.optimizer.state_dict()["state"])
+    assert resumed.state == uninterrupted.state
+    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "uninterrupted")
+    assert (uninterrupted.state.skipped > 0) == (precision == "fp16")
 
 
 def fail_at(number: int) -> Any:
@@ -209,9 +209,9 @@ def test_stop_finishes_step_and_saves_it(tmp_path: Path) -> None:
     resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "stopped", checkpoint={"every": 100})
     resumed.restore(checkpoint)
     run(resumed)
-    undisturbed = make_loop(ToyTask(dropout=0.3), tmp_path / "undisturbed", checkpoint={"every": 100})
-    run(undisturbed)
-    assert_same_bits(weights_of(resumed), weights_of(undisturbed))
+    uninterrupted = make_loop(ToyTask(dropout=0.3), tmp_path / "uninterrupted", checkpoint={"every": 100})
+    run(uninterrupted)
+    assert_same_bits(weights_of(resumed), weights_of(uninterrupted))
 
 
 def test_stop_right_after_checkpoint_does_not_save_again(tmp_path: Path) -> None:

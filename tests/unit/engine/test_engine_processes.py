@@ -69,10 +69,10 @@ def results(job: Path, rank: int) -> dict[str, Any]:
 
 
 def test_uneven_shares_train_like_one_process(job: Path, alone: dict[str, torch.Tensor]) -> None:
-    torch.testing.assert_close(load_file(job / "undisturbed-0.safetensors"), alone, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(load_file(job / "uninterrupted-0.safetensors"), alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["undisturbed", "resumed"])
+@pytest.mark.parametrize("name", ["uninterrupted", "resumed"])
 def test_all_processes_end_with_same_bits(job: Path, name: str) -> None:
     first, second = (load_file(job / f"{name}-{rank}.safetensors") for rank in range(2))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
@@ -80,8 +80,8 @@ def test_all_processes_end_with_same_bits(job: Path, name: str) -> None:
 
 def test_stop_on_one_process_stops_all_at_same_step(job: Path) -> None:
     assert json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())["world_size"] == 2
-    resumed, undisturbed = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "undisturbed"))
-    torch.testing.assert_close(resumed, undisturbed, rtol=0, atol=0)
+    resumed, uninterrupted = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "uninterrupted"))
+    torch.testing.assert_close(resumed, uninterrupted, rtol=0, atol=0)
 
 
 def test_budget_clock_of_rank_0_ends_all_at_same_step(job: Path) -> None:
@@ -91,11 +91,11 @@ def test_budget_clock_of_rank_0_ends_all_at_same_step(job: Path) -> None:
     assert 1 < first["step"] < 100, "the clock of the first process, and that alone"
 
 
-def test_report_across_stop_equals_undisturbed_one(job: Path) -> None:
+def test_report_across_stop_equals_uninterrupted_one(job: Path) -> None:
     """Stopped at step 3 with reports every 2 steps: each process restores its own sums bit-exactly."""
     state = json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())
     assert [rows for *_, rows in state["meter"]["sums"]] == [3, 4], "the shares of step 3"
-    assert reports_in(job / "stopped") == reports_in(job / "undisturbed")
+    assert reports_in(job / "stopped") == reports_in(job / "uninterrupted")
 
 
 def test_checkpoint_clock_of_rank_0_applies_to_all(job: Path) -> None:
@@ -110,7 +110,7 @@ def test_report_covers_global_batch_and_appears_once(job: Path, tmp_path: Path) 
     run(make_loop(ToyTask(rows=7), tmp_path))
     expected, found = (
         [(report["step"], report["metrics"].get("train_loss")) for _, report in read_reports(folder / "metrics.jsonl")]
-        for folder in (tmp_path, job / "undisturbed")
+        for folder in (tmp_path, job / "uninterrupted")
     )
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert [loss for _, loss in found if loss] == pytest.approx([loss for _, loss in expected if loss], rel=1e-5)

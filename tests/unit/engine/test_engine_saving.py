@@ -58,7 +58,7 @@ class Graded(ToyTask):
         return {"loss": self.losses[self.validations - 1]}
 
 
-def graded(*losses: float) -> Graded:
+def graded_task(*losses: float) -> Graded:
     task = Graded()
     task.losses = losses
     return task
@@ -70,14 +70,14 @@ def graded(*losses: float) -> Graded:
 )
 def test_best_checkpoints_saved_at_their_step_and_kept(tmp_path: Path, keep_best: int, kept: list[int]) -> None:
     """Checkpoints are saved at multiples of 5, at the last step, and when a validation is among the best."""
-    task = graded(5.0, 6.0, 7.0, 4.0, 6.0, float("nan"), 6.5, 6.0)
+    task = graded_task(5.0, 6.0, 7.0, 4.0, 6.0, float("nan"), 6.5, 6.0)
     checkpoint = {"every": 5, "keep_last": 2, "keep_best": keep_best}
     run(make_loop(task, tmp_path, steps=8, validate_every=1, checkpoint=checkpoint))
     assert committed_in(tmp_path) == kept
 
 
 def test_checkpoint_records_loss_of_its_own_weights(tmp_path: Path) -> None:
-    run(make_loop(graded(5.0, float("nan"), 7.0), tmp_path, steps=6, validate_every=2, checkpoint={"every": 1}))
+    run(make_loop(graded_task(5.0, float("nan"), 7.0), tmp_path, steps=6, validate_every=2, checkpoint={"every": 1}))
     commits = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("checkpoints/*/COMMIT.json"))]
     found = [(commit["step"], commit["validation_loss"]) for commit in commits]
     assert found == [(1, None), (2, 5.0), (3, None), (4, None), (5, None), (6, 7.0)]
@@ -85,9 +85,9 @@ def test_checkpoint_records_loss_of_its_own_weights(tmp_path: Path) -> None:
 
 def test_resumed_run_restores_best_losses(tmp_path: Path) -> None:
     """Otherwise the mediocre loss after the resume would count as a new best."""
-    first = make_loop(graded(5.0, 3.0), tmp_path, steps=4, checkpoint={"every": 100, "keep_best": 1})
+    first = make_loop(graded_task(5.0, 3.0), tmp_path, steps=4, checkpoint={"every": 100, "keep_best": 1})
     run(first)
-    task = graded(4.0, 4.5)
+    task = graded_task(4.0, 4.5)
     resumed = make_loop(task, tmp_path, steps=8, checkpoint={"every": 100, "keep_last": 1, "keep_best": 1})
     checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
@@ -102,7 +102,7 @@ def test_keep_every_steps_are_saved_and_kept(tmp_path: Path) -> None:
     assert committed_in(tmp_path) == [3, 6, 8]
 
 
-def ticking(folder: Path, *, minutes: float, steps: int, **options: Any) -> Loop:
+def clocked_loop(folder: Path, *, minutes: float, steps: int, **options: Any) -> Loop:
     """Return a loop whose clock advances by a minute in every step."""
     now = [0.0]
 
@@ -118,14 +118,14 @@ def ticking(folder: Path, *, minutes: float, steps: int, **options: Any) -> Loop
 
 
 def test_clock_triggers_checkpoints(tmp_path: Path) -> None:
-    run(ticking(tmp_path / "clock", minutes=2.5, steps=8, checkpoint={"asynchronous": False}))
+    run(clocked_loop(tmp_path / "clock", minutes=2.5, steps=8, checkpoint={"asynchronous": False}))
     assert committed_in(tmp_path / "clock") == [3, 6, 8]
-    run(ticking(tmp_path / "both", minutes=2.5, steps=9, keep_every=4, checkpoint={"asynchronous": False}))
+    run(clocked_loop(tmp_path / "both", minutes=2.5, steps=9, keep_every=4, checkpoint={"asynchronous": False}))
     assert committed_in(tmp_path / "both") == [3, 4, 7, 8, 9], "every checkpoint sets the clock back"
 
 
 def test_clock_triggers_no_checkpoint_during_write(tmp_path: Path) -> None:
-    loop = ticking(tmp_path, minutes=0.5, steps=6)
+    loop = clocked_loop(tmp_path, minutes=0.5, steps=6)
     ticks = loop.task.trouble  # type: ignore[attr-defined]
     written = at_batch(4, lambda: loop.services.checkpoints.newest())
     loop.task.trouble = lambda batch, loss: written(batch, ticks(batch, loss))  # type: ignore[attr-defined]
@@ -140,8 +140,8 @@ def test_any_cadence_resumed_run_is_bit_exact(tmp_path: Path, seed: int, asynchr
     """Saved by the clock as often as possible and killed at random: weights, moments and reports are bit-exact."""
     saving = {"every": None, "every_minutes": 1e-6, "keep_best": 1, "asynchronous": asynchronous}
     how: dict[str, Any] = {"steps": 20, "log_every": 7, "validate_every": 10}
-    undisturbed = make_loop(ToyTask(dropout=0.3), tmp_path / "undisturbed", **how, checkpoint={"every": 100})
-    run(undisturbed)
+    uninterrupted = make_loop(ToyTask(dropout=0.3), tmp_path / "uninterrupted", **how, checkpoint={"every": 100})
+    run(uninterrupted)
     trouble = at_batch(random.Random(seed).randrange(2, 20), fail)
     with pytest.raises(ConnectionError):
         run(make_loop(ToyTask(dropout=0.3, trouble=trouble), tmp_path / "died", **how, checkpoint=saving))
@@ -150,11 +150,11 @@ def test_any_cadence_resumed_run_is_bit_exact(tmp_path: Path, seed: int, asynchr
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
-    torch.testing.assert_close(weights_of(resumed), weights_of(undisturbed), rtol=0, atol=0)
+    torch.testing.assert_close(weights_of(resumed), weights_of(uninterrupted), rtol=0, atol=0)
     torch.testing.assert_close(
-        resumed.optimizer.state_dict()["state"], undisturbed.optimizer.state_dict()["state"], rtol=0, atol=0
+        resumed.optimizer.state_dict()["state"], uninterrupted.optimizer.state_dict()["state"], rtol=0, atol=0
     )
-    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "undisturbed")
+    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "uninterrupted")
 
 
 def test_time_before_checkpoint_counts_in_next_report(tmp_path: Path) -> None:

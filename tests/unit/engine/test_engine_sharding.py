@@ -57,7 +57,7 @@ def test_state_loads_at_any_world_size_sharded_or_not(scenes: Path, step: int) -
     assert [key for key in saved if not torch.equal(saved[key], loaded[key])] == []
 
 
-def test_changed_world_size_matches_undisturbed_run(scenes: Path, tmp_path: Path) -> None:
+def test_changed_world_size_matches_uninterrupted_run(scenes: Path, tmp_path: Path) -> None:
     alone = make_loop(ToyTask(rows=7), tmp_path)
     run(alone)
     found = load_file(last_of(scenes / "moved") / "model.safetensors")

@@ -49,13 +49,13 @@ class Scene:
         """Return the log of a rank."""
         return (self.folder / f"log-{rank}").read_text()
 
-    def word(self, rank: int = 0) -> dict[str, Any]:
+    def error_document(self, rank: int = 0) -> dict[str, Any]:
         """Return the report that a rank wrote to the output folder."""
         document: dict[str, Any] = json.loads((self.folder / f"error-{rank}.json").read_text())
         return document
 
 
-def begin(folder: Path, size: int, ways: list[str]) -> Scene:
+def start_scene(folder: Path, size: int, ways: list[str]) -> Scene:
     folder.mkdir()
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def begin(folder: Path, size: int, ways: list[str]) -> Scene:
     return Scene(folder, processes)
 
 
-def end(scene: Scene) -> None:
+def finish_scene(scene: Scene) -> None:
     for process in scene.processes:
         process.kill()
         process.communicate()
@@ -105,8 +105,8 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
     with ExitStack() as cleaning:
         found = {}
         for name, (size, ways) in SCENES.items():
-            found[name] = begin(root / name, size, ways)
-            cleaning.callback(end, found[name])
+            found[name] = start_scene(root / name, size, ways)
+            cleaning.callback(finish_scene, found[name])
         (innocent,) = found["innocent"].processes
         wait_until(lambda: state_of(innocent) == "T", "it stops")
         time.sleep(2 * LIMIT)
@@ -126,13 +126,13 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
 def test_hung_rank_prints_stack_and_exits_76(scenes: dict[str, Scene]) -> None:
     scene = scenes["peers"]
     assert scene.codes()[1] == 76
-    error = scene.word(1)["error"]
+    error = scene.error_document(1)["error"]
     assert error["kind"] == "hang"
     assert error["message"] == "rank 1 made no progress for 2 s (last: forward of step 3)"
     assert error["facts"] == {"stacks": str(scene.folder / "stacks" / "hang-rank-1.txt")}
     log = scene.log(1)
     assert log.index(" in hang\n") < log.index(" in trouble\n") < log.index("error[hang]: rank 1")
-    assert log.endswith(scene.word(1)["text"] + "\n")
+    assert log.endswith(scene.error_document(1)["text"] + "\n")
     left = Path(error["facts"]["stacks"]).read_text()
     assert " in hang\n" in left
     assert "error[hang]: rank 1 made no progress" in left
@@ -141,7 +141,7 @@ def test_hung_rank_prints_stack_and_exits_76(scenes: dict[str, Scene]) -> None:
 def test_waiting_rank_names_stuck_and_silent_rank(scenes: dict[str, Scene]) -> None:
     scene = scenes["peers"]
     assert scene.codes() == [76, 76, -signal.SIGKILL]
-    error = scene.word(0)["error"]
+    error = scene.error_document(0)["error"]
     assert error["message"] == "rank 0 made no progress for 2 s (last: reduction of step 3)"
     assert error["facts"] == {
         "waits": "for other ranks",
@@ -149,7 +149,7 @@ def test_waiting_rank_names_stuck_and_silent_rank(scenes: dict[str, Scene]) -> N
         "silent": "rank 2: stopped, unreachable, or holding Python's lock",
         "stacks": str(scene.folder / "stacks" / "hang-rank-0.txt"),
     }
-    assert scene.log(0).endswith(scene.word(0)["text"] + "\n")
+    assert scene.log(0).endswith(scene.error_document(0)["text"] + "\n")
     assert " in all_reduce\n" in scene.log(0)
     assert not (scene.folder / "stacks" / "hang-rank-2.txt").exists()
 
@@ -175,27 +175,27 @@ def test_stopped_debugged_or_slow_rank_is_not_blamed(scenes: dict[str, Scene]) -
     assert scene.log().endswith("done\n")
 
 
-def watchers() -> list[str]:
+def watchdog_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "watchdog"]
 
 
 def test_watchdog_thread_ends_with_context(tmp_path: Path) -> None:
     watchdog = Watchdog(WatchdogConfig(), ALONE, tmp_path)
     for _ in range(2):
-        assert watchers() == []
+        assert watchdog_threads() == []
         with watchdog:
-            assert watchers() == ["watchdog"]
+            assert watchdog_threads() == ["watchdog"]
     with pytest.raises(ValueError, match="out"), watchdog:
         raise ValueError("out")
-    assert watchers() == []
+    assert watchdog_threads() == []
 
 
 def test_watchdog_disabled_starts_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Watchdog(WatchdogConfig(hang_minutes=None), ALONE, tmp_path):
-        assert watchers() == []
+        assert watchdog_threads() == []
     monkeypatch.setenv("ORCHESTRATOR_DEBUG", "1")
     with Watchdog(WatchdogConfig(), ALONE, tmp_path):
-        assert watchers() == []
+        assert watchdog_threads() == []
 
 
 def test_stage_and_wait_boundaries_are_progress() -> None:

@@ -45,7 +45,7 @@ def test_sequences_keep_their_order_across_world_sizes(scenes: Path) -> None:
     assert shares(scenes / "still", 0) != shares(scenes / "still", 1)
 
 
-def test_losses_and_rates_match_undisturbed_run(scenes: Path) -> None:
+def test_losses_and_rates_match_uninterrupted_run(scenes: Path) -> None:
     """Shares of 2, 3 and 3 in micro batches of 2: uneven shares and partial micro batches have no extra weight."""
     still, fewer = (reports(scenes / name) for name in MOVED)
     assert [step for step, _ in still] == [step for step, _ in fewer]

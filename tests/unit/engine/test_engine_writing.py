@@ -134,13 +134,13 @@ def test_failed_write_is_reported_once_and_removed(disk: Disk, again: str) -> No
 def test_writer_thread_alone_has_lower_priority() -> None:
     found: list[tuple[str, int]] = []
 
-    def look() -> Generator[None, None, None]:
+    def record_priority() -> Generator[None, None, None]:
         found.append((threading.current_thread().name, priority()))
         yield
         done.set()
 
     done, before = threading.Event(), priority()
-    writer_thread().submit(Work(look()).run)
+    writer_thread().submit(Work(record_priority()).run)
     assert done.wait(20)
     ((name, lowered),) = found
     assert name.startswith("checkpoint-writer")

@@ -77,11 +77,11 @@ def notices_for(metadata: Metadata, *, documents: list[Any], **environ: str) -> 
     metadata.asked.clear()
     listen_for_eviction(notices.append, {**metadata.variables, **environ}, seconds=0.01)
 
-    def over() -> bool:
+    def is_finished() -> bool:
         asks = "eviction" in {thread.name for thread in threading.enumerate()}
         return bool(notices) or not asks or len(metadata.asked) > len(documents) + 2
 
-    wait_for(over, what="an answer")
+    wait_for(is_finished, what="an answer")
     return notices
 
 

@@ -351,7 +351,7 @@ def test_trajectory_ignores_location_of_text() -> None:
     assert trajectory(here, "store") != trajectory(here, "another")  # the contents do
 
 
-def test_trajectory_ignores_initial_model() -> None:
+def test_trajectory_ignores_path_of_initial_model() -> None:
     here, there, none = (config_with(init_from=place) for place in ("/here/bert", "/there/bert", None))
     assert trajectory(here, "store") == trajectory(there, "store") != trajectory(none, "store")
 

@@ -347,7 +347,7 @@ def test_predictions_are_written_in_official_format() -> None:
 # --- end to end, on real files
 
 
-def perfect(found: Squad, windows: list[ContextWindow]) -> dict[str, Any]:
+def perfect_predictions(found: Squad, windows: list[ContextWindow]) -> dict[str, Any]:
     """Return predictions from logits that select the first answer in every window that contains it, else [CLS]."""
     by_question: dict[int, list[ContextWindow]] = {}
     for one in windows:
@@ -379,7 +379,7 @@ def test_perfect_predictions_score_full_marks(file: str, rows: int, version_2: b
     tokenizer = load_vocabulary(VOCABULARY, lowercase=True)
     windows = make_windows(found.questions, tokenizer, max_length=128, stride=64, max_query_length=64)
     assert len(windows) > 1.5 * len(found.questions)
-    answered = perfect(found, windows)
+    answered = perfect_predictions(found, windows)
     texts_of = {name: one.text(0.0 if version_2 else None) for name, one in answered.items()}
     if version_2:
         odds = {name: one.null_odds for name, one in answered.items()}

@@ -48,7 +48,7 @@ def test_window_and_batch_sizes_do_not_change_results(saved, run, jsonl, texts):
 
 def test_tsv_has_columns_and_one_line_per_row(saved, run, jsonl, tmp_path):
     source = jsonl([{"id": 'a\tb\n"c" \\d', "text": "w1"}, {"id": 7, "text": "w2"}])
-    found = predicted(saved, run, source, output="found.tsv", data={"keep": ["id"]})
+    found = predict_in_both_formats(saved, run, source, output="found.tsv", data={"keep": ["id"]})
     lines = (tmp_path / "out" / "found.tsv").read_text().splitlines()
     assert lines[0] == "id\tlabel\tprobability\tprobabilities"
     fields = lines[1].split("\t")
@@ -57,7 +57,7 @@ def test_tsv_has_columns_and_one_line_per_row(saved, run, jsonl, tmp_path):
     assert (len(lines), lines[2][0]) == (3, "7")
 
 
-def predicted(saved, run, source, **keys):
+def predict_in_both_formats(saved, run, source, **keys):
     """Return the rows as JSON Lines and in the requested format."""
     found = run(classifier(saved), source)
     try:
@@ -72,7 +72,7 @@ def test_parquet_output_has_types(saved, run, jsonl, texts, tmp_path):
         [{"id": number, "when": None if number < 4 else 0.5, "text": text} for number, text in enumerate(texts)]
     )
     keys = {"output": "found.parquet", "data": {"keep": ["id", "when"]}, "batching": WINDOWS}
-    found = predicted(saved, run, source, **keys)
+    found = predict_in_both_formats(saved, run, source, **keys)
     table = pq.read_table(tmp_path / "out" / "found.parquet")
     assert table["id"].to_pylist() == list(range(len(texts)))
     assert table["when"].to_pylist() == [None] * 4 + [0.5] * (len(texts) - 4)
@@ -104,7 +104,7 @@ def test_stop_keeps_finished_windows_and_job_resumes(saved, run, jsonl, texts, t
     with pytest.raises(Preempted):
         run(folder, source, batching=WINDOWS)
     assert not (tmp_path / "out" / "predictions.jsonl").exists()
-    predicted_before = windows_predicted(monkeypatch)
+    predicted_before = record_windows(monkeypatch)
     assert run(folder, source, batching=WINDOWS) == expected
     assert predicted_before == [12, 16, 20, 24]
     assert not (tmp_path / "out" / "predictions.jsonl.parts").exists()
@@ -125,7 +125,7 @@ def stop_after(monkeypatch, windows):
     monkeypatch.setattr(PredictionParts, "write", last)
 
 
-def windows_predicted(monkeypatch):
+def record_windows(monkeypatch):
     """Record the first row of each window that is predicted from now on."""
     seen = []
     once = LabelPredictor.predict
@@ -143,7 +143,7 @@ def test_parts_of_other_input_or_model_are_ignored(saved, run, jsonl, texts, tmp
     stop_after(monkeypatch, 3)
     with pytest.raises(Preempted):
         run(classifier(saved), jsonl(rows_of(texts)), batching=WINDOWS)
-    seen = windows_predicted(monkeypatch)
+    seen = record_windows(monkeypatch)
     source = jsonl(rows_of(["w9", *texts[1:]])) if changed == "input" else jsonl(rows_of(texts))
     folder = tmp_path / "model"
     shutil.copytree(classifier(saved), folder)
@@ -157,7 +157,7 @@ def test_parts_of_other_input_or_model_are_ignored(saved, run, jsonl, texts, tmp
 def test_completed_output_is_kept_and_can_be_repeated(saved, run, jsonl, texts, monkeypatch):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     run(folder, source)
-    seen = windows_predicted(monkeypatch)
+    seen = record_windows(monkeypatch)
     run(folder, source)
     assert seen == []
     run(folder, source, resume="never")
@@ -193,19 +193,19 @@ def test_compiling_without_compiler_is_reported(saved, run, jsonl, texts, monkey
 def test_out_of_memory_halves_batches(saved, run, jsonl, texts, monkeypatch):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     expected = run(folder, source)
-    seen = scarce(monkeypatch, 40)
+    seen = limit_memory(monkeypatch, 40)
     found = run(folder, source, resume="never")
     assert [one["label"] for one in found] == [one["label"] for one in expected]
     assert max(seen) > 40 >= seen[-1]
 
 
 def test_out_of_memory_with_one_sequence_raises(saved, run, jsonl, texts, monkeypatch):
-    scarce(monkeypatch, 2)
+    limit_memory(monkeypatch, 2)
     with pytest.raises(OutOfMemoryError, match="out of memory with one sequence of 14 tokens"):
         run(classifier(saved), jsonl(rows_of(texts)))
 
 
-def scarce(monkeypatch, tokens):
+def limit_memory(monkeypatch, tokens):
     """Limit memory to `tokens` tokens; return the list of attempted batch sizes."""
     made, seen = forward.Forward.batch, []
 

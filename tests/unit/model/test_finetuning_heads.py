@@ -59,7 +59,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def made(kind: str, seed: int = 3) -> Finetuned:
+def make_model(kind: str, seed: int = 3) -> Finetuned:
     model = KINDS[kind][0]()
     initialise(model, seed)
     with torch.no_grad():
@@ -135,7 +135,7 @@ def theirs_of(kind: str, theirs: Any, given: dict[str, torch.Tensor]) -> tuple[t
 @pytest.mark.parametrize("way", ["padded", "packed", "one length"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_loss_and_gradients_match_transformers(tmp_path: Path, vocabulary: Path, kind: str, way: str) -> None:
-    model = made(kind)
+    model = make_model(kind)
     _, labels, auto = KINDS[kind]
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, labels))
     theirs, report = getattr(transformers, auto).from_pretrained(folder, output_loading_info=True)
@@ -163,7 +163,7 @@ def test_logits_loss_and_gradients_match_transformers(tmp_path: Path, vocabulary
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("training", [True, False])
 def test_predictions_are_not_rounded_to_16_bit(kind: str, training: bool) -> None:
-    model = made(kind).train(training)
+    model = make_model(kind).train(training)
     with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16):
         logits = logits_of(model, batch(), packed=True)
     assert logits.dtype == torch.float32
@@ -186,7 +186,7 @@ def test_padding_is_never_answer() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_model_round_trip_is_bit_exact_with_labels(tmp_path: Path, vocabulary: Path, kind: str) -> None:
-    model = made(kind)
+    model = make_model(kind)
     _, labels, auto = KINDS[kind]
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, labels))
     config = transformers.AutoConfig.from_pretrained(folder)
@@ -200,16 +200,16 @@ def test_saved_model_round_trip_is_bit_exact_with_labels(tmp_path: Path, vocabul
         assert config.num_labels == 1
     loaded = getattr(transformers, auto).from_pretrained(folder)
     loaded.save_pretrained(tmp_path / "again")
-    other = made(kind, seed=4)
+    other = make_model(kind, seed=4)
     assert load_for_finetuning(other, tmp_path / "again", labels) == []
     for name, tensor in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], tensor), name
 
 
 def test_head_with_other_labels_is_ignored(tmp_path: Path, vocabulary: Path) -> None:
-    model = made("classes")
+    model = make_model("classes")
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, NAMES))
-    other = made("classes", seed=4)
+    other = make_model("classes", seed=4)
     before = other.classifier.weight.clone()
     absent = load_for_finetuning(other, folder, ("a", "b", "c"))
     assert absent == ["classifier.weight", "classifier.bias"]
@@ -217,17 +217,17 @@ def test_head_with_other_labels_is_ignored(tmp_path: Path, vocabulary: Path) -> 
     assert torch.equal(other.bert.pooler.dense.weight, model.bert.pooler.dense.weight)
     two = BertForSequenceClassification(SHAPE, 64, 2)
     assert load_for_finetuning(two, folder, ("0", "1")) == absent
-    number = made("number")
+    number = make_model("number")
     assert load_for_finetuning(number, folder, ()) == absent
-    tags = made("tags", seed=4)
+    tags = make_model("tags", seed=4)
     assert load_for_finetuning(tags, folder, NAMES) == absent, "the same names, and another kind of head"
 
 
 def test_labels_in_other_order_are_reordered(tmp_path: Path, vocabulary: Path) -> None:
-    model = made("classes")
+    model = make_model("classes")
     order = ("contradiction", "neutral", "entailment")  # as in some MNLI models
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, order))
-    other = made("classes", seed=4)
+    other = make_model("classes", seed=4)
     assert load_for_finetuning(other, folder, NAMES) == []
     given = batch()
     expected = logits_of(model, given, packed=False)
@@ -239,7 +239,7 @@ def test_training_starts_from_pretrained_folder(tmp_path: Path, vocabulary: Path
     pretrained = BertForPreTraining(SHAPE, 64)
     initialise(pretrained, 7)
     folder = save(pretrained, tmp_path / "model", vocabulary)
-    model = made(kind)
+    model = make_model(kind)
     absent = load_for_finetuning(model, folder, KINDS[kind][1])
     head = "qa_outputs" if kind == "span" else "classifier"
     assert absent == [f"{head}.weight", f"{head}.bias"]
@@ -248,20 +248,20 @@ def test_training_starts_from_pretrained_folder(tmp_path: Path, vocabulary: Path
 
 
 def test_missing_pooler_is_initialised(tmp_path: Path, vocabulary: Path) -> None:
-    folder = save(made("span"), tmp_path / "model", vocabulary, architectures=["BertForQuestionAnswering"])
-    absent = load_for_finetuning(made("classes"), folder, NAMES)
+    folder = save(make_model("span"), tmp_path / "model", vocabulary, architectures=["BertForQuestionAnswering"])
+    absent = load_for_finetuning(make_model("classes"), folder, NAMES)
     assert {name.rpartition(".")[0] for name in absent} == {"bert.pooler.dense", "classifier"}
 
 
 def test_pretraining_starts_from_fine_tuned_folder(tmp_path: Path, vocabulary: Path) -> None:
-    folder = save(made("classes"), tmp_path / "model", vocabulary, **label_settings(made("classes"), NAMES))
+    folder = save(make_model("classes"), tmp_path / "model", vocabulary, **label_settings(make_model("classes"), NAMES))
     absent = load_weights(BertForPreTraining(SHAPE, 64), folder)
     assert absent
     assert all(name.startswith("cls.") for name in absent)
 
 
 def test_larger_model_is_refused(tmp_path: Path, vocabulary: Path) -> None:
-    folder = save(made("span"), tmp_path / "model", vocabulary)
+    folder = save(make_model("span"), tmp_path / "model", vocabulary)
     smaller = BertForQuestionAnswering(SHAPE.model_copy(update={"num_hidden_layers": 1}), 64)
     with pytest.raises(TrainingError, match="contains a larger model"):
         load_for_finetuning(smaller, folder, ())
@@ -269,7 +269,7 @@ def test_larger_model_is_refused(tmp_path: Path, vocabulary: Path) -> None:
 
 def test_folder_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"no such file: .*config\.json"):
-        load_for_finetuning(made("span"), tmp_path, ())
+        load_for_finetuning(make_model("span"), tmp_path, ())
 
 
 def test_real_weights_in_classifier_match_transformers(minilm: Path) -> None:
