@@ -16,7 +16,7 @@ from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initial
 from train_jobs.models.huggingface import TokenizerFiles, export, load_weights
 
 PIECES = 30_522
-ROWS = {"rows as there": 2, "six rows of padding": 8}  # the vocabulary is padded to a multiple of this
+ROWS = {"original rows": 2, "six rows of padding": 8}  # the vocabulary is padded to a multiple of this
 PAIRS = [
     (
         "The ship's log ended on the fourth of March, half a page after the ink had changed colour.",
