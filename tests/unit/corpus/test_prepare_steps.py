@@ -75,7 +75,7 @@ def test_duplicate_documents_first_kept_in_any_ranges(tmp_path: Path, range_size
         with (tmp_path / hashes_file(number)).open("wb") as stream, pa.ipc.new_file(stream, HASHES) as writer:
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=HASHES))
         expected.append([place for place, value in enumerate(values) if value in seen or seen.add(value)])
-    record = find_duplicates(tmp_path, [50, 50, 50], key="k", range_size=range_size)
+    record = find_duplicates(tmp_path, [50, 50, 50], key="k", at_once=range_size)
     assert [dropped_of(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
     assert record.dropped == [len(places) for places in expected]
 
