@@ -1,5 +1,4 @@
-"""The rules for sentences, said one after the other: what `train_jobs.corpus.tokenize.sentences` has to do to clean
-text."""
+"""A reference implementation of the rules of `train_jobs.corpus.tokenize.sentences` for clean text."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ OPENERS = "\"'\u2018\u201c([\u00a1\u00bf"
 
 
 def plain_sentences(document: str) -> list[str]:
-    """The sentences of a clean document, blanks squeezed."""
+    """Return the sentences of a clean document with collapsed blanks."""
     text = RARE_BLANK.sub(" ", document)
     paragraphs = [" ".join(paragraph.split()) for paragraph in PARAGRAPH.split(text)]
     parts = [part.strip() for paragraph in paragraphs for part in WIDE_STOP.split(paragraph)]
@@ -26,7 +25,7 @@ def plain_sentences(document: str) -> list[str]:
 
 
 def cut(text: str) -> list[str]:
-    """Cuts text without line ends at its stops, and after so many words."""
+    """Cut text without line ends at its stops and after `MAX_WORDS` words."""
     found, start = [], 0
     for match in STOP.finditer(text):
         first = match[1]
@@ -39,7 +38,7 @@ def cut(text: str) -> list[str]:
 
 
 def is_end(text: str, start: int, stop: int, first: str) -> bool:
-    """Whether a sentence that begins at `start` ends with the stop, what begins with `first` being behind it."""
+    """Return whether the sentence from `start` ends at the stop; `first` is the first character after it."""
     blank = text.rfind(" ", 0, stop)
     kind = stop_kind(text[blank + 1 : stop + 1].encode())
     return not (

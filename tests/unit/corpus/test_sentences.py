@@ -1,4 +1,4 @@
-"""Documents in, sentences out."""
+"""Splitting documents into sentences."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ from train_jobs.corpus.tokenize.sentences import BETWEEN, MAX_WORDS, sentence_st
         (" \n\n \n", []),
     ],
 )
-def test_sentences(document: str, sentences: list[str]) -> None:
+def test_document_is_split_into_sentences(document: str, sentences: list[str]) -> None:
     assert split_sentences(document) == sentences
 
 
-def test_text_without_full_stops_is_cut_and_no_word_is_lost() -> None:
+def test_text_without_stops_is_cut_without_loss() -> None:
     words = [f"w{n}" for n in range(2 * MAX_WORDS + 7)]
     sentences = split_sentences(" ".join(words))
     assert [len(sentence.split()) for sentence in sentences] == [MAX_WORDS, MAX_WORDS, 7]
     assert " ".join(sentences).split() == words
 
 
-def test_a_long_sentence_is_cut_wherever_it_stands() -> None:
+def test_long_sentence_between_others_is_cut() -> None:
     words = [f"w{n}" for n in range(MAX_WORDS + 7)]
     sentences = split_sentences(f"First. X{' '.join(words)}. Last one.")
     assert [len(sentence.split()) for sentence in sentences] == [1, MAX_WORDS, 7, 2]
@@ -125,7 +125,7 @@ def random_document(draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None:
+def test_sentences_match_reference_implementation(seed: int) -> None:
     draw = random.Random(seed)
     drawn = [random_document(draw) for _ in range(2000)]
     documents = [document for text in drawn for document in clean(text, CleanConfig())]
@@ -133,7 +133,7 @@ def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None
         assert split_sentences(document) == plain_sentences(document), ascii(document)
 
 
-def test_documents_are_cut_together_as_each_by_itself() -> None:
+def test_batched_documents_match_single_ones() -> None:
     draw = random.Random(7)
     documents = [document for _ in range(300) for document in clean(random_document(draw), CleanConfig())]
     raw = [document.encode() + BETWEEN for document in documents]
