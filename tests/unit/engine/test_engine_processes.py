@@ -120,7 +120,7 @@ def test_lost_peer_is_explained(job: Path) -> None:
     document = results(job, 0)
     assert (document["stopped at"], document["resumed at"]) == (3, 3)
     assert document["explained"]["kind"] == "peer"
-    assert "rank 0 lost contact" in document["explained"]["message"]
+    assert "rank 0 lost the connection" in document["explained"]["message"]
 
 
 def test_other_problems_are_not_blamed_on_peers() -> None:

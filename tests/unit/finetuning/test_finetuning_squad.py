@@ -234,7 +234,7 @@ def test_long_question_is_truncated_and_must_leave_room(tokenizer: Tokenizer) ->
     windows = make_windows([question], tokenizer, max_length=10, stride=1, max_query_length=6)
     assert {window.first for window in windows} == {8}
     assert {len(window.input_ids) for window in windows} == {10}
-    with pytest.raises(SpecError, match="leaves no room"):
+    with pytest.raises(SpecError, match="no room for the context"):
         make_windows([question], tokenizer, max_length=9, stride=1, max_query_length=6)
 
 
