@@ -28,9 +28,9 @@ START = (
         "submit.submit",
         [
             *JOB,
-            switch("--dry-run", "--dryrun", meaning="print the plan and the request, and start nothing"),
-            switch("-d", "--detach", meaning="return once the run has started"),
-            switch("--new", meaning="start another run even if one of the same hash exists"),
+            switch("--dry-run", "--dryrun", help_text="print the plan and the request, and start nothing"),
+            switch("-d", "--detach", help_text="return once the run has started"),
+            switch("--new", help_text="start another run even if one of the same hash exists"),
         ],
     ),
     Command(
@@ -39,7 +39,7 @@ START = (
         "Show what submit would do: the plan, and the exact request that would be sent.",
         ["plan pretrain -f job.yaml"],
         "submit.plan",
-        [*JOB, switch("--new", meaning="plan another run even if one of the same hash exists")],
+        [*JOB, switch("--new", help_text="plan another run even if one of the same hash exists")],
     ),
     Command(
         "validate",
@@ -59,9 +59,9 @@ START = (
         [
             argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="folder (default: here)"),
             argument("--template", metavar="KIND", default="pretrain", help="kind of job (default: pretrain)"),
-            switch("--full", meaning="write every key, with its help text"),
+            switch("--full", help_text="write every key, with its help text"),
             argument("--recipe", metavar="NAME", help="with --full: recipe that the values are taken from"),
-            switch("--force", meaning="overwrite existing files"),
+            switch("--force", help_text="overwrite existing files"),
             OUTPUT,
         ],
     ),

@@ -123,13 +123,13 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
         print(paint_head(f"error[bug]: {type(problem).__name__}: {problem}", stderr), file=sys.stderr)
         print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)
         return 1
-    if style := _asked_style(given):
+    if style := _requested_style(given):
         print_document(problem.as_json(), style)
     print(paint_head(str(problem), stderr), file=sys.stderr)
     return problem.exit_code
 
 
-def _asked_style(given: list[str]) -> str | None:
+def _requested_style(given: list[str]) -> str | None:
     """Return json or yaml if the command line asks for it; read without the parser, which may be what failed."""
     for index, word in enumerate(given):
         following = given[index + 1] if index + 1 < len(given) else ""

@@ -206,7 +206,7 @@ CLOUD = (
         "cloud.list_sizes",
         [
             argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model"),
-            switch("--refresh", meaning="fetch current prices from Azure, and keep them"),
+            switch("--refresh", help_text="fetch current prices from Azure, and keep them"),
             argument("--region", default="eastus", help="region whose prices --refresh fetches (default: eastus)"),
             OUTPUT,
         ],

@@ -27,7 +27,7 @@ from orchestrator.cli.ui.arguments import (
 
 OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
 SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of one, or @last")
-DETACH = switch("-d", "--detach", meaning="return once the run has started")
+DETACH = switch("-d", "--detach", help_text="return once the run has started")
 PNG = argument("--png", type=Path, metavar="FOLDER", help="also write the figures as PNG files")
 
 
@@ -51,7 +51,7 @@ SWEEPS = (
         "show the trials of a sweep",
         ": state, last and best report, settings. * marks the best trial.",
         "show @last -w",
-        switch("-w", "--watch", meaning="update until the sweep has finished"),
+        switch("-w", "--watch", help_text="update until the sweep has finished"),
     ),
     _sweep(
         "best",
@@ -102,8 +102,8 @@ WATCH = (
         "show.status",
         [
             *run(),
-            switch("--lineage", meaning="show what the run was made from, and which of it still verifies"),
-            switch("-w", "--watch", meaning="update until the run has finished; Ctrl-C does not affect the job"),
+            switch("--lineage", help_text="show what the run was made from, and which of it still verifies"),
+            switch("-w", "--watch", help_text="update until the run has finished; Ctrl-C does not affect the job"),
             OUTPUT,
         ],
     ),
@@ -122,7 +122,7 @@ WATCH = (
         "run_files.logs",
         [
             *run(),
-            switch("-f", "--follow", meaning="follow until the run has finished; Ctrl-C does not affect the job"),
+            switch("-f", "--follow", help_text="follow until the run has finished; Ctrl-C does not affect the job"),
             OneOf(
                 (
                     argument(
@@ -133,11 +133,11 @@ WATCH = (
                         metavar="N",
                         help="only this rank; may be repeated (default: 0)",
                     ),
-                    switch("--all-ranks", meaning="all ranks"),
+                    switch("--all-ranks", help_text="all ranks"),
                 )
             ),
             argument("--node", type=int, metavar="N", help="only ranks on this node"),
-            switch("--launcher", meaning="the processes that start and watch the ranks"),
+            switch("--launcher", help_text="the processes that start and watch the ranks"),
             argument("--tail", type=not_negative, metavar="N", help="only the last N lines of each log"),
             argument(
                 "--since",
@@ -200,7 +200,7 @@ WATCH = (
         "Show the differences between two runs: spec, compute, packages, text, code and results.",
         ["diff @last pretrain-tiny-4e919d08 --code"],
         "show.diff",
-        [*run(count=2), switch("--code", meaning="also show the changed lines of code"), OUTPUT],
+        [*run(count=2), switch("--code", help_text="also show the changed lines of code"), OUTPUT],
     ),
     Command(
         "cost",
@@ -208,7 +208,7 @@ WATCH = (
         "Show machine hours of all attempts of runs, their price, and how much work was repeated after restarts.",
         ["cost --all"],
         "show.cost",
-        [*run(count="*"), switch("--all", meaning="all runs"), OUTPUT],
+        [*run(count="*"), switch("--all", help_text="all runs"), OUTPUT],
     ),
     Command(
         "debug",
@@ -237,7 +237,7 @@ MANAGE = (
         "lifecycle.cancel",
         [
             *run_or_sweep(count="+"),
-            switch("--no-wait", meaning="return before the runs have finished"),
+            switch("--no-wait", help_text="return before the runs have finished"),
             OUTPUT,
         ],
     ),
@@ -294,9 +294,9 @@ MANAGE = (
                 nargs="*",
                 help=f"{', '.join(OUTPUTS)}, ... (default: model)",
             ),
-            switch("--all", meaning="all outputs"),
+            switch("--all", help_text="all outputs"),
             argument("--to", type=Path, metavar="DIR", help="destination (default: a folder with the run's name)"),
-            switch("--force", meaning="overwrite existing files"),
+            switch("--force", help_text="overwrite existing files"),
             OUTPUT,
         ],
     ),
@@ -313,8 +313,8 @@ MANAGE = (
                 "--older-than", type=seconds, metavar="T", help="only runs that ended longer ago than this: 12h, 30d"
             ),
             states("--state", choices=ENDED),
-            switch("--stores", meaning="also delete token stores that no remaining run uses"),
-            switch("--dry-run", "--dryrun", meaning="show what would be deleted, and delete nothing"),
+            switch("--stores", help_text="also delete token stores that no remaining run uses"),
+            switch("--dry-run", "--dryrun", help_text="show what would be deleted, and delete nothing"),
             YES,
             BACKEND,
             OUTPUT,

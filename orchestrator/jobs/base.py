@@ -188,7 +188,7 @@ class SharedFacts:
     environment: dict[str, str]
 
     @classmethod
-    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> SharedFacts:
+    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan | None) -> SharedFacts:
         """Collect them.
 
         Args:
@@ -201,8 +201,8 @@ class SharedFacts:
         return cls(
             resolved,
             resolved.site.price(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
-            _code_of(resolved, home, data, like),
-            like.environment if like is not None else resolved.site.environment(spec),
+            _code_of(resolved, home, data, reuse),
+            reuse.environment if reuse is not None else resolved.site.environment(spec),
         )
 
     def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
@@ -227,10 +227,10 @@ class SharedFacts:
         }
 
 
-def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Snapshot:
+def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan | None) -> Snapshot:
     """Return the snapshot of the code, and check its entry module."""
-    if like is not None:
-        return like.snapshot
+    if reuse is not None:
+        return reuse.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
     snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
     if "code.entry" in resolved.changes:

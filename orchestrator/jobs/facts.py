@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from train_jobs.config import CheckpointConfig
 
 FEW = 5  # names of a list that may be long
-SHOWN_APART = {
+SHOWN_ELSEWHERE = {
     "recipe",
     "name",
     "init_from",
@@ -40,7 +40,7 @@ def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, st
 def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield "recipe", plan.spec.recipe + (f"  ({plan.changes['recipe'].origin})" if "recipe" in plan.changes else "")
     for key, change in plan.changes.items():
-        if key not in SHOWN_APART:
+        if key not in SHOWN_ELSEWHERE:
             yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
     data, compute = plan.data, plan.compute
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
@@ -70,7 +70,7 @@ def training_rows(
     steps: str,
     time: Rows,
     *,
-    most_sequences: int | None = None,
+    max_sequences: int | None = None,
     copy_bytes: int = 0,
     kept_by: str = "",
 ) -> Iterator[tuple[str, str]]:
@@ -87,7 +87,7 @@ def training_rows(
     job, estimates, batch = plan.job, plan.estimates, plan.job.train.global_batch_size
     auto = plan.accumulation_steps is None
     if plan.accumulation_steps is None:
-        at_most = f", {most_sequences} at most" if most_sequences else ""
+        at_most = f", {max_sequences} at most" if max_sequences else ""
         found = f"micro is auto: the largest that fits is found before the first step{at_most}"
         yield "batch", f"{batch} = micro x accumulation x {plan.world_size} (world); {found}"
     else:
@@ -103,12 +103,12 @@ def training_rows(
         f"{memory_text(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
         + (f" (moments sharded over {plan.world_size})" if sharded else "")
         + f", {bytes_text(estimates.activation_bytes)} activations"
-        + (f" of {most_sequences} sequences" if auto and most_sequences else "")
+        + (f" of {max_sequences} sequences" if auto and max_sequences else "")
         + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
         + (f"; on rank 0's host {bytes_text(copy_bytes)} more, to write checkpoints from" if copy_bytes else "")
         + " (estimate)",
     )
-    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}{kept_by}"
+    yield "checkpoints", f"{_checkpoint_interval(job.checkpoint)}; kept: {_kept_checkpoints(job.checkpoint)}{kept_by}"
     yield (
         "disk",
         f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
@@ -136,10 +136,10 @@ def memory_text(need: int, plan: Plan) -> str:
 
 def span_text(span: Span) -> str:
     """`4 to 9 hours, $109 to $245 (rates that others published for A100s)`."""
-    told = _ends(duration_text(span.seconds_least), duration_text(span.seconds_most))
+    text = _ends(duration_text(span.seconds_least), duration_text(span.seconds_most))
     if span.cost_least is not None and span.cost_most is not None:
-        told += ", " + _ends(f"${span.cost_least:,.2f}", f"${span.cost_most:,.2f}")
-    return f"{told} ({span.basis})"
+        text += ", " + _ends(f"${span.cost_least:,.2f}", f"${span.cost_most:,.2f}")
+    return f"{text} ({span.basis})"
 
 
 def _ends(least: str, most: str) -> str:
@@ -150,7 +150,7 @@ def _code_rows(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "snapshot", f"{len(snapshot.files)} files, {bytes_text(snapshot.total_bytes)}, digest {snapshot.digest[:8]}"
     yield "largest", ", ".join(f"{file.path} {bytes_text(file.size)}" for file in snapshot.largest)
     if snapshot.folder:
-        yield "ignoring", _few(snapshot.ignore_files) or "none: neither .amlignore nor .gitignore"
+        yield "ignoring", _first_names(snapshot.ignore_files) or "none: neither .amlignore nor .gitignore"
         yield "left out", _left_out(snapshot)
         yield "commit", _git_text(snapshot.folder_git)
     if snapshot.package_git:
@@ -166,7 +166,7 @@ def _left_out(snapshot: Snapshot) -> str:
     return f"{more}{total:,} files: {', '.join(named)}" + (", ..." if len(snapshot.left_out) > len(named) else "")
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
 
 
@@ -181,13 +181,13 @@ def _git_text(git: GitFacts | None) -> str:
     )
 
 
-def _when_saved(checkpoint: CheckpointConfig) -> str:
+def _checkpoint_interval(checkpoint: CheckpointConfig) -> str:
     parts = [f"{checkpoint.every:,} steps"] if checkpoint.every else []
     parts += [f"{checkpoint.every_minutes:g} minutes"] if checkpoint.every_minutes else []
     return "every " + " and every ".join(parts)
 
 
-def _what_is_kept(checkpoint: CheckpointConfig) -> str:
+def _kept_checkpoints(checkpoint: CheckpointConfig) -> str:
     parts = [f"last {checkpoint.keep_last}"]
     parts += [f"best {checkpoint.keep_best}"] if checkpoint.keep_best else []
     parts += [f"multiples of {checkpoint.keep_every:,}"] if checkpoint.keep_every else []

@@ -28,7 +28,7 @@ class JobInput:
 
     name: str
     """The input's name in a submission."""
-    holds: str
+    content_type: str
     """Type of the content: text, store, tables, start."""
     digest: str = ""
     """SHA-256 that stands for its content."""
@@ -70,7 +70,7 @@ class Needs:
     """Dotted key of the job's configuration -> value with `At` in it: an `At`, or a list of `At` and of mappings."""
     local: tuple[str, ...] = ()
     """Keys of the configuration that hold paths of this machine."""
-    stays: tuple[str, ...] = ()
+    undeliverable: tuple[str, ...] = ()
     """Problems: paths that cannot be delivered to another machine."""
 
 

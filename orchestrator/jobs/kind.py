@@ -55,7 +55,7 @@ class JobKind(ABC):
         """Folder of its recipes."""
 
     @abstractmethod
-    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> Plan:
+    def plan(self, resolved: Resolved, home: Path, reuse: Plan | None) -> Plan:
         """Read data and code, and return the plan: see `resolve.make_plan`."""
 
     @property

@@ -23,7 +23,7 @@ from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
-from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, ignored_settings, shown
+from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, display_path, ignored_settings
 from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
 from orchestrator.support.errors import SpecError
@@ -76,7 +76,9 @@ def resolve_spec(
     complete = not problems
     model = spec_model(which.spec, [*found.tree, _backend(found)])
     finders = {PHASE_FROM: outputs_of}
-    written += [layer for key in which.paths.starts for layer in _found(found, key, finders.get(key, model_of))]
+    written += [
+        layer for key in which.paths.starts for layer in _start_folder_layers(found, key, finders.get(key, model_of))
+    ]
     with_start = which.merge(presets, written)
     merged = with_start.merged
     problems.extend(with_start.problems)
@@ -87,7 +89,7 @@ def resolve_spec(
         if complete:  # without a layer, the batch is not the one that was meant
             which.check_shares(spec, compute.world_size)
     problems.raise_all("spec")
-    changes = _changes(spec, _unwritten(model, load.merge(presets).tree), merged)
+    changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
     site = site_of(spec.backend)
     rules = which.ignored(spec, compute.world_size, site)
@@ -105,7 +107,7 @@ def resolve_spec(
     )
 
 
-def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
+def make_plan(resolved: Resolved, *, home: Path, reuse: Plan | None = None) -> Plan:
     """Read data and code, and return the plan. Works offline, and writes only a cache of content hashes.
 
     Args:
@@ -119,7 +121,7 @@ def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Pl
         SpecError: the user's code holds what must not be shipped, or lacks what runs; the model does not fit the job.
         ConflictError: the lineage of what the job starts from does not verify, or a file of a checkpoint.
     """
-    return job_kind(resolved.spec.kind).plan(resolved, home, like)
+    return job_kind(resolved.spec.kind).plan(resolved, home, reuse)
 
 
 def _written_layers(
@@ -138,9 +140,11 @@ def _written_layers(
     here, keys = Path.cwd(), kind.paths
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, keys)] if path else []
+            layers += (
+                [anchor(load.read_file(path, display_path(path, here)), path.absolute().parent, keys)] if path else []
+            )
         if path is not None and path == project and layers:
-            layers = [for_kind(layers[0], kind)]
+            layers = [project_defaults_for(layers[0], kind)]
     layers += given
     with problems.collecting():
         variables, warnings = variable_layers(spec_model(kind.spec, sections_of(environ)), environ)
@@ -150,7 +154,7 @@ def _written_layers(
         load.assign(tree, tuple(key.split(".")), flag.value)
         layers.append(anchor(load.ConfigLayer(flag.name, tree), here, keys))
     with problems.collecting():
-        layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, keys))
+        layers.append(anchor(_with_plain_model_names(load.read_assignments(sets, "--set"), kind), here, keys))
     return layers, warnings
 
 
@@ -162,7 +166,7 @@ def _backend(written: load.Merged) -> str:
 def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) -> list[load.ConfigLayer]:
     """Return the presets that the written layers choose; skip, and report, those that do not exist."""
     layers: list[load.ConfigLayer] = []
-    defaults = _unwritten(kind.spec, {})
+    defaults = _preset_values(kind.spec, {})
     for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
         name = _value(written.tree, path)
         if name is None:
@@ -174,7 +178,7 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) 
     return layers
 
 
-def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.ConfigLayer]:
+def _start_folder_layers(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.ConfigLayer]:
     """Return a layer with the folder that a run or a model resolves to, with the origin of its name."""
     named = _model_name(written.tree.get(key))
     if find is None or not is_name(named, Path.cwd()):
@@ -187,7 +191,7 @@ def _model_name(value: Any) -> Any:
     return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
 
 
-def _of_kind(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
+def _with_plain_model_names(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
     """Return assignments unchanged, except that `model` names a model in kinds where it is not a section."""
     named = {key: _model_name(layer.tree[key]) for key in kind.paths.starts if key in layer.tree}
     return load.ConfigLayer(layer.source, {**layer.tree, **named}, layer.lines)
@@ -202,7 +206,7 @@ def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, s
         raise
 
 
-def _unwritten(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
+def _preset_values(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
     """Return a spec of presets and defaults alone, as JSON, without required keys."""
     found = {}
     for key, field in model.model_fields.items():
@@ -229,7 +233,7 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     return tree
 
 
-def for_kind(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
+def project_defaults_for(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
     """Return the project's defaults without those that only other kinds have; what no kind has is left, and refused.
 
     Args:
@@ -242,7 +246,7 @@ def for_kind(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
     if kind.subject != _subject(tree):
         known = {key for spec in (kind.spec, *specs) for key in spec.model_fields} - {*JobSpec.model_fields}
         tree = {key: tree[key] for key in tree if key not in known}
-    tree = _known(tree, kind.spec, specs)
+    tree = _keys_of_kind(tree, kind.spec, specs)
     foreign = {name for other in others for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
     if tree.get("recipe") in foreign or tree.get("kind") in {other.name for other in others}:
         tree = {key: value for key, value in tree.items() if key not in {"recipe", "kind"}}
@@ -257,7 +261,7 @@ def _subject(tree: dict[str, Any]) -> str:
     return job_kind(DEFAULT).subject
 
 
-def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
+def _keys_of_kind(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
     """Return the keys of `model`, and those that no model has."""
     found = {}
     for key, value in tree.items():
@@ -269,5 +273,5 @@ def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[B
         section = section_of(model, key)
         sections = [part for other in elsewhere if (part := section_of(other, key)) is not None]
         nested = isinstance(value, dict) and section is not None
-        found[key] = _known(value, section, sections) if nested and section else value
+        found[key] = _keys_of_kind(value, section, sections) if nested and section else value
     return found

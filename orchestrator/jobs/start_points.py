@@ -68,16 +68,16 @@ def _model_of_task(run: StartRun, status: RunStatus, task: str | None) -> Path:
         NotFoundError: it is missing, or the task is not given.
     """
     outputs = Path() if run.folder is None else run.folder / "outputs"
-    there = [name for name in GLUE_TASKS if (outputs / name / "model" / CONFIG).is_file()]
-    if task in there:
+    available = [name for name in GLUE_TASKS if (outputs / name / "model" / CONFIG).is_file()]
+    if task in available:
         return outputs / task / "model"
-    if there:
+    if available:
         which = (
             f"run {status.name} has a model for each task"
             if task is None
             else f"run {status.name} has no model of {task}"
         )
-        raise NotFoundError(which, facts={"have": ", ".join(there)}, fix=f"--model {status.name}/{there[0]}")
+        raise NotFoundError(which, facts={"have": ", ".join(available)}, fix=f"--model {status.name}/{available[0]}")
     what = "model" if task is None else f"model of {task}"
     raise NotFoundError(f"the {what} of run {status.name} is missing", fix=f"orchestrator download {status.name}")
 

@@ -159,7 +159,7 @@ class ComputeSpec(Config):
 SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
 SMI_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader")  # `NVIDIA A100-SXM4-80GB, 81920 MiB`
 MEBIBYTE = 1 << 20
-NONE_LISTED = {"", "-1", "NoDevFiles"}
+INVALID_DEVICES = {"", "-1", "NoDevFiles"}
 
 
 class Gpu(NamedTuple):
@@ -193,7 +193,7 @@ def visible_gpus(environ: Mapping[str, str]) -> int:
     asked where it is on the PATH; a machine without it has none.
     """
     listed = listed_gpus(environ)
-    return len(_asked(environ)) if listed is None else len(listed)
+    return len(_query_nvidia_smi(environ)) if listed is None else len(listed)
 
 
 def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
@@ -204,11 +204,11 @@ def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
     listed = listed_gpus(environ)
     if listed == []:
         return 0, None
-    there = seen = _asked(environ)
-    if listed is not None and all(device.isdecimal() and int(device) < len(there) for device in listed):
-        seen = [there[int(device)] for device in listed]
-    count = len(there) if listed is None else len(listed)
-    return count, min(seen, key=lambda gpu: gpu.memory_bytes or 0, default=None)
+    installed = visible = _query_nvidia_smi(environ)
+    if listed is not None and all(device.isdecimal() and int(device) < len(installed) for device in listed):
+        visible = [installed[int(device)] for device in listed]
+    count = len(installed) if listed is None else len(listed)
+    return count, min(visible, key=lambda gpu: gpu.memory_bytes or 0, default=None)
 
 
 def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
@@ -217,10 +217,10 @@ def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
     if listed is None:
         return None
     ids = [part.strip() for part in listed.split(",")]
-    return ids[: min((index for index, device in enumerate(ids) if device in NONE_LISTED), default=len(ids))]
+    return ids[: min((index for index, device in enumerate(ids) if device in INVALID_DEVICES), default=len(ids))]
 
 
-def _asked(environ: Mapping[str, str]) -> list[Gpu]:
+def _query_nvidia_smi(environ: Mapping[str, str]) -> list[Gpu]:
     """Return the GPUs that `nvidia-smi` lists; none if the command is missing or does not answer."""
     import subprocess  # costs 10 ms that a machine without NVIDIA's tools need not pay
 

@@ -83,12 +83,14 @@ class TrackingSpec(Config):
     """Experiment of the run; created if it does not exist."""
 
 
-LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
+MAX_NAME_LENGTH = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
 
 def _slug(name: str) -> str:
-    if len(name) > LONGEST_NAME or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise ValueError(f"must be lower-case letters and digits with single hyphens between, at most {LONGEST_NAME}")
+    if len(name) > MAX_NAME_LENGTH or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise ValueError(
+            f"must be lower-case letters and digits with single hyphens between, at most {MAX_NAME_LENGTH}"
+        )
     return name
 
 

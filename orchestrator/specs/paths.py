@@ -38,7 +38,7 @@ class PathKeys(NamedTuple):
     nested: tuple[str, ...] = ()
     """Free mappings whose values have the same keys."""
 
-    def hold(self, key: str, value: Any, folder: Path) -> bool:
+    def is_path(self, key: str, value: Any, folder: Path) -> bool:
         """Return whether the value of a key, written in a folder, is a path."""
         if key in self.starts:
             return not is_name(value, folder)
@@ -68,7 +68,7 @@ def _anchored(tree: Mapping[str, Any], folder: Path, keys: PathKeys, above: str 
         elif path in (*keys.sources, *keys.lists):
             found[key] = [_source(one, folder) for one in value] if isinstance(value, list) else _source(value, folder)
         else:
-            found[key] = _absolute(value, folder) if keys.hold(path, value, folder) else value
+            found[key] = _absolute(value, folder) if keys.is_path(path, value, folder) else value
     return found
 
 

@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from train_jobs.artifacts.layers import dotted, leaves, merge, preset_names, read_preset
 
-NEEDED = "needed"
+REQUIRED = "needed"
 WIDTH = 110
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
@@ -146,7 +146,7 @@ def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 def default_text(field: FieldInfo) -> str:
     """Return the default of a field as YAML; `needed` for a required field."""
     if field.is_required():
-        return NEEDED
+        return REQUIRED
     value = field.get_default(call_default_factory=True)
     return "" if value is PydanticUndefined or isinstance(value, BaseModel) else yaml_text(value)
 
@@ -196,7 +196,7 @@ def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> s
         indent = "  " * (len(key.path) - 1)
         lines += ["", *textwrap.wrap(key.text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")]
         value = yaml_text(values[key.name]) if key.name in values else key.default
-        mark = "# " if value == NEEDED else ""
+        mark = "# " if value == REQUIRED else ""
         lines.append(f"{indent}{mark}{key.path[-1]}:{f' {value}' if value else ''}")
     return "\n".join(lines) + "\n"
 

@@ -68,7 +68,7 @@ def find_project(folder: Path) -> Path | None:
     return next((path for parent in (here, *here.parents) if (path := parent / PROJECT_FILE).is_file()), None)
 
 
-def shown(path: Path, here: Path) -> str:
+def display_path(path: Path, here: Path) -> str:
     """Return a path for messages: relative if it is inside the current folder."""
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
@@ -118,7 +118,7 @@ DECAYS = (
     ("decay_rate", "exponential"),
     ("decay_steps", "exponential"),
 )  # keys of `schedule` that one of its shapes has
-OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
+FOLDER_KEYS = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
 
 
 def ignored_settings(
@@ -139,7 +139,7 @@ def ignored_settings(
         *site.ignored(job),
         *_of_other_sites(job, site),
         ("code.folder", ours, f"{code.entry} runs, and no section names a class of it"),
-        *((f"code.{key}", code.folder is None, "code.folder is not set") for key in OF_FOLDER),
+        *((f"code.{key}", code.folder is None, "code.folder is not set") for key in FOLDER_KEYS),
     ]
     return [f"{key} has no effect: {why}" for key, applies, why in [*rules, *shared] if applies and key in changed]
 

@@ -13,7 +13,7 @@ from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import ConfigLayer, read_assignments
 from train_jobs.config.errors import did_you_mean
 
-LONGEST_SETTINGS = 60
+MAX_SETTINGS_WIDTH = 60
 Settings = dict[str, Any]
 """Dotted path -> value."""
 TEXT = "data.text"  # files, although its type does not contain paths
@@ -63,7 +63,7 @@ def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def settings_text(settings: dict[str, Any], *, longest: int | None = LONGEST_SETTINGS) -> str:
+def settings_text(settings: dict[str, Any], *, longest: int | None = MAX_SETTINGS_WIDTH) -> str:
     """Return settings on one line, by the last part of each name; numbers with six digits."""
     words = []
     for path, value in settings.items():

@@ -25,7 +25,7 @@ Rule = tuple[str, bool, str]
 
 THIS_MACHINE = f"{__name__}:Site"
 GROUP = "orchestrator.sites"
-_OURS = {"azure": "orchestrator.backends.azure.site:AzureSite", "debug": THIS_MACHINE, "local": THIS_MACHINE}
+_BUILTIN = {"azure": "orchestrator.backends.azure.site:AzureSite", "debug": THIS_MACHINE, "local": THIS_MACHINE}
 
 
 class Site:
@@ -118,12 +118,12 @@ def site_of(name: str) -> Site:
     Raises:
         ServiceError: the site of another package cannot be loaded.
     """
-    return cast(Site, find(name, _OURS, GROUP, "the site of backend", name) or Site(name))
+    return cast(Site, find(name, _BUILTIN, GROUP, "the site of backend", name) or Site(name))
 
 
-def our_sites() -> list[Site]:
+def builtin_sites() -> list[Site]:
     """Return the sites of the backends of this package."""
-    return [site_of(name) for name in _OURS]
+    return [site_of(name) for name in _BUILTIN]
 
 
 def spec_model(spec: type[JobSpec], named: Iterable[str] | None = None) -> type[JobSpec]:
@@ -137,7 +137,7 @@ def spec_model(spec: type[JobSpec], named: Iterable[str] | None = None) -> type[
     Raises:
         ServiceError: the site of another package cannot be loaded.
     """
-    names = set(_OURS)
+    names = set(_BUILTIN)
     if named is None or not names.union(spec.model_fields).issuperset(named):
         names |= installed(GROUP).keys() - spec.model_fields.keys()
     return _with_sections(spec, tuple(sorted(name for name in names if site_of(name).options is not None)))

@@ -40,7 +40,7 @@ class Parameter(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, written: Any) -> Any:
+    def _expand_short_form(cls, written: Any) -> Any:
         if isinstance(written, list):
             return {"choice": written}
         return written if isinstance(written, dict | Parameter) else {"choice": [written]}
@@ -63,11 +63,11 @@ class Parameter(Config):
         return written
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Parameter:
-        told = [key for key in KINDS if getattr(self, key) is not None]
-        kinds = {KINDS[key] for key in told}
+    def _check_form(self) -> Parameter:
+        given = [key for key in KINDS if getattr(self, key) is not None]
+        kinds = {KINDS[key] for key in given}
         if len(kinds) != 1:
-            what = f"{' and '.join(told)} together" if told else "nothing to draw from"
+            what = f"{' and '.join(given)} together" if given else "nothing to draw from"
             raise ValueError(f"{what}: give one of {FORMS}")
         if self.kind in {"choice", "randint"} and (self.log or self.q is not None):
             raise ValueError(f"{'log' if self.log else 'q'} is for a range or a normal distribution")
@@ -108,7 +108,7 @@ class Parameter(Config):
         if self.low == self.high:
             raise ValueError(f"low and high are both {self.low:g}: write {self.low:g} alone, and it is fixed")
         if self.log and self.low <= 0:
-            raise ValueError(self._not_natural(self.low, self.high))
+            raise ValueError(self._log_bounds_message(self.low, self.high))
         if self.q is not None and self.q > self.high - self.low:
             raise ValueError(f"q {self.q:g} is more than the range, {self.low:g} to {self.high:g}")
 
@@ -125,7 +125,7 @@ class Parameter(Config):
             raise ValueError(f"randint {self.randint} is less than 1: the values are 0 to N - 1")
 
     @staticmethod
-    def _not_natural(low: float, high: float) -> str:
+    def _log_bounds_message(low: float, high: float) -> str:
         text = f"low {low:g} has no logarithm: log: true takes the bounds themselves and not their logarithms"
         if high >= 0 or low < -700:
             return text

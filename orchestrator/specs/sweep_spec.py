@@ -17,8 +17,8 @@ from train_jobs.config.fields import NAMED, Config
 
 Positive = Annotated[int, Field(gt=0)]
 Hours = Annotated[float, Field(gt=0)]
-MOST_TRIALS = 1000  # Azure's limit, and more than a person can review
-OF_POLICY = {
+MAX_TRIALS = 1000  # Azure's limit, and more than a person can review
+POLICY_OF_KEY = {
     "slack_factor": "bandit",
     "slack_amount": "bandit",
     "percentage": "truncation",
@@ -64,10 +64,10 @@ class TerminationSpec(Config):
 
     @model_validator(mode="after")
     def _keys_fit(self) -> TerminationSpec:
-        given = [key for key in OF_POLICY if getattr(self, key) is not None]
-        if foreign := [key for key in given if OF_POLICY[key] != self.policy]:
+        given = [key for key in POLICY_OF_KEY if getattr(self, key) is not None]
+        if foreign := [key for key in given if POLICY_OF_KEY[key] != self.policy]:
             raise ValueError(f"{', '.join(foreign)}: not for policy {self.policy}")
-        own = [key for key, policy in OF_POLICY.items() if policy == self.policy]
+        own = [key for key, policy in POLICY_OF_KEY.items() if policy == self.policy]
         if own and len(given) != 1:
             raise ValueError(f"policy {self.policy} needs {' or '.join(own)}{', not both' if given else ''}")
         return self
@@ -76,7 +76,7 @@ class TerminationSpec(Config):
 class LimitsSpec(Config):
     """The limits of a sweep."""
 
-    trials: Annotated[int, Field(gt=0, le=MOST_TRIALS)] | None = None
+    trials: Annotated[int, Field(gt=0, le=MAX_TRIALS)] | None = None
     """Number of trials; each runs all seeds. None: the whole grid, if the sampling is grid."""
     concurrent: Annotated[int, Field(gt=0, le=100)] = 1
     """Trials that run at the same time."""
@@ -137,17 +137,17 @@ class SweepSpec(Config):
 
     @field_validator("driver", mode="before")
     @classmethod
-    def _old_driver(cls, written: Any) -> Any:
+    def _rename_driver(cls, written: Any) -> Any:
         return OLD_DRIVERS.get(written, written) if isinstance(written, str) else written
 
     @field_validator("sampling", mode="before")
     @classmethod
-    def _name_alone(cls, written: Any) -> Any:
+    def _expand_sampling(cls, written: Any) -> Any:
         return {"name": written} if isinstance(written, str) else written
 
     @field_validator("early_termination", mode="before")
     @classmethod
-    def _policy_alone(cls, written: Any) -> Any:
+    def _expand_policy(cls, written: Any) -> Any:
         return {"policy": written} if isinstance(written, str) else written
 
     @property
@@ -164,7 +164,7 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
     """Yield contradictions that are independent of the trial: key and problem."""
     if not spec.space:
         yield ("space",), "nothing varies"
-    yield from _repeated(spec)
+    yield from _overlapping_parameters(spec)
     if spec.sampling.name == "grid":
         for name, _, parameter in all_parameters(spec.space):
             if not parameter.finite:
@@ -187,7 +187,7 @@ def contradictions(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
             )
 
 
-def _repeated(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
+def _overlapping_parameters(spec: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
     """Yield settings that two parameters would both set."""
     for key, parameter in spec.space.items():
         below = {path for _, path, _ in all_parameters({key: parameter}) if path != key}
@@ -217,10 +217,10 @@ def size(parameter: Parameter) -> int:
 
 def grid_size(space: Space) -> int:
     """Points of the grid."""
-    return math.prod(sum(_option_sizes(parameter)) for parameter in space.values())
+    return math.prod(sum(option_sizes(parameter)) for parameter in space.values())
 
 
-def trials(spec: SweepSpec) -> int:
+def trial_count(spec: SweepSpec) -> int:
     """Return the number of trials of a sweep: its limit, at most the points of the grid."""
     limit = spec.limits.trials
     if spec.sampling.name != "grid":
@@ -230,7 +230,7 @@ def trials(spec: SweepSpec) -> int:
     return points if limit is None else min(points, limit)
 
 
-def _option_sizes(parameter: Parameter) -> list[int]:
+def option_sizes(parameter: Parameter) -> list[int]:
     """Points of the grid behind each of a parameter's values."""
     if parameter.randint is not None:
         return [1] * parameter.randint

@@ -130,7 +130,7 @@ def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
 
 def data_name(held: JobInput) -> str:
     """Return the name of the asset of an input."""
-    return f"orchestrator-{held.holds}"
+    return f"orchestrator-{held.content_type}"
 
 
 def uploaded(plan: Plan) -> list[JobInput]:

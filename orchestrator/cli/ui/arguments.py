@@ -56,9 +56,9 @@ def argument(*flags: str, completer: completers.Completer | None = None, key: st
     return Argument(flags, settings, completer, key)
 
 
-def switch(*flags: str, meaning: str) -> Argument:
+def switch(*flags: str, help_text: str) -> Argument:
     """Declare a flag without a value."""
-    return argument(*flags, action="store_true", help=meaning)
+    return argument(*flags, action="store_true", help=help_text)
 
 
 class OneOf(NamedTuple):
@@ -116,7 +116,7 @@ OUTPUT = argument("-o", "--output", choices=STYLES, default="text", help="form o
 BACKEND = argument(
     "-b", "--backend", completer=completers.backends, metavar="NAME", help="look for runs on this backend only"
 )
-YES = switch("-y", "--yes", meaning="do not ask")
+YES = switch("-y", "--yes", help_text="do not ask")
 
 
 def run(*, count: int | str | None = None) -> tuple[Argument, Argument]:

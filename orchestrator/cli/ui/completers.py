@@ -62,9 +62,9 @@ def tasks(**_: Any) -> list[str]:
 
 def sizes(**_: Any) -> list[str]:
     """Return the names of machine sizes."""
-    from orchestrator.specs.site import our_sites
+    from orchestrator.specs.site import builtin_sites
 
-    return [name for site in our_sites() for name in site.size_names()]
+    return [name for site in builtin_sites() for name in site.size_names()]
 
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:

@@ -28,7 +28,7 @@ TICKING = {"node_hours", "cost"}  # grow while nothing happens
 
 
 @contextmanager
-def leaving_alone(run: Run) -> Iterator[None]:
+def detach_on_interrupt(run: Run) -> Iterator[None]:
     """Turn Ctrl-C into an error with the commands that reach the job, which continues.
 
     Raises:
@@ -62,15 +62,15 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
     if follow and not run.status().state.terminal:
         if not run.created:
             hint(f"the last {ATTACH_LINES} lines; for all of them: orchestrator logs {run.name}")
-        with leaving_alone(run):
+        with detach_on_interrupt(run):
             print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
             run.wait()
     status = run.status()
     if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
         hint(f"predictions  {path}")
-    whole = follow or status.state.terminal
-    print_result(style, status.as_dict(), status_text(status) if whole else status.handle)
-    if whole and style == "text":
+    finished = follow or status.state.terminal
+    print_result(style, status.as_dict(), status_text(status) if finished else status.handle)
+    if finished and style == "text":
         next_commands(status)
     return (status.exit_code or 1) if status.state.resumable else 0
 
@@ -117,7 +117,7 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
                 anything = True
                 heartbeat.clear()
                 printer.block(block)
-            elif _reader_left(stream):  # `logs -f | head`
+            elif _reader_closed(stream):  # `logs -f | head`
                 raise BrokenPipeError
             elif not printer.in_place:  # a progress line is a heartbeat itself
                 heartbeat.beat()
@@ -171,7 +171,7 @@ class Heartbeat:
         self._due = self._quiet_since + QUIET_SECONDS
 
 
-def _reader_left(stream: TextIO) -> bool:
+def _reader_closed(stream: TextIO) -> bool:
     """Return whether the other end of a pipe is closed; a write would fail only with the next line."""
     try:
         descriptor = stream.fileno()

@@ -17,14 +17,14 @@ from train_jobs.config.errors import in_shell
 
 DATA_WAIT_SHOWN = 0.05  # share of the time
 VALIDATION = "validation_"  # prefix of metrics measured on held-out text
-LABELS = 14  # columns that the longest label of a status takes
+LABEL_COLUMNS = 14  # columns that the longest label of a status takes
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
     ("unigram_entropy", "unigram entropy", ".4f"),
     ("mlm_accuracy", "MLM accuracy", ".1%"),
     ("nsp_accuracy", "NSP accuracy", ".1%"),
 )
-PLACES = ("folder", "page", "model", "store", "trace")  # of what a run wrote
+PATH_FIELDS = ("folder", "page", "model", "store", "trace")  # of what a run wrote
 
 Rows = list[tuple[str, str]]
 """Label and text."""
@@ -36,7 +36,7 @@ def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> st
     rows = []
     for status in runs:
         cost = "" if status.cost is None else money(status.cost)
-        progress = [_progress(status), _lasted(status), *([cost] if priced else [])]
+        progress = [_progress(status), _elapsed(status), *([cost] if priced else [])]
         rows.append([status.name, status.state.value, *progress, ago(status.created)])
     return table(rows, ["RUN", "STATE", "STEP", "TIME", *(["COST"] if priced else []), "SUBMITTED"], terminal)
 
@@ -48,7 +48,7 @@ def _progress(status: RunStatus) -> str:
     return f"{count(status.step or 0)}/{count(status.steps)}{unit}"
 
 
-def _lasted(status: RunStatus) -> str:
+def _elapsed(status: RunStatus) -> str:
     return "" if status.started is None else duration((status.ended or time.time()) - status.started)
 
 
@@ -63,10 +63,10 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("warning", status.warning))
     rows.append(("submitted", when(status.created)))
     if status.started:
-        rows.append(("time", _lasted(status)))
+        rows.append(("time", _elapsed(status)))
     rows += _attempts(status, terminal.columns)
     if status.step is not None:
-        rows.append(_reached(status.step, status))
+        rows.append(_progress_row(status.step, status))
     if status.eta is not None:
         rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
@@ -78,7 +78,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("best", f"checkpoint of {best.text}"))
     if status.results is not None:
         rows += status.results.rows
-    rows += [(label, place) for label in PLACES if (place := getattr(status, label))]
+    rows += [(label, place) for label in PATH_FIELDS if (place := getattr(status, label))]
     return "\n".join([status.name, *aligned(rows)])
 
 
@@ -91,7 +91,7 @@ def _scores(status: RunStatus) -> Rows:
     return [("validation", shown)] if shown and status.results is None else []
 
 
-def _reached(step: int, status: RunStatus) -> tuple[str, str]:
+def _progress_row(step: int, status: RunStatus) -> tuple[str, str]:
     """Return the progress of a run in the unit that its job counts."""
     if status.counts == "parts":
         return "parts", f"{step} done, over all steps"
@@ -110,8 +110,8 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
         line = f"{number}: {attempt.state.value}, {lasted}{reached}"
         if attempt.reason and attempt.ended:
             line += f": {attempt.reason.splitlines()[0]}"
-        if columns is not None and len(line) > columns - LABELS:
-            line = f"{line[: columns - LABELS - 3]}..."
+        if columns is not None and len(line) > columns - LABEL_COLUMNS:
+            line = f"{line[: columns - LABEL_COLUMNS - 3]}..."
         rows.append(("", line))
     return rows
 

@@ -251,11 +251,11 @@ def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:
     Raises:
         UsageError: both, or several remote ones, or several folders of a task.
     """
-    from orchestrator.specs.site import our_sites
+    from orchestrator.specs.site import builtin_sites
     from orchestrator.support.errors import UsageError
     from train_jobs.artifacts.layers import dotted
 
-    remote = [(word, site) for word in words for site in our_sites() if site.is_remote(word)]
+    remote = [(word, site) for word in words for site in builtin_sites() if site.is_remote(word)]
     if not remote:
         return kind.data_flag(words)
     word, site = remote[0]

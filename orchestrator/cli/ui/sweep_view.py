@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from orchestrator.cli.ui import follow
 from orchestrator.cli.ui.terminal import (
-    NARROWEST,
+    MIN_COLUMN_WIDTH,
     Terminal,
     aligned,
     hint,
@@ -36,14 +36,14 @@ def plan_text(planned: PlannedSweep) -> str:
 
 
 @contextmanager
-def leaving_alone(found: Run | Sweep) -> Iterator[None]:
+def detach_on_interrupt(found: Run | Sweep) -> Iterator[None]:
     """Turn Ctrl-C into an error with the commands that reach the run or the sweep, which continues.
 
     Raises:
         Interrupted: Ctrl-C was pressed.
     """
     if isinstance(found, Run):
-        with follow.leaving_alone(found):
+        with follow.detach_on_interrupt(found):
             yield
         return
     try:
@@ -67,8 +67,8 @@ def finish(found: Run | Sweep, style: str, *, followed: bool) -> int:
     if followed:
         follow_sweep(found)
     status = found.status()
-    whole = followed or status.state.terminal
-    print_result(style, status.as_dict(), sweep_text(status) if whole else status.name)
+    finished = followed or status.state.terminal
+    print_result(style, status.as_dict(), sweep_text(status) if finished else status.name)
     hint(f"\nnext\n  show  orchestrator sweep show {found.name}\n  best  orchestrator sweep best {found.name}")
     return 1 if status.state.resumable else 0
 
@@ -80,7 +80,7 @@ def follow_sweep(sweep: Sweep) -> None:
         Interrupted: Ctrl-C was pressed; the sweep continues.
     """
     shown = SweepFollower(live=sys.stderr.isatty())
-    with leaving_alone(sweep):
+    with detach_on_interrupt(sweep):
         while True:
             status = sweep.status()
             shown.update(status)
@@ -154,8 +154,8 @@ def _lead(status: SweepStatus, terminal: Terminal) -> str:
     rest = f", {status.ended} of {status.trials} trials, {status.goal} {status.metric}"
     rest += "".join(f", began with {earlier.text}" for earlier in status.earlier)
     room = None if terminal.columns is None else terminal.columns - len(f"  {state}{rest}")
-    name = shortened(status.name, room if room is None else max(room - len(reason), 2 * NARROWEST))
-    reason = shortened(reason, room if room is None else max(room - len(name), NARROWEST))
+    name = shortened(status.name, room if room is None else max(room - len(reason), 2 * MIN_COLUMN_WIDTH))
+    reason = shortened(reason, room if room is None else max(room - len(name), MIN_COLUMN_WIDTH))
     return f"{name}  {paint_word(state, terminal)}{reason}{rest}"
 
 

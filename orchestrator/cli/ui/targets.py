@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # looking at runs loads nothing that planning needs
 TRIAL = re.compile(r"(-t\d{4,}(-r\d+)?|_\d+)$")  # SWEEP-t0007 and SWEEP-t0007-r1; in a native sweep of Azure SWEEP_7
 
 
-def attached(arguments: argparse.Namespace) -> Run:
+def attach_run(arguments: argparse.Namespace) -> Run:
     """Return the run that a command line names, found on the backend of -b."""
     return Orchestrator(arguments.backend).attach(arguments.name)
 
 
-def named(orchestrator: Orchestrator, name: str) -> Run | Sweep:
+def find_target(orchestrator: Orchestrator, name: str) -> Run | Sweep:
     """Return the run or the sweep of a name. A prefix that only a sweep and its trials have is the sweep.
 
     Args:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN = 0.2  # updates of a transfer on a terminal, in place
 SECONDS_BETWEEN_LINES = 30.0  # elsewhere, a line each
-WORTH_SHOWING = 2.0  # seconds that a transfer may take without progress shown
-USUAL = 80  # columns of a terminal that does not report its width
-NARROWEST = 9  # columns of a shortened cell: a state, or a recognisable name
+SILENT_SECONDS = 2.0  # seconds that a transfer may take without progress shown
+DEFAULT_COLUMNS = 80  # columns of a terminal that does not report its width
+MIN_COLUMN_WIDTH = 9  # columns of a shortened cell: a state, or a recognisable name
 HASH_WIDTH = 9  # a hyphen and eight digits
 RESET = "\x1b[0m"
 CODES = {"good": "\x1b[32m", "bad": "\x1b[1;31m", "warn": "\x1b[33m", "busy": "\x1b[36m", "calm": "\x1b[2m"}
@@ -72,9 +72,11 @@ def _columns(stream: TextIO, environ: Mapping[str, str]) -> int:
     width = environ.get("COLUMNS", "")
     with suppress(OSError):
         return (
-            int(width) if width.isdecimal() and int(width) else os.get_terminal_size(stream.fileno()).columns or USUAL
+            int(width)
+            if width.isdecimal() and int(width)
+            else os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
         )
-    return USUAL
+    return DEFAULT_COLUMNS
 
 
 def _colours(is_terminal: bool, environ: Mapping[str, str]) -> bool:
@@ -144,7 +146,7 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     spare = None if terminal.columns is None else terminal.columns - 2 * (len(header) - 1)
-    while spare is not None and sum(widths) > spare and max(widths) > NARROWEST:
+    while spare is not None and sum(widths) > spare and max(widths) > MIN_COLUMN_WIDTH:
         widths[widths.index(max(widths))] -= 1
     lines = []
     for place, row in enumerate(cells):
@@ -194,7 +196,7 @@ def print_result(style: str, document: Any, text: object) -> None:
         print(text, flush=True)
 
 
-def confirmed(question: str, *, again: str) -> bool:
+def confirm(question: str, *, again: str) -> bool:
     """Ask on the terminal; return whether the answer is yes.
 
     Args:
@@ -239,7 +241,7 @@ class TransferLine:
             self.end()
             self._name, self._before, self._began, self._last = name, done, now, now
         often = SECONDS_BETWEEN if self._live else SECONDS_BETWEEN_LINES
-        if now - self._began < WORTH_SHOWING or (now - self._last < often and done != total):
+        if now - self._began < SILENT_SECONDS or (now - self._last < often and done != total):
             return
         self._last = now
         if not self._live:

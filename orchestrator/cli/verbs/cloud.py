@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_with
 from orchestrator.backends.capabilities import Provisions
-from orchestrator.cli.ui.targets import attached
-from orchestrator.cli.ui.terminal import confirmed, hint, print_result, table
+from orchestrator.cli.ui.targets import attach_run
+from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
-from orchestrator.specs.site import our_sites
+from orchestrator.specs.site import builtin_sites
 from orchestrator.support.errors import UsageError
 from orchestrator.support.formatting import money
 from orchestrator.support.home import home_folder
@@ -34,7 +34,7 @@ def _confirm(arguments: argparse.Namespace, action: str) -> None:
         UsageError: stdin is not a terminal, or the answer is not yes.
     """
     again = "the same command with -y"
-    if not (arguments.yes or confirmed(action, again=again)):
+    if not (arguments.yes or confirm(action, again=again)):
         raise UsageError("not confirmed: nothing was done", fix=again)
 
 
@@ -111,7 +111,7 @@ def delete_cluster(arguments: argparse.Namespace) -> None:
 def list_sizes(arguments: argparse.Namespace) -> None:
     """Print machine sizes."""
     home, region = home_folder(os.environ), arguments.region if arguments.refresh else None
-    sites = [site for site in our_sites() if site.size_names()]
+    sites = [site for site in builtin_sites() if site.size_names()]
     rows = [row for site in sites for row in site.sizes(home, arguments.gpus, region)]
     header = ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")
     print_result(arguments.output, rows, table([_cells(row) for row in rows], header) if rows else None)
@@ -138,13 +138,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def register_model(arguments: argparse.Namespace) -> None:
     """Register a model, and print its name and version."""
-    document = attached(arguments).register_model(arguments.model_name)
+    document = attach_run(arguments).register_model(arguments.model_name)
     print_result(arguments.output, document, f"{document['name']}:{document['version']}")
 
 
 def deploy_model(arguments: argparse.Namespace) -> None:
     """Deploy a model, and print the address of its endpoint."""
-    run = attached(arguments)
+    run = attach_run(arguments)
     if not run.deploys_here:
         _confirm(arguments, f"deploy {run.name}: the endpoint's machine is billed until it is deleted")
     document = run.deploy_model(arguments.endpoint, sku=arguments.sku)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.log_query import LogQuery, choose_ranks
-from orchestrator.cli.ui.follow import leaving_alone, print_logs
-from orchestrator.cli.ui.targets import attached
-from orchestrator.cli.ui.terminal import TransferLine, confirmed, hint, print_result, table
+from orchestrator.cli.ui.follow import detach_on_interrupt, print_logs
+from orchestrator.cli.ui.targets import attach_run
+from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -39,12 +39,12 @@ def logs(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"cannot follow as one {arguments.output} document: following has no end", fix="leave out -f, or -o"
         )
-    run = attached(arguments)
+    run = attach_run(arguments)
     if arguments.output != "text":
         _print_list(run, query, arguments.output)
         return
     if query.follow:
-        with leaving_alone(run):
+        with detach_on_interrupt(run):
             printed = print_logs(run, sys.stdout, query)
             hint(f"{run.status().state}  {run.handle}")
     else:
@@ -85,7 +85,7 @@ def download(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "cannot combine --all with names of outputs", fix=f"orchestrator download {arguments.name} --all"
         )
-    run = attached(arguments)
+    run = attach_run(arguments)
     outputs = [] if arguments.all else arguments.outputs or ["model"]
     line = TransferLine(sys.stderr)
     show = partial(line, run.name) if sys.stderr.isatty() else None
@@ -124,7 +124,7 @@ def prune(arguments: argparse.Namespace) -> int:
         question = f"delete {_amount(pruning)}"
         if sys.stdin.isatty():
             hint(_listed(pruning.items))
-        if not confirmed(question, again="--yes, or --dry-run to see what would go"):
+        if not confirm(question, again="--yes, or --dry-run to see what would go"):
             hint("nothing was deleted")
             return 1
     done = orchestrator.prune(pruning)

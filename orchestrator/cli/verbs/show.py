@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.ui.follow import leaving_alone, watch
+from orchestrator.cli.ui.follow import detach_on_interrupt, watch
 from orchestrator.cli.ui.render import next_commands, run_table, status_text
-from orchestrator.cli.ui.targets import attached, named
+from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import aligned, hint, print_document, print_result, shortened, table, terminal_of
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
@@ -45,14 +45,14 @@ def list_runs(arguments: argparse.Namespace) -> None:
 
 def status(arguments: argparse.Namespace) -> None:
     """Print the status of a run, or its lineage."""
-    run = attached(arguments)
+    run = attach_run(arguments)
     if arguments.lineage:
         from orchestrator.runs.lineage_report import lineage_text
 
         checked = run.lineage()
         print_result(arguments.output, checked.as_dict(), lineage_text(checked))
     elif arguments.watch:
-        with leaving_alone(run):
+        with detach_on_interrupt(run):
             watch(run, sys.stdout, arguments.output)
     else:
         found = run.status()
@@ -63,7 +63,7 @@ def status(arguments: argparse.Namespace) -> None:
 
 def stacks(arguments: argparse.Namespace) -> None:
     """Print the stacks of a run's ranks."""
-    run = attached(arguments)
+    run = attach_run(arguments)
     found = run.stacks(rank=arguments.rank)
     document = {"run": str(run.handle), "stacks": {str(rank): text for rank, text in found.items()}}
     print_result(arguments.output, document, "\n\n".join(f"rank {rank}\n{text}" for rank, text in found.items()))
@@ -78,7 +78,7 @@ def stacks(arguments: argparse.Namespace) -> None:
 def report(arguments: argparse.Namespace) -> None:
     """Write the page, and its figures if asked; print their paths."""
     orchestrator = Orchestrator(arguments.backend)
-    found = [named(orchestrator, name) for name in arguments.name]
+    found = [find_target(orchestrator, name) for name in arguments.name]
     runs = [one for one in found if isinstance(one, Run)]
     sweeps = [one for one in found if not isinstance(one, Run)]
     if sweeps and len(found) > 1:
@@ -91,8 +91,8 @@ def report(arguments: argparse.Namespace) -> None:
         page = sweeps[0].report(arguments.to)
         pictures = sweeps[0].pictures(arguments.png) if arguments.png else []
     else:
-        page = runs[0].report(arguments.to, beside=runs[1:])
-        pictures = runs[0].pictures(arguments.png, beside=runs[1:]) if arguments.png else []
+        page = runs[0].report(arguments.to, compare_with=runs[1:])
+        pictures = runs[0].pictures(arguments.png, compare_with=runs[1:]) if arguments.png else []
     document = {"report": str(page), "pictures": [str(path) for path in pictures]}
     print_result(arguments.output, document, "\n".join(map(str, [page, *pictures])))
 

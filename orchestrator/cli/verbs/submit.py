@@ -78,8 +78,8 @@ def submit(arguments: argparse.Namespace) -> int:
     run = Orchestrator().submit(submission, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already exists: ' + status.state.value}  {run.handle}")
-    if not run.created and (unheeded := _unheeded(run, planned)):
-        hint(f"warning: {', '.join(unheeded)}: no effect on the existing run; --new starts another")
+    if not run.created and (ineffective := _ineffective_changes(run, planned)):
+        hint(f"warning: {', '.join(ineffective)}: no effect on the existing run; --new starts another")
     if not status.state.terminal:
         next_commands(status)
     return finish(run, arguments.output, follow=not arguments.detach, delivery=planned.delivery)
@@ -112,7 +112,7 @@ def _notes(submission: Submission) -> list[str]:
     return fact_lines([(label, text) for label, _, text in notes], label=LABEL)
 
 
-def _unheeded(run: Run, plan: Plan) -> list[str]:
+def _ineffective_changes(run: Run, plan: Plan) -> list[str]:
     """Return changed values that do not change a run's hash, and that the existing run does not have."""
     there, found = run.plan()["job"], []
     for path, change in plan.changes.items():

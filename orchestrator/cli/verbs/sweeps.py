@@ -94,8 +94,8 @@ def submit_sweep(arguments: argparse.Namespace) -> int:
     hint(plan_text(planned))
     sweep = Orchestrator().sweeps.submit(planned)
     hint(f"\n{'submitted' if sweep.created else 'already exists'}  {sweep.name}")
-    if not sweep.created and (unheeded := sweep.differing_limits(planned)):
-        limits = ", ".join(f"limits.{key} {what}" for key, what in unheeded.items())
+    if not sweep.created and (ineffective := sweep.differing_limits(planned)):
+        limits = ", ".join(f"limits.{key} {what}" for key, what in ineffective.items())
         hint(f"warning: {limits}: no effect on the existing sweep; orchestrator sweep extend raises limits")
     return finish(sweep, arguments.output, followed=not arguments.detach)
 

@@ -71,7 +71,7 @@ def known_task(name: Any) -> str | None:
         return None
 
 
-def written_out(written: Sequence[ConfigLayer], shown: Path, site: Site) -> list[ConfigLayer]:
+def expand_short_forms(written: Sequence[ConfigLayer], shown: Path, site: Site) -> list[ConfigLayer]:
     """Return the layers with short forms written out, above a layer with the recipe of the task.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.specs.job import LONGEST_NAME, CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.job import MAX_NAME_LENGTH, CodeSpec, JobSpec, ModuleName
 from orchestrator.specs.paths import PathKeys
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.start_model import Merge
@@ -38,7 +38,7 @@ class PredictSpec(PredictConfig, JobSpec):
     def slug(self) -> str:
         """First part of the run's name, from the first input file."""
         words = re.findall(r"[a-z0-9]+", self.input[0].name.removesuffix(self.input[0].suffix).lower())
-        return self.name or "-".join([self.kind, *words])[:LONGEST_NAME].rstrip("-")
+        return self.name or "-".join([self.kind, *words])[:MAX_NAME_LENGTH].rstrip("-")
 
     @property
     def delivery(self) -> Path | None:

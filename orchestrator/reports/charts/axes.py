@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 MARGIN = 0.05  # of the range of values, free above and below
 FLAT = 1e-6  # of the size of values: a smaller range is rounding error, and no axis could label it
 WIDE = 20.0  # ratio of the largest to the smallest positive value from which logarithms are drawn
-MOST_CHOICES = 6
-LONGEST_NAMES = 66  # characters of all names below an axis
-SHORTEST_NAME = 4  # characters that a name keeps
+MAX_CHOICES = 6
+MAX_LABEL_CHARACTERS = 66  # characters of all names below an axis
+MIN_LABEL_CHARACTERS = 4  # characters that a name keeps
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Axis:
         if not self.label:
             return []
         if self.names:
-            longest = max(LONGEST_NAMES // len(self.names), SHORTEST_NAME)
+            longest = max(MAX_LABEL_CHARACTERS // len(self.names), MIN_LABEL_CHARACTERS)
             return [(place, _shortened(name, longest)) for place, name in enumerate(self.names)]
         if self.log:
             return [(value, number(value)) for value in _powers(self.low, self.high)]
@@ -88,7 +88,7 @@ def setting_axis(label: str, values: Iterable[object]) -> tuple[Axis, list[float
     """
     given = list(values)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
-    if not numbers or len({str(value) for value in given}) <= min(MOST_CHOICES, len(given) // 2):
+    if not numbers or len({str(value) for value in given}) <= min(MAX_CHOICES, len(given) // 2):
         ordered = sorted(set(given)) if numbers else given  # type: ignore[type-var]
         names = tuple(dict.fromkeys(str(value) for value in ordered))
         return Axis(label, -0.5, len(names) - 0.5, names=names), [float(names.index(str(value))) for value in given]

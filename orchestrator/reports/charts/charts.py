@@ -20,8 +20,8 @@ from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
 STEP = "step"  # anything else is counted from 1 on, and each has a place of its own
-MOST_DOTS = 60  # a line of more points is clear without a dot on each
-MOST_HOVERS = 120  # strips that show their values; narrower ones could not be pointed at
+MAX_DOTS = 60  # a line of more points is clear without a dot on each
+MAX_HOVERS = 120  # strips that show their values; narrower ones could not be pointed at
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _marks(line: Line, plain: Drawing) -> Iterator[Markup]:
     points = line.series.thinned
     if line.joined:
         yield plain.line(points, line.kind)
-    if not line.joined or len(points) == 1 or (line.kind == "validation" and len(points) <= MOST_DOTS):
+    if not line.joined or len(points) == 1 or (line.kind == "validation" and len(points) <= MAX_DOTS):
         radius = 2.5 if line.joined and len(points) > 1 else 4.5
         yield from (plain.dot(step, value, line.kind, radius=radius) for step, value in points)
 
@@ -226,7 +226,7 @@ def _hovers(chart: Chart, last: int, plain: Drawing) -> Iterator[Markup]:
 
 def _hover_steps(lines: Sequence[Series], last: int) -> list[int]:
     """Return at most one step for each strip: the one at which most lines have a value, the latest of those."""
-    bounds = [-(-strip * max(last, 1) // (MOST_HOVERS - 1)) for strip in range(MOST_HOVERS + 1)]
+    bounds = [-(-strip * max(last, 1) // (MAX_HOVERS - 1)) for strip in range(MAX_HOVERS + 1)]
     found = []
     for begin, end in pairwise(bounds):
         parts = [part for line in lines if (part := line.between(begin, end))]
@@ -256,7 +256,7 @@ def _slug(title: str) -> str:
 
 
 Point = tuple[int, float]
-MOST_POINTS = 600  # a chart is about as many pixels wide
+MAX_POINTS = 600  # a chart is about as many pixels wide
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class Series:
 
     @cached_property
     def thinned(self) -> list[Point]:
-        """At most `MOST_POINTS` of the points: see `decimate`."""
+        """At most `MAX_POINTS` of the points: see `decimate`."""
         return decimate(self.points)
 
 
@@ -315,7 +315,7 @@ def _series(by_step: Mapping[int, float]) -> Series:
     return Series(points, left_out=len(by_step) - len(points))
 
 
-def decimate(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def decimate(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
     """Return at most `most` points: both ends, and the least and the greatest of each run of neighbours between them.
 
     A line through them shows every spike that a line through all points would; every n-th point would not.

@@ -42,7 +42,7 @@ LABELS = {
     "sequences_per_second": "Sequences/s",
     "tokens_per_second": "Tokens/s",
 }
-MOST = len(KINDS)
+MAX_RUNS = len(KINDS)
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def require_comparable(runs: Sequence[RunReport]) -> None:
     what = {run.name: run_kind(run.status.kind).title(run.plan) for run in runs}
     if len(what) < len(runs):
         raise UsageError("a run is named twice", facts={"runs": ", ".join(s.name for s in runs)}, fix="name it once")
-    if len(what) > MOST:
+    if len(what) > MAX_RUNS:
         raise UsageError(
-            f"cannot compare {len(what)} runs: a figure shows at most {MOST}", fix="orchestrator report RUN RUN"
+            f"cannot compare {len(what)} runs: a figure shows at most {MAX_RUNS}", fix="orchestrator report RUN RUN"
         )
     if without := [run for run in runs if not run_kind(run.status.kind).trains]:
         names = {run.name: f"a run of kind {run.status.kind}" for run in without}

@@ -17,7 +17,7 @@ from orchestrator.support.formatting import bytes_text, counted, duration
 from orchestrator.support.html import Markup, element
 
 VARIABLES = "environment.variables."  # may hold secrets, and a report is passed on
-SHOWN_APART = {"recipe", "name"}  # changed values that are shown elsewhere
+SHOWN_ELSEWHERE = {"recipe", "name"}  # changed values that are shown elsewhere
 
 
 def plan_table(run: RunReport) -> Markup:
@@ -64,7 +64,7 @@ def _changes(changes: Mapping[str, Mapping[str, Any]]) -> Markup:
             element("td", change["from"], class_="soft"),
         )
         for key, change in changes.items()
-        if key not in SHOWN_APART
+        if key not in SHOWN_ELSEWHERE
     ]
     return element("table", element("tbody", *rows)) if rows else element("span", "nothing", class_="soft")
 

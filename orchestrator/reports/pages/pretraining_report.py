@@ -31,8 +31,8 @@ GOOGLE_BASE = "base-google"
 # The loss curve in the README of NVIDIA's DeepLearningExamples, PyTorch/LanguageModeling/BERT, phase 1, as far as it
 # can be read off a picture: step, loss of MLM and NSP together.
 CURVE = ((0, 11.0), (200, 7.8), (650, 6.4), (1000, 3.6), (2000, 2.1), (7038, 1.4))
-SOONER_OR_LATER = 1.25  # times the step: the plateau of BERT-large ends earlier or later by the seed and the text
-ABOVE_OR_BELOW = 0.08  # of the loss: seeds differ by 2%, texts and readings of the picture by more
+STEP_TOLERANCE = 1.25  # times the step: the plateau of BERT-large ends earlier or later by the seed and the text
+LOSS_TOLERANCE = 0.08  # of the loss: seeds differ by 2%, texts and readings of the picture by more
 PHASE_2 = Reference("NVIDIA's end (5 seeds, sd 0.023)", 1.265)  # the same README, its table of stability
 PERPLEXITY_4 = Reference("Google's BERT-base, held out", math.log(4.0))  # google-research/bert issue 90
 SHAPING = ("train.steps", "train.global_batch_size", "optimizer.learning_rate", "optimizer.name", "schedule.name")
@@ -161,7 +161,7 @@ def published(plan: Mapping[str, Any]) -> tuple[Corridor | None, tuple[Reference
     if _as_published(plan, NVIDIA_LARGE):
         source = (
             "Corridor: NVIDIA's curve of the same recipe on Wikipedia and books, read off a picture, a quarter of the"
-            f" steps sooner or later and {ABOVE_OR_BELOW:.0%} above or below."
+            f" steps sooner or later and {LOSS_TOLERANCE:.0%} above or below."
         )
         return Corridor("as published", _around(CURVE), source), ()
     return None, ((PHASE_2,) if _as_published(plan, NVIDIA_LARGE_LONG) else ())
@@ -183,16 +183,13 @@ def _around(curve: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float, flo
     """Return a falling curve as a band: the lowest and the highest expected loss at each step."""
     last = curve[-1][0]
     steps = {
-        step
-        for at, _ in curve
-        for step in (at, round(at * SOONER_OR_LATER), round(at / SOONER_OR_LATER))
-        if step <= last
+        step for at, _ in curve for step in (at, round(at * STEP_TOLERANCE), round(at / STEP_TOLERANCE)) if step <= last
     }
     return tuple(
         (
             step,
-            (1 - ABOVE_OR_BELOW) * _at(curve, step * SOONER_OR_LATER),
-            (1 + ABOVE_OR_BELOW) * _at(curve, step / SOONER_OR_LATER),
+            (1 - LOSS_TOLERANCE) * _at(curve, step * STEP_TOLERANCE),
+            (1 + LOSS_TOLERANCE) * _at(curve, step / STEP_TOLERANCE),
         )
         for step in sorted(steps)
     )

@@ -157,7 +157,7 @@ def _mean_time(seconds: float, trials: int) -> str:
     return f"{duration(seconds / trials)} a trial" if trials else "none has started"
 
 
-LEAST_TRIALS = 4  # with an outcome; fewer do not show any importance
+MIN_TRIALS = 4  # with an outcome; fewer do not show any importance
 
 
 def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow]) -> dict[str, float]:
@@ -171,7 +171,7 @@ def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow
 
     distributions: dict[str, optuna.distributions.BaseDistribution] = {}
     found = [(row.settings, row.outcome) for row in rows if row.outcome is not None]
-    if len(found) < LEAST_TRIALS or len({outcome for _, outcome in found}) == 1:
+    if len(found) < MIN_TRIALS or len({outcome for _, outcome in found}) == 1:
         return {}
     for path in found[0][0]:
         values = [settings.get(path) for settings, _ in found]

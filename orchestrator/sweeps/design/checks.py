@@ -12,14 +12,14 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.settings import Settings, is_section, seed_setting, setting_type
 from orchestrator.specs.space import Parameter, all_parameters
-from orchestrator.specs.sweep_spec import MOST_TRIALS, SamplingSpec, SweepSpec, as_tree, size, trials
+from orchestrator.specs.sweep_spec import MAX_TRIALS, SamplingSpec, SweepSpec, as_tree, size, trial_count
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, draw, latent, value
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, draw, latent, value
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, leaves, merge
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.reported import reported_metrics
 
-MOST_DRAWN = 256  # points that are validated beforehand
+MAX_VALIDATED_POINTS = 256  # points that are validated beforehand
 NORMAL_TAIL = (
     3e-5  # probability of four standard deviations: values of a normal distribution within these must be valid
 )
@@ -34,10 +34,10 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     yield from ((_key(name), what) for name, what in unknown.items())
     if spec.seeds and seed_setting(job, 0) is None:
         yield ("seeds",), f"a {job.kind} job has no seed"
-    if spec.sampling.name == "sobol" and (count := len(list(all_parameters(spec.space)))) > MOST_DIMENSIONS:
-        yield ("sampling",), f"sobol is for at most {MOST_DIMENSIONS} parameters, and there are {count}"
-    if (count := trials(spec)) > MOST_TRIALS:
-        yield ("limits", "trials"), f"the grid has {count} points, and a sweep at most {MOST_TRIALS} trials"
+    if spec.sampling.name == "sobol" and (count := len(list(all_parameters(spec.space)))) > MAX_DIMENSIONS:
+        yield ("sampling",), f"sobol is for at most {MAX_DIMENSIONS} parameters, and there are {count}"
+    if (count := trial_count(spec)) > MAX_TRIALS:
+        yield ("limits", "trials"), f"the grid has {count} points, and a sweep at most {MAX_TRIALS} trials"
     yield from _metric_problems(spec, job)
     invalid = list(_invalid_values(spec, job, unknown))
     yield from invalid
@@ -125,7 +125,7 @@ def _invalid_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     """Yield combinations of values that the job refuses, among points that are drawn, or may be if sampling learns."""
     job, base = trial.spec, trial.spec.model_dump()
     known = spec.sampling.name in {"random", "sobol", "grid"}
-    count = min(trials(spec), MOST_DRAWN) if known else MOST_DRAWN // 4
+    count = min(trial_count(spec), MAX_VALIDATED_POINTS) if known else MAX_VALIDATED_POINTS // 4
     drawn = spec if known else spec.model_copy(update={"sampling": SamplingSpec(seed=spec.sampling.seed)})
     invalid: list[str] = []
     for index in range(count):

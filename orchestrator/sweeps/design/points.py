@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.space import Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, _option_sizes, grid_size, size
+from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, grid_size, option_sizes, size
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 BITS = 32
-MOST_DIMENSIONS = 21_201  # of the table of direction numbers
+MAX_DIMENSIONS = 21_201  # of the table of direction numbers
 BLOCK = 256  # Sobol points drawn at a time: a generator takes milliseconds to set up
-LEARNING = {"bayesian", "tpe", "gp"}  # sampling that depends on earlier trials
+MODEL_BASED = {"bayesian", "tpe", "gp"}  # sampling that depends on earlier trials
 Latent = float | int
 Latents = dict[str, Latent]
 TAIL = 1e-9  # a normal value is within six standard deviations of its mean
@@ -169,7 +169,7 @@ def _grid_point(space: Space, index: int) -> Latents:
 
 def _grid_latents(space: Space, index: int, name: str) -> Iterator[tuple[str, Latent]]:
     for key, parameter in reversed(space.items()):
-        sizes = _option_sizes(parameter)
+        sizes = option_sizes(parameter)
         index, rest = divmod(index, sum(sizes))
         number = 0
         while rest >= sizes[number]:
@@ -210,7 +210,7 @@ def sobol(index: int, dimensions: int) -> list[int]:
 
     Args:
         index: number of the point.
-        dimensions: coordinates of a point, at most `MOST_DIMENSIONS`.
+        dimensions: coordinates of a point, at most `MAX_DIMENSIONS`.
     """
     block, place = divmod(index, BLOCK)
     return [int(coordinate * (1 << BITS)) for coordinate in _block(block, dimensions)[place]]
@@ -240,7 +240,7 @@ def propose(spec: SweepSpec, index: int, past: Sequence[FrozenTrial] = ()) -> La
     Raises:
         IndexError: the grid has no such point.
     """
-    if spec.sampling.name not in LEARNING:
+    if spec.sampling.name not in MODEL_BASED:
         return latents(spec, index)
     import optuna
 

@@ -12,7 +12,7 @@ from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.paths import anchor
-from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, shown
+from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, display_path
 from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
 from orchestrator.support.errors import SpecError
@@ -111,7 +111,7 @@ def _read_layers(file: Path | None, sets: Iterable[str], problems: SpecProblems)
     sources: list[tuple[ConfigLayer, Path]] = []
     with problems.collecting():
         if file is not None:
-            sources += _expanded(read_file(file, shown(file, Path.cwd())), file.absolute().parent)
+            sources += _expanded(read_file(file, display_path(file, Path.cwd())), file.absolute().parent)
     with problems.collecting():
         sources += _expanded(read_assignments(sets, "--set"), Path.cwd())
     merged = merge(layer for layer, _ in sources)
@@ -164,7 +164,7 @@ def _expanded(layer: ConfigLayer, folder: Path) -> list[tuple[ConfigLayer, Path]
     path = (folder / Path(tree.pop(TRIAL)).expanduser()).resolve()
     if not path.is_file():
         raise SpecError("no trial", problems=[f"{layer.origin((TRIAL,))}: {TRIAL}: no such file: {path}"])
-    inner = read_file(path, shown(path, Path.cwd()))
+    inner = read_file(path, display_path(path, Path.cwd()))
     below = ConfigLayer(inner.source, {TRIAL: inner.tree}, {(TRIAL, *key): line for key, line in inner.lines.items()})
     return [(below, path.parent), (ConfigLayer(layer.source, tree, lines), folder)]
 

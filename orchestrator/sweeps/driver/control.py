@@ -24,7 +24,7 @@ from orchestrator.jobs.base import HASH_DIGITS, Plan
 from orchestrator.jobs.resolve import make_plan
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
-from orchestrator.specs.job import LONGEST_NAME
+from orchestrator.specs.job import MAX_NAME_LENGTH
 from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.site import site_of
 from orchestrator.specs.sweep_spec import OLD_DRIVERS
@@ -35,8 +35,8 @@ from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
-from orchestrator.sweeps.driver.weight_pruning import kept_trials, shortage
-from orchestrator.sweeps.policy.limits import require_left, require_price
+from orchestrator.sweeps.driver.weight_pruning import disk_shortage, kept_trials
+from orchestrator.sweeps.policy.limits import require_price, require_unused_limits
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
     """
     backend, trial, spec = load_backend(sweep.trial.spec.backend, home), sweep.trial, sweep.spec
     if backend.shares_machine:
-        trial = _shared(sweep)
+        trial = _divide_machine(sweep)
     plan = make_plan(trial, home=home)
     require_price(spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
     shaping = spec.model_dump(mode="json", include=set(RESULT_KEYS))
@@ -72,10 +72,10 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
     warm_start = [history.digest] if history.earlier else []
     identity = json.dumps([plan.run_hash, shaping, *warm_start], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
-    name = spec.name or f"sweep-{trial.spec.slug}"[:LONGEST_NAME].rstrip("-")
+    name = spec.name or f"sweep-{trial.spec.slug}"[:MAX_NAME_LENGTH].rstrip("-")
     keep, word = kept_trials(spec, backend), sweep.tree.get("driver")
     renamed = [f"driver: {word} is now called {OLD_DRIVERS[word]}"] if word in OLD_DRIVERS else []
-    full = [] if backend.remote else shortage(spec, plan, keep, home)
+    full = [] if backend.remote else disk_shortage(spec, plan, keep, home)
     record = SweepRecord(
         name=f"{name}-{digest}",
         created=time.time(),
@@ -94,7 +94,7 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
     return record, plan
 
 
-def _shared(sweep: ResolvedSweep) -> Resolved:
+def _divide_machine(sweep: ResolvedSweep) -> Resolved:
     """Return the trial with its share of this machine's cores and memory.
 
     Raises:
@@ -185,7 +185,7 @@ class SweepControl(ABC):
         """
 
     @abstractmethod
-    def extend(self, longer: SweepRecord) -> None:
+    def extend(self, extended: SweepRecord) -> None:
         """Resume the sweep with more trials or higher limits.
 
         Raises:
@@ -194,7 +194,7 @@ class SweepControl(ABC):
         """
 
     @abstractmethod
-    def way_on(self, trials: int | None = None) -> str:
+    def resume_command(self, trials: int | None = None) -> str:
         """Return the command that resumes the sweep once it has finished.
 
         Args:
@@ -259,19 +259,21 @@ class DriverControl(SweepControl):
         self._check_limits(self._folder.record(), status)
         self._restart()
 
-    def extend(self, longer: SweepRecord) -> None:
+    def extend(self, extended: SweepRecord) -> None:
         """Start another driver: a running one has already read the number of trials."""
         if self._folder.locked():
             raise ConflictError(
                 f"sweep {self._folder.name} is running",
                 fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
             )
-        self._check_limits(longer, self.status())
-        low_priority = longer.trial["compute"]["tier"] != "dedicated"
-        site, compute = site_of(longer.trial["backend"]), ResolvedCompute.model_validate(longer.compute)
+        self._check_limits(extended, self.status())
+        low_priority = extended.trial["compute"]["tier"] != "dedicated"
+        site, compute = site_of(extended.trial["backend"]), ResolvedCompute.model_validate(extended.compute)
         machines = site.price(compute, self._home, low_priority=low_priority)
-        require_price(longer.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {longer.name} --hours N")
-        self._folder.write_record(longer)
+        require_price(
+            extended.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {extended.name} --hours N"
+        )
+        self._folder.write_record(extended)
         self._restart()
 
     def _restart(self) -> None:
@@ -286,9 +288,9 @@ class DriverControl(SweepControl):
         """Refuse used-up limits; but a lost driver may have left running trials, which only another driver ends."""
         lost = status.state not in {RunState.COMPLETED, RunState.CANCELLED}
         if not (lost and status.ended < len(status.rows)):
-            require_left(record, sum(row.cost for row in status.rows))
+            require_unused_limits(record, sum(row.cost for row in status.rows))
 
-    def way_on(self, trials: int | None = None) -> str:
+    def resume_command(self, trials: int | None = None) -> str:
         """Return the command that continues the same sweep."""
         if trials is None:
             return f"orchestrator resume {self._folder.name}"

@@ -27,7 +27,7 @@ from orchestrator.backends.run_progress import metric_values
 from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.compute import visible_gpus
-from orchestrator.specs.sweep_spec import trials
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.support.errors import (
     CapacityError,
     ConflictError,
@@ -43,14 +43,14 @@ from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
 from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run_names
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
-from orchestrator.sweeps.policy.limits import HOUR, reached
+from orchestrator.sweeps.policy.limits import HOUR, reached_limit
 from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
+POLL_SECONDS, MIN_POLL_SECONDS = 0.2, 0.01
 WRONG_INPUT = 2  # exit code of a job that would fail again in the same way
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
 
@@ -111,7 +111,7 @@ class Driver:
         self.state = folder.stored_state()
         self.backend: Backend = load_backend(self.record.trial["backend"], home)
         self.parent = ParentRun(folder, self.record, home)
-        self.asked_to_stop = False
+        self.stop_requested = False
         self.live: dict[int, LiveTrial] = {}
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
@@ -179,16 +179,16 @@ class Driver:
                 self._poll(live)
             if self.folder.cancel_file.exists():
                 return self._cancel()
-            if self.asked_to_stop:
+            if self.stop_requested:
                 return RunState.PREEMPTED, "the driver was stopped; trials that were running continue"
-            settled = self.pruner.settle(self.outcomes)
-            limit = reached(self.record, sum(self.costs.values()))
+            pruned = self.pruner.prune(self.outcomes)
+            limit = reached_limit(self.record, sum(self.costs.values()))
             if limit is not None:
                 for live in self.live.values():
                     live.end = live.end or ("ended early", limit.why)
             elif self._start():
                 continue
-            if settled and not self.live:
+            if pruned and not self.live:
                 return RunState.COMPLETED, limit.why if limit else None
             self._pause()
 
@@ -197,13 +197,13 @@ class Driver:
         if self.backend.remote:
             return time.sleep(self.backend.poll_seconds)
         age = time.time() - max((live.started for live in self.live.values()), default=0.0)
-        return time.sleep(min(max(age / 100, SHORTEST_POLL), POLL_SECONDS))
+        return time.sleep(min(max(age / 100, MIN_POLL_SECONDS), POLL_SECONDS))
 
     def _start(self) -> bool:
         """Start the next trial, if there is one and enough GPUs are free."""
         past = self._trials()
         number = len(past)
-        if number >= trials(self.spec) or len(self.live) >= self.spec.limits.concurrent:
+        if number >= trial_count(self.spec) or len(self.live) >= self.spec.limits.concurrent:
             return False
         runs = run_names(self.record.name, number, self.spec.replicates)
         if (gpus := self._free_gpus(len(runs))) is None:
@@ -250,9 +250,12 @@ class Driver:
         if not self.live.keys() <= self.seeds.keys():
             return  # a restarted driver reads all trials before it compares any of them seed by seed
         self._judge(live)
-        hours, bad = self.spec.limits.trial_hours, next((status for status in statuses if status.state.resumable), None)
-        if live.end is None and bad is not None:
-            live.end = ("failed", f"{bad.name} {bad.state}: {bad.reason or 'no reason given'}")
+        hours, failed = (
+            self.spec.limits.trial_hours,
+            next((status for status in statuses if status.state.resumable), None),
+        )
+        if live.end is None and failed is not None:
+            live.end = ("failed", f"{failed.name} {failed.state}: {failed.reason or 'no reason given'}")
         if live.end is None and hours is not None and time.time() - live.started > hours * HOUR:
             live.end = ("timed out", f"took more than {hours:g} h")
         running = [status.name for status in statuses if not status.state.terminal]
@@ -260,7 +263,7 @@ class Driver:
             if ENDING not in self._trials()[live.number].user_attrs:  # noted first: a cancelled run does not show why
                 self._set_attribute(live.number, ENDING, live.end)
             for name in running:
-                self._ask_to_end(name)
+                self._request_cancel(name)
         self.costs[live.number] = sum(status.cost or 0.0 for status in statuses)
         expected = len(live.runs) if live.end is None else len(statuses)
         if len(statuses) == expected and not running:
@@ -377,7 +380,7 @@ class Driver:
             state, why = "failed", why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
         for status in statuses if state == "stopped" else ():
-            self.parent.note(status.mlflow_run_id, str(why))
+            self.parent.tag_decision(status.mlflow_run_id, str(why))
         self.outcomes[number] = value
         if value is not None:
             results = [other for other in self.outcomes.values() if other is not None]
@@ -399,7 +402,7 @@ class Driver:
         self._update(interrupted=names)
         while running := [name for name in names if self._may_run(name)]:
             for name in running:
-                self._ask_to_end(name)
+                self._request_cancel(name)
             self._pause()
         return RunState.CANCELLED, "it was cancelled"
 
@@ -411,7 +414,7 @@ class Driver:
         return True
 
     @reporting_outages()
-    def _ask_to_end(self, name: str) -> None:
+    def _request_cancel(self, name: str) -> None:
         """Cancel a run; after an outage the next poll sees it live, and tries again."""
         self.backend.cancel(name)
 
@@ -427,7 +430,7 @@ class Driver:
         self.folder.write_state(self.state)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        self.asked_to_stop = True
+        self.stop_requested = True
 
 
 def main() -> int:

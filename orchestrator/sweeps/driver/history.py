@@ -83,7 +83,7 @@ def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord,
                 fix="--set warm_start=[] , or sweeps with the same job, metric and goal",
             )
         finished = [row for row in rows if row.outcome is not None]
-        used = [past for row in finished if (past := _past(spec.space, record, row)) is not None]
+        used = [past for row in finished if (past := _as_earlier_trial(spec.space, record, row)) is not None]
         earlier.append(EarlierSweep(sweep=record.name, used=len(used), outside=len(finished) - len(used)))
         trials += used
     if earlier and not trials:
@@ -113,7 +113,7 @@ def as_trials(folder: SweepFolder, space: Space) -> list[FrozenTrial]:
     ]
 
 
-def _past(space: Space, record: SweepRecord, row: TrialRow) -> EarlierTrial | None:
+def _as_earlier_trial(space: Space, record: SweepRecord, row: TrialRow) -> EarlierTrial | None:
     """Return an earlier trial as a point of a space; None: it is not one."""
     assert row.outcome is not None, "the trial has no result"
     job = merge([ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(row.settings))]).tree

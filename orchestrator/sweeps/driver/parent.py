@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
-LEFT_OUT = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
+LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 
 
 class ParentRun:
@@ -56,7 +56,9 @@ class ParentRun:
                 uri=self._uri,
                 experiment=self._experiment,
                 run_name=self._record.name,
-                params=flatten({key: value for key, value in self._record.sweep.items() if key not in LEFT_OUT}),
+                params=flatten(
+                    {key: value for key, value in self._record.sweep.items() if key not in LOGGED_BY_TRIALS}
+                ),
                 tags={**self._tags, "orchestrator.snapshot": self._record.snapshot},
                 run_id=run_id,
             )
@@ -68,7 +70,7 @@ class ParentRun:
         """Return the tags of each trial's run."""
         return {**self._tags, **({"mlflow.parentRunId": self._run_id} if self._run_id else {})}
 
-    def note(self, run_id: str | None, decision: str) -> None:
+    def tag_decision(self, run_id: str | None, decision: str) -> None:
         """Tag a trial's run with the decision that stopped it; an error of MLflow is only reported."""
         if run_id is not None and self._run_id is not None:
             with self._client() as client:

@@ -187,18 +187,18 @@ class ServiceControl(SweepControl):
         raise ConflictError(
             f"{self._service.sweep_service} cannot resume a sweep",
             facts={"sweep": f"{status.name}, {status.ended} of {status.trials} trials", "but": DRIVE_HERE},
-            fix=self.way_on(),
+            fix=self.resume_command(),
         )
 
-    def extend(self, longer: SweepRecord) -> None:
+    def extend(self, extended: SweepRecord) -> None:
         """Refuse: no service can."""
         raise ConflictError(
             f"{self._service.sweep_service} cannot add trials to a sweep",
             facts={"sweep": self._folder.name, "but": DRIVE_HERE},
-            fix=self.way_on(longer.spec.limits.trials),
+            fix=self.resume_command(extended.spec.limits.trials),
         )
 
-    def way_on(self, trials: int | None = None) -> str:
+    def resume_command(self, trials: int | None = None) -> str:
         """Return the command that drives the same sweep from here, or submits one that the service never had."""
         if not _read(self._folder).confirmed:
             return f"orchestrator resume {self._folder.name}"

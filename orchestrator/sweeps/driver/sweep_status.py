@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
-from orchestrator.specs.sweep_spec import trials
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import best
@@ -131,7 +131,7 @@ def status_of(
         reason=state.reason,
         metric=spec.objective.metric,
         goal=spec.objective.goal,
-        trials=trials(spec),
+        trials=trial_count(spec),
         ended=sum(row.state not in UNFINISHED for row in rows),
         created=record.created,
         folder=str(folder.path),

@@ -68,7 +68,7 @@ class TrialPlanner:
             ConfigLayer("space", {**as_tree(seeded), "tags": tags}),
         ]
         resolved = self._resolved(build(self._model, merge(layers)), seeded)
-        plan = make_plan(resolved, home=self._home, like=self.first)
+        plan = make_plan(resolved, home=self._home, reuse=self.first)
         if not any(path.split(".")[0] in DATA_SECTIONS for path in settings):
             self._check_data(plan)
         return plan

@@ -11,7 +11,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import DeletesWeights
 from orchestrator.estimates.memory import disk_warnings
 from orchestrator.jobs.base import Plan
-from orchestrator.specs.sweep_spec import SweepSpec, trials
+from orchestrator.specs.sweep_spec import SweepSpec, trial_count
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.trials import run_names
@@ -37,7 +37,7 @@ def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
     return AUTO if spec.keep_best == "auto" else spec.keep_best
 
 
-def losers(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
+def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
     """Return the trials that keep no weights; later outcomes only add trials.
 
     Args:
@@ -54,10 +54,10 @@ def losers(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: 
 
 def trials_on_disk(spec: SweepSpec, keep: int | None) -> int:
     """Return how many trials have weights on the disk at the same time, at most."""
-    return trials(spec) if keep is None else min(trials(spec), keep + spec.limits.concurrent)
+    return trial_count(spec) if keep is None else min(trial_count(spec), keep + spec.limits.concurrent)
 
 
-def most_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
+def max_weight_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
     """Return the most bytes that weights take on the disk at the same time; None: such a job saves none."""
     return None if plan.weights_bytes is None else trials_on_disk(spec, keep) * spec.replicates * plan.weights_bytes
 
@@ -67,9 +67,9 @@ def kept_text(keep: int | None) -> str:
     return "of all trials" if keep is None else "of the best trial" if keep == 1 else f"of the best {keep} trials"
 
 
-def shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -> list[str]:
+def disk_shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -> list[str]:
     """Return a warning if the disk of a folder has less free space than all trials may need."""
-    need = most_bytes(spec, plan, keep)
+    need = max_weight_bytes(spec, plan, keep)
     return [] if need is None else disk_warnings(need, folder, f"checkpoints and models {kept_text(keep)}")
 
 
@@ -85,17 +85,17 @@ class WeightPruner:
         self._record, self._spec, self._backend = record, record.spec, backend
         self._pruned: set[int] = set()
 
-    def settle(self, outcomes: Mapping[int, float | None]) -> bool:
+    def prune(self, outcomes: Mapping[int, float | None]) -> bool:
         """Delete the weights of trials that are no longer among the best.
 
         Args:
-            outcomes: see `losers`.
+            outcomes: see `trials_to_prune`.
 
         Returns:
             False if a supervisor still holds one of the runs: call again later.
         """
         spec, keep = self._spec, self._record.keep
-        pending = losers(outcomes, keep, maximize=spec.objective.goal == "maximize") - self._pruned
+        pending = trials_to_prune(outcomes, keep, maximize=spec.objective.goal == "maximize") - self._pruned
         why = f"its checkpoints and models are deleted: sweep {self._record.name} keeps those {kept_text(keep)}"
         for number in sorted(pending):
             runs = run_names(self._record.name, number, spec.replicates)

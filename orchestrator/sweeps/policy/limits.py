@@ -20,11 +20,11 @@ class ReachedLimit(NamedTuple):
     """hours or cost."""
     why: str
     """`limits.hours: 2 h are over`."""
-    enough: int
+    next_value: int
     """A value with which the sweep can run as long, or spend as much, again."""
 
 
-def reached(record: SweepRecord, spent: float) -> ReachedLimit | None:
+def reached_limit(record: SweepRecord, spent: float) -> ReachedLimit | None:
     """Return the limit of a sweep that is used up, None if no limit is.
 
     Args:
@@ -40,16 +40,16 @@ def reached(record: SweepRecord, spent: float) -> ReachedLimit | None:
     return None
 
 
-def require_left(record: SweepRecord, spent: float) -> None:
+def require_unused_limits(record: SweepRecord, spent: float) -> None:
     """Refuse to resume a sweep with a used-up limit: its driver would end it immediately, as if it had completed.
 
     Raises:
         ConflictError: a limit is used up.
     """
-    if (limit := reached(record, spent)) is not None:
+    if (limit := reached_limit(record, spent)) is not None:
         raise ConflictError(
             f"sweep {record.name} has used up {limit.why}",
-            fix=f"orchestrator sweep extend {record.name} --{limit.key} {limit.enough}",
+            fix=f"orchestrator sweep extend {record.name} --{limit.key} {limit.next_value}",
         )
 
 

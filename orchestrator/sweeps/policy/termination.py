@@ -31,7 +31,7 @@ Histories = Mapping[int, Reports]
 """Trial -> its reports so far, of a replicated trial combined over its seeds; in the order in which trials started."""
 Replicates = Mapping[int, Sequence[Reports]]
 """Trial -> the reports of each of its seeds."""
-MOST_PAIRS = 16  # differences in a signed-rank test, which enumerates the 2**16 combinations of their signs
+MAX_PAIRS = 16  # differences in a signed-rank test, which enumerates the 2**16 combinations of their signs
 
 
 class Decision(NamedTuple):
@@ -140,14 +140,14 @@ class _Comparison(NamedTuple):
         sign = ("<" if worse else ">=") if self.maximize else (">" if worse else "<=")
         return f"{left} {sign} {right}"
 
-    def places(self, values: Mapping[int, float]) -> list[int]:
+    def ranking(self, values: Mapping[int, float]) -> list[int]:
         """Return trials sorted from best to worst; of equal ones, the one that started earlier is first."""
         return sorted(values, key=values.__getitem__, reverse=self.maximize)
 
-    def place(self, values: Mapping[int, float]) -> tuple[int, str]:
+    def rank(self, values: Mapping[int, float]) -> tuple[int, str]:
         """Return the place of the trial, from 1 on, and the same as text."""
-        place = self.places(values).index(self.trial) + 1
-        return place, f"{_number(values[self.trial])} is number {place} of {len(values)}"
+        rank = self.ranking(values).index(self.trial) + 1
+        return rank, f"{_number(values[self.trial])} is number {rank} of {len(values)}"
 
 
 def _bandit(case: _Comparison) -> tuple[bool, str]:
@@ -185,22 +185,22 @@ def _truncation(case: _Comparison) -> tuple[bool, str]:
     assert case.policy.percentage is not None
     values = {name: best(reports[-1:], maximize=case.maximize) for name, reports in case.peers.items()}
     cut = math.floor(len(values) * case.policy.percentage / 100)
-    place, text = case.place(values)
-    return place > len(values) - cut, f"{text}, of which the last {cut} are stopped"
+    rank, text = case.rank(values)
+    return rank > len(values) - cut, f"{text}, of which the last {cut} are stopped"
 
 
 def _asha(case: _Comparison) -> tuple[bool, str]:
     assert case.policy.reduction_factor is not None
     values = {name: case.best_of(name) for name in case.peers}
     kept = max(1, len(values) // case.policy.reduction_factor)
-    place, text = case.place(values)
-    return place > kept, f"{text} in this rung, of which the first {kept} continue"
+    rank, text = case.rank(values)
+    return rank > kept, f"{text} in this rung, of which the first {kept} continue"
 
 
 def _wilcoxon(case: _Comparison) -> tuple[bool, str]:
     """Signed-rank test (Wilcoxon 1945), one-sided: each seed's best against the same seed's best of the best trial."""
     assert case.policy.p_value is not None
-    leader = case.places({name: case.best_of(name) for name in case.peers})[0]
+    leader = case.ranking({name: case.best_of(name) for name in case.peers})[0]
     if leader == case.trial:
         return False, f"{_number(case.best_of(leader))} is the best of {len(case.peers)}"
     own, other = (
@@ -222,9 +222,9 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     Args:
         differences: of pairs; the first 16 that are not zero count.
     """
-    counted = [value for value in differences if value != 0][:MOST_PAIRS]
+    counted = [value for value in differences if value != 0][:MAX_PAIRS]
     sizes = sorted(abs(value) for value in counted)
-    ranks = [statistics.fmean(place for place, size in enumerate(sizes, 1) if size == abs(value)) for value in counted]
+    ranks = [statistics.fmean(rank for rank, size in enumerate(sizes, 1) if size == abs(value)) for value in counted]
     seen = sum(rank for rank, value in zip(ranks, counted, strict=True) if value > 0)
     sums = [
         sum(rank for rank, up in zip(ranks, signs, strict=True) if up) for signs in product((0, 1), repeat=len(ranks))

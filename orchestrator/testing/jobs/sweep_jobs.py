@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, quantiles, uniform
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, quantiles, uniform
 from orchestrator.sweeps.policy.termination import best, judge
 from orchestrator.testing.cloud_state import Document
 from orchestrator.testing.jobs.job_table import (
@@ -29,7 +29,7 @@ from orchestrator.testing.jobs.job_table import (
 )
 
 POLL_SECONDS = 0.03
-MOST_TRIALS, DAYS = 1000, 60
+MAX_TRIALS, DAYS = 1000, 60
 BINDING = re.compile(r"\${{\s*search_space\.(?P<name>\w+)\s*}}")
 OF_THE_TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
 OF_THE_SWEEP = ("computeId", "experimentName", "identity", "inputs")
@@ -66,8 +66,8 @@ def _space_problems(space: Document, algorithm: str) -> Iterator[str]:
             yield f"Grid sampling supports choice only, and {name} is {kind}."
         elif algorithm == "bayesian" and kind not in BAYESIAN_KINDS:
             yield f"Bayesian sampling supports {', '.join(BAYESIAN_KINDS)} only, and {name} is {kind}."
-    if algorithm == "sobol" and len(space) > MOST_DIMENSIONS:
-        yield f"The double draws Sobol's sequence in at most {MOST_DIMENSIONS} dimensions."
+    if algorithm == "sobol" and len(space) > MAX_DIMENSIONS:
+        yield f"The double draws Sobol's sequence in at most {MAX_DIMENSIONS} dimensions."
 
 
 def draw(sweep: Document, index: int) -> dict[str, Any]:
@@ -161,10 +161,10 @@ class SweepJob:
         self._metric = sweep["objective"]["primaryMetric"]
         self._objective = ObjectiveSpec(metric=self._metric, goal=sweep["objective"]["goal"].lower())
         self._policy = _policy(sweep.get("earlyTermination") or {})
-        points = MOST_TRIALS
+        points = MAX_TRIALS
         if _algorithm(sweep) == "grid":
             points = math.prod(len(options) for _, (options,) in sweep["searchSpace"].values())
-        self._total = min(limits.get("maxTotalTrials") or MOST_TRIALS, points)
+        self._total = min(limits.get("maxTotalTrials") or MAX_TRIALS, points)
         self._concurrent = limits.get("maxConcurrentTrials") or self._total
         self._ends = time.monotonic() + (seconds(limits.get("timeout")) or DAYS * 86400)
         self._trials: list[CloudJob] = []

@@ -64,7 +64,7 @@ def test_a_transfer_that_takes_a_while_is_shown_in_place(monkeypatch: pytest.Mon
     show("one", 0, 50_000_000)
     show("one", 10_000_000, 50_000_000)
     assert stream.getvalue() == ""
-    clock[0] = transfer.WORTH_SHOWING
+    clock[0] = transfer.SILENT_SECONDS
     show("one", 25_000_000, 50_000_000)
     show("one", 26_000_000, 50_000_000)  # at once: not worth a frame
     show("one", 50_000_000, 50_000_000)
