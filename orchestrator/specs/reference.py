@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from train_jobs.artifacts.layers import dotted, leaves, merge, preset_names, read_preset
 
-REQUIRED = "needed"
+REQUIRED = "required"
 WIDTH = 110
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 

@@ -1,4 +1,4 @@
-"""Runs as text for people: the table of a list, the facts of a status, the commands to type next."""
+"""Text output about runs: the table of a list, the rows of a status, the commands to type next."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money, when
 from train_jobs.config.errors import in_shell
 
-DATA_WAIT_SHOWN = 0.05  # share of the time
+DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
 VALIDATION = "validation_"  # prefix of metrics measured on held-out text
-LABEL_COLUMNS = 14  # columns that the longest label of a status takes
+LABEL_COLUMNS = 14  # indent, longest label of a status, gap
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
     ("unigram_entropy", "unigram entropy", ".4f"),
     ("mlm_accuracy", "MLM accuracy", ".1%"),
     ("nsp_accuracy", "NSP accuracy", ".1%"),
 )
-PATH_FIELDS = ("folder", "page", "model", "store", "trace")  # of what a run wrote
+PATH_FIELDS = ("folder", "page", "model", "store", "trace")  # fields of a status that hold a path or a link
 
 Rows = list[tuple[str, str]]
 """Label and text."""
 
 
 def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> str:
-    """Return a table of runs, with their cost if one of them has a price."""
+    """Return a table of runs, with a column of costs if any run has a price."""
     priced = any(status.cost is not None for status in runs)
     rows = []
     for status in runs:
@@ -53,7 +53,7 @@ def _elapsed(status: RunStatus) -> str:
 
 
 def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
-    """Return the status of a run, in the terminal's colours; each earlier attempt takes one line."""
+    """Return the status of a run in the terminal's colours; each attempt of a restarted run takes one line."""
     terminal = terminal_of() if terminal is None else terminal
     rows: Rows = [("handle", status.handle), ("state", paint_word(status.state.value, terminal))]
     if status.reason and status.state != RunState.COMPLETED:
@@ -83,7 +83,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
 
 
 def _scores(status: RunStatus) -> Rows:
-    """Return the last validation scores of a run that has no results yet."""
+    """Return the latest validation scores of a run that has no results yet."""
     measured = {
         key.removeprefix(VALIDATION): status.metrics[key] for key in status.metrics if key.startswith(VALIDATION)
     }
@@ -92,9 +92,9 @@ def _scores(status: RunStatus) -> Rows:
 
 
 def _progress_row(step: int, status: RunStatus) -> tuple[str, str]:
-    """Return the progress of a run in the unit that its job counts."""
+    """Return the progress of a run in the unit of its job."""
     if status.counts == "parts":
-        return "parts", f"{step} done, over all steps"
+        return "parts", f"{step} done, over all preparation steps"
     done = f"{step} of {status.steps}" if status.steps is not None else str(step)
     return ("step", done) if status.counts == "steps" else (status.counts, f"{done} done")
 
@@ -117,7 +117,7 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
 
 
 def _figures(metrics: Mapping[str, float]) -> Rows:
-    """Return the progress of a preparation, and one line each for training and validation; only what was reported."""
+    """Return the reported figures: progress of a preparation, one line each for training and validation."""
     rows = [
         (step, f"{count(int(metrics[f'{step}_documents']))} documents, {metrics[f'{step}_mb_per_second']:.1f} MB/s")
         for step in ("documents", "tokens")
@@ -148,6 +148,7 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
     """Print the commands that are useful for a run in its state."""
     name, state = status.name, status.state
     rows = {}
+    # Started as .venv/bin/orchestrator, as the Makefile does: the commands below work only once it is activated.
     if shutil.which("orchestrator") is None and (activate := Path(sys.prefix, "bin", "activate")).exists():
         rows["first"] = f"source {in_shell(activate)}"
     rows["status"] = f"orchestrator status {name}"

@@ -33,16 +33,20 @@ def _confirm(arguments: argparse.Namespace, action: str) -> None:
     Raises:
         UsageError: stdin is not a terminal, or the answer is not yes.
     """
-    again = "the same command with -y"
-    if not (arguments.yes or confirm(action, again=again)):
-        raise UsageError("not confirmed: nothing was done", fix=again)
+    fix = "repeat the command with -y"
+    if not (arguments.yes or confirm(action, fix=fix)):
+        raise UsageError(f"cannot {action}: not confirmed", fix=fix)
 
 
 def create_cluster(arguments: argparse.Namespace) -> None:
-    """Create or change a cluster."""
+    """Create or update a cluster.
+
+    Raises:
+        UsageError: the minimum number of machines is above the maximum, or the user did not confirm.
+    """
     least, most = arguments.min_nodes, arguments.max_nodes
     if most < least:
-        raise UsageError(f"--max-nodes {most} is less than --min-nodes {least}", fix=f"--max-nodes {least}")
+        raise UsageError(f"invalid --max-nodes {most}: less than --min-nodes {least}", fix=f"--max-nodes {least}")
     clusters = _clusters(arguments)
     change = clusters.created(
         arguments.name,
@@ -54,7 +58,7 @@ def create_cluster(arguments: argparse.Namespace) -> None:
     )
     for warning in change.warnings:
         hint(f"warning: {warning}")
-    _confirm(arguments, f"create or change cluster {arguments.name} to {change.shape}")
+    _confirm(arguments, f"create or update cluster {arguments.name} to {change.shape}")
     _print_done(clusters, arguments, change.apply())
 
 
@@ -101,7 +105,7 @@ def show_cluster(arguments: argparse.Namespace) -> None:
 def delete_cluster(arguments: argparse.Namespace) -> None:
     """Delete a cluster."""
     clusters = _clusters(arguments)
-    clusters.row(arguments.name)  # a name that does not exist is an error before the question
+    clusters.row(arguments.name)  # fails for an unknown name before the user is asked for confirmation
     _confirm(arguments, f"delete cluster {arguments.name}, its machines and the jobs on it")
     clusters.delete(arguments.name)
     document = {"name": arguments.name, "done": "deleted"}
@@ -121,7 +125,7 @@ def list_sizes(arguments: argparse.Namespace) -> None:
         dates = sorted({f"{row['price_date']} in {row['price_region']}" for row in rows if row["price"] is not None})
         hint(f"list prices, dedicated, of {', '.join(dates)}\n  today's  orchestrator skus --refresh")
     else:
-        hint(f"no machine size has {arguments.gpus}; for more machines set compute.nodes")
+        hint(f"no machine size has {arguments.gpus}; to use several machines, set compute.nodes")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

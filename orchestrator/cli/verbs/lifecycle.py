@@ -1,4 +1,4 @@
-"""attach, wait, supervise, cancel, preempt, resume: act on runs."""
+"""attach, wait, supervise, cancel, preempt, resume: follow and control runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.sweep import Sweep
 
-CANCEL_SECONDS = 60.0  # the job's 30 s to save, and a margin
+CANCEL_SECONDS = 60.0  # a job has 30 s to save a checkpoint; the rest is a margin
 CANCEL_SWEEP_SECONDS = 120.0  # for trials that save a checkpoint each
 
 
@@ -28,7 +28,7 @@ def attach(arguments: argparse.Namespace) -> int:
 
 
 def wait(arguments: argparse.Namespace) -> int:
-    """Wait, and print how the run or the sweep ended."""
+    """Wait until the run or the sweep has finished, and print its status."""
     found = _target(arguments)
     with detach_on_interrupt(found):
         found.wait(arguments.timeout)
@@ -36,7 +36,7 @@ def wait(arguments: argparse.Namespace) -> int:
 
 
 def supervise(arguments: argparse.Namespace) -> int:
-    """Wait as `wait` does, and restart the run."""
+    """Wait like `wait`, and restart the run when it fails or is preempted."""
     run = attach_run(arguments)
     with detach_on_interrupt(run):
         run.wait(max_restarts=arguments.max_restarts)
@@ -49,7 +49,7 @@ def cancel(arguments: argparse.Namespace) -> None:
     found = [find_target(orchestrator, name) for name in dict.fromkeys(arguments.name)]
     sweeps = [one for one in found if isinstance(one, Sweep)]
     runs = [one for one in found if isinstance(one, Run)]
-    for one in found:
+    for one in found:  # all are cancelled before any is waited for, so that they save their checkpoints together
         one.cancel()
     until = time.monotonic() + CANCEL_SWEEP_SECONDS
     while not arguments.no_wait and time.monotonic() < until and any(not one.state().terminal for one in sweeps):
@@ -69,7 +69,7 @@ def cancel(arguments: argparse.Namespace) -> None:
 
 
 def preempt(arguments: argparse.Namespace) -> None:
-    """Make the job stop as a preemption does."""
+    """Simulate a preemption."""
     run = attach_run(arguments)
     run.preempt()
     print_result(arguments.output, {"handle": str(run.handle)}, run.handle)

@@ -133,7 +133,7 @@ def test_prune_tells_of_token_stores_that_nobody_needs(home: Path, orchestrator:
     (store / "manifest.json").write_text('{"data": {"sha256": "a"}}')
     (store / "shard").write_bytes(b"x" * 2_000_000)
     kept = orchestrator("prune", "--state", "completed", "--dry-run")
-    assert "kept: token stores that no remaining run uses, 2 MB; --stores deletes them" in kept.err
+    assert "kept: 2 MB of token stores that no remaining run uses; --stores deletes them" in kept.err
     shown = orchestrator("prune", "--state", "completed", "--dry-run", "--stores")
     assert "1 token store" in shown.out
     assert shown.err == ""

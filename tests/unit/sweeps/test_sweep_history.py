@@ -126,7 +126,7 @@ def test_warm_start_draws_near_earlier_good_points(sweeps: Sweeps) -> None:
     assert f'"orchestrator.warm_start": "{begun}"' in tags
     status = sweep_status(warm)
     assert status.earlier == [EarlierSweep(sweep=first.name, used=12, outside=0)]
-    assert f", began with {begun}\n" in sweep_text(status)
+    assert f", warm start from {begun}\n" in sweep_text(status)
     assert f"<dd>{begun}</dd>" in render_sweep(status)
 
 

@@ -166,7 +166,7 @@ def test_attach_finds_by_name_prefix_and_last(tmp_path: Path) -> None:
 def test_what_can_not_be_extended_or_resumed(tmp_path: Path) -> None:
     grid = make(tmp_path, space={"train.steps": [1, 2]}, sampling="grid", limits={})
     assert trial_count(grid.folder.record().spec) == 2
-    with pytest.raises(UsageError, match="has 2 points"):
+    with pytest.raises(UsageError, match="of the grid's 2 points"):
         grid.extend(1)
     many = make(tmp_path, name="many")
     with pytest.raises(UsageError, match="a sweep has at most 1000"):
