@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PREDICTIONS = "predictions"  # the output of a run that predicts
 
 WATCH_SECONDS = 2.0
-FIRST_POLL = 0.1  # seconds: a run that already finished returns at once, later polls grow to the backend's interval
+FIRST_POLL = 0.1  # seconds: `wait` on a finished or short run returns quickly; the pause grows to the backend's own
 
 P, R = ParamSpec("P"), TypeVar("R")
 
@@ -192,7 +192,7 @@ class Run:
             status = self.status()
             if not (status.state.terminal and isinstance(self._backend, Resumes)):
                 return status
-            # A restarted run is live again, so its status is read once more: callers must not see the old failure.
+            # A restarted run is live again, so its status is read again: callers must not see the old failure.
             if not self._backend.tend(self.name, max_restarts):
                 return status
 

@@ -210,9 +210,7 @@ CLOUD = (
         [
             argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model"),
             switch("--refresh", help_text="fetch current prices from Azure and store them"),
-            argument(
-                "--region", default="eastus", help="region of the prices that --refresh fetches (default: eastus)"
-            ),
+            argument("--region", default="eastus", help="region whose prices to fetch (default: eastus)"),
             OUTPUT,
         ],
     ),

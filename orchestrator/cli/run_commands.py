@@ -118,7 +118,7 @@ WATCH = (
             "logs RUN --all-ranks --tail 5         the end of each log",
             "logs RUN --grep '(?i)error|nan'       ignore case",
             "logs RUN --node 1 --since 2026-11-21T10:00",
-            "logs RUN --launcher                   the processes that start the ranks",
+            "logs RUN --launcher                   log of the launcher",
         ],
         "run_files.logs",
         [

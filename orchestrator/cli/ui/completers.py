@@ -18,7 +18,7 @@ Completer = Callable[..., list[str]]
 
 
 def runs(prefix: str, **_: Any) -> list[str]:
-    """Return @last and the runs of the home folder, newest first; also handles if the prefix is one's beginning."""
+    """Return @last and the runs of the home folder, newest first; handles too if the prefix starts like one."""
     from orchestrator.support.home import RUNS, home_folder, run_names
 
     home = home_folder(os.environ)

@@ -123,7 +123,7 @@ def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
         lines: the table.
         columns, rows: size of the terminal.
     """
-    # The cursor cannot move above the screen: a taller table would be printed anew, and again, at every update.
+    # The cursor cannot move above the screen: a taller table would be printed again, below itself, at every update.
     room = max(rows - 1, HEAD_LINES + 1)
     kept = lines if len(lines) <= room else [*lines[:HEAD_LINES], *lines[len(lines) - room + HEAD_LINES :]]
     return [line[: columns - 1] for line in kept]

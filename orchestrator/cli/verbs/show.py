@@ -212,7 +212,7 @@ def _cost_table(costs: list[RunCost], total: dict[str, Any]) -> str:
 
 
 def _total(costs: list[RunCost]) -> dict[str, Any]:
-    """Return the sums over all runs; the cost covers runs with a price, and is None if no run has one."""
+    """Return the sums over all runs; the cost covers runs with a price; None: no run has one."""
     priced = [cost.cost for cost in costs if cost.cost is not None]
     return {
         "node_hours": sum(cost.node_hours for cost in costs),

@@ -1,4 +1,7 @@
-"""Keep the checkpoints and models of a sweep's best trials, and delete those of others, by its `keep_best`."""
+"""Keep the checkpoints and models of a sweep's best trials (`keep_best`), and delete those of the others.
+
+Without this, the checkpoints of every trial stay until a long sweep fills the disk.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,21 @@ from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.trials import run_names
 
-AUTO = 3
+AUTO = 3  # trials that keep their weights with `keep_best: auto`
 
 
 def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
-    """Return how many trials keep their weights; None: all.
+    """Return the number of trials that keep their weights; None: all.
 
     Raises:
-        SpecError: `keep_best` is a number, and the backend deletes no weights.
+        SpecError: `keep_best` is a number, and the backend cannot delete weights.
     """
     deletes = isinstance(backend, DeletesWeights)
     if spec.keep_best == "all" or (spec.keep_best == "auto" and not deletes):
         return None
     if not deletes:
         raise SpecError(
-            f"keep_best {spec.keep_best}: backend {backend.name} keeps what every trial has written",
+            f"invalid keep_best {spec.keep_best}: backend {backend.name} cannot delete weights",
             facts={"key": "keep_best"},
             fix="--set keep_best=all",
         )
@@ -38,11 +41,13 @@ def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
 
 
 def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
-    """Return the trials that keep no weights; later outcomes only add trials.
+    """Return the trials whose weights can be deleted.
+
+    Later outcomes only add trials to the result, so deleting before the sweep has finished is safe.
 
     Args:
-        outcomes: results of the finished trials; None: no result to compare.
-        keep: how many trials keep theirs, in a tie those that started first. None: all.
+        outcomes: results of the finished trials; None: the trial has no result.
+        keep: number of trials that keep their weights, in a tie those that started first. None: all.
         maximize: whether more is better.
     """
     if keep is None:
@@ -53,17 +58,17 @@ def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, m
 
 
 def trials_on_disk(spec: SweepSpec, keep: int | None) -> int:
-    """Return how many trials have weights on the disk at the same time, at most."""
+    """Return the maximum number of trials with weights on the disk at the same time."""
     return trial_count(spec) if keep is None else min(trial_count(spec), keep + spec.limits.concurrent)
 
 
 def max_weight_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
-    """Return the most bytes that weights take on the disk at the same time; None: such a job saves none."""
+    """Return the maximum bytes of all weights on the disk at the same time; None: the job saves no weights."""
     return None if plan.weights_bytes is None else trials_on_disk(spec, keep) * spec.replicates * plan.weights_bytes
 
 
 def kept_text(keep: int | None) -> str:
-    """Return `of the best 3 trials`."""
+    """Return the kept trials as text, such as `of the best 3 trials`."""
     return "of all trials" if keep is None else "of the best trial" if keep == 1 else f"of the best {keep} trials"
 
 
@@ -74,11 +79,11 @@ def disk_shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -
 
 
 class WeightPruner:
-    """Deletes the weights of trials while a sweep runs; a restarted driver deletes what its predecessor left.
+    """Deletes weights while a sweep runs; after a restart, also those that the previous driver did not delete.
 
     Args:
         record: the sweep.
-        backend: of the trials.
+        backend: backend of the trials.
     """
 
     def __init__(self, record: SweepRecord, backend: Backend) -> None:
@@ -89,7 +94,7 @@ class WeightPruner:
         """Delete the weights of trials that are no longer among the best.
 
         Args:
-            outcomes: see `trials_to_prune`.
+            outcomes: results of the finished trials, see `trials_to_prune`.
 
         Returns:
             False if a supervisor still holds one of the runs: call again later.
@@ -106,10 +111,10 @@ class WeightPruner:
     def _prune(self, name: str, why: str) -> bool:
         try:
             if not self._backend.describe(name).state.terminal:
-                return True  # its user resumed it, so it no longer belongs to the sweep
+                return True  # its user resumed it by hand, and needs its checkpoints
             return require(self._backend, DeletesWeights).delete_weights(name, why)
         except NotFoundError:
             return True
-        except StorageError as problem:  # no reason to end a sweep
+        except StorageError as problem:  # a file that cannot be deleted is no reason to stop a sweep
             print(problem, file=sys.stderr, flush=True)
             return True

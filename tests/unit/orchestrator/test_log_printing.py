@@ -249,7 +249,7 @@ def test_following_ends_with_how_the_run_did(home: Path, capsys: pytest.CaptureF
         (["--since", (datetime.now() + timedelta(days=2)).isoformat()], ["it is in the future"]),
         (["--rank", "0", "--all-ranks"], ["not allowed with argument --rank"]),
         (["--rank", "x"], ["invalid int value: 'x'"]),
-        (["-f", "-o", "json"], ["no end", "leave out -f"]),
+        (["-f", "-o", "json"], ["needs an end", "omit -f"]),
     ],
 )
 def test_command_lines_that_make_no_sense(

@@ -224,7 +224,7 @@ def test_rate_capped_by_predictions_warns(sets: list[str], asked: int | None) ->
     warnings = resolve_spec("pretrain", sets=["recipe=large", *sets], environ=NO_GPU).warnings
     limits = f"objective.max_predictions=20 limits each sequence to fewer than the {asked} predictions"
     expected = [limits] if asked else []
-    assert [warning.partition(" that ")[0] for warning in warnings] == expected
+    assert [warning.partition(" of ")[0] for warning in warnings] == expected
 
 
 def test_relative_paths_start_at_file_or_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

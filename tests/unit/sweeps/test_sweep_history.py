@@ -76,7 +76,7 @@ def test_warm_start_counts_points_outside_the_space(sweeps: Sweeps) -> None:
     spec = sweep(space, "tpe", limits={"trials": 3})
     history = read_history(spec, "pretrain", [told(first)])
     assert history.earlier == [EarlierSweep(sweep=first.name, used=2, outside=1)]
-    assert history.earlier[0].text == f"2 trials of {first.name} (1 other lies outside of this space)"
+    assert history.earlier[0].text == f"2 trials of {first.name} (1 other is outside this space)"
     assert [past.latents for past in history.trials] == [
         {"optimizer.learning_rate": 1e-3, "train.log_every": 0},
         {"optimizer.learning_rate": 1e-2, "train.log_every": 0},

@@ -51,7 +51,7 @@ def test_a_number_is_refused_where_nothing_is_deleted(tmp_path: Path) -> None:
         assert (kept_trials(spec, local), kept_trials(spec, azure)) == (here, there)
     spec = sweep(RATE, keep_best=1, limits=limits)
     assert kept_trials(spec, local) == 1
-    with pytest.raises(SpecError, match="keep_best 1: backend azure keeps what every trial has written"):
+    with pytest.raises(SpecError, match="invalid keep_best 1: backend azure cannot delete weights"):
         kept_trials(spec, azure)
     assert (trials_on_disk(spec, 1), trials_on_disk(spec, None), trials_on_disk(spec, 8)) == (3, 9, 9)
 

@@ -41,7 +41,7 @@ def test_a_sweep_whose_hours_are_over_is_not_taken_up_again(tmp_path: Path, stat
 
 
 def test_a_sweep_whose_money_is_spent_is_not_taken_up_again(tmp_path: Path) -> None:
-    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD are more than 0.6") as caught:
+    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD spent, more than 0.6") as caught:
         ended(tmp_path, cost=0.6).resume()
     assert caught.value.fix == USED_UP.format("cost 2")
 

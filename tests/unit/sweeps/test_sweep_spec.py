@@ -85,20 +85,20 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         }
     )
     expected = [
-        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each",
+        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each seed",
         "space.model.droput: a pretrain job has no setting model.droput",
-        "space.train.precision: train.precision can't be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
-        "space.compute.nodes: compute.nodes is not read by the job itself, and can't vary",
-        "space.train.steps: train.steps can't be 44.37694",
-        "space.model.hidden_dropout_prob: model.hidden_dropout_prob can't be 1.0: input should be less than 1",
+        "space.train.precision: train.precision cannot be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
+        "space.compute.nodes: cannot vary compute.nodes: the job does not read it",
+        "space.train.steps: train.steps cannot be 44.37694",
+        "space.model.hidden_dropout_prob: model.hidden_dropout_prob cannot be 1.0: input should be less than 1",
         "space.optimizer: a pretrain job has no setting optimizer.lr",
-        "space.data.sequence_length: data.sequence_length is no section of a pretrain job",
-        "space.model.layer_norm_eps: model.layer_norm_eps can't be -",
+        "space.data.sequence_length: data.sequence_length is not a section of a pretrain job",
+        "space.model.layer_norm_eps: model.layer_norm_eps cannot be -",
         'objective.metric: this pretrain job does not report val_loss (did you mean "validation_loss"?)',
     ]
     assert [any(start in problem for problem in found) for start in expected] == [True] * len(expected), found
     assert len(found) == len(expected)
-    assert any(problem.endswith("q: 1 makes whole numbers") for problem in found)
+    assert any(problem.endswith("q: 1 draws whole numbers") for problem in found)
     assert all(problem.startswith("sweep.yaml:") for problem in found)
 
 
@@ -147,7 +147,7 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
                 "sampling": "grid",
                 "limits": {},
             },
-            "limits.trials: the grid has 1200 points, and a sweep at most 1000 trials",
+            "limits.trials: the grid has 1200 points, a sweep can have at most 1000 trials",
         ),
         ({"space": RATE, "driver": "service"}, "driver: backend local of the trial has no sweep service"),
         ({"space": RATE, "driver": "azure"}, "driver: backend local of the trial has no sweep service"),
@@ -172,7 +172,7 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
             {"space": RATE, "early_termination": {"policy": "bandit", "slack_factor": 1, "slack_amount": 1}},
             "policy bandit needs slack_factor or slack_amount, not both",
         ),
-        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials can't run"),
+        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials cannot run"),
         ({"space": RATE, "trial": {"kind": "pretrian"}}, "unknown kind of job 'pretrian' (did you mean \"pretrain\"?)"),
         ({"space": RATE, "trial": "gone.yaml"}, "trial: no such file: "),
     ],
@@ -185,7 +185,7 @@ def test_what_does_not_go_together(document: dict[str, Any], told: str) -> None:
 def test_invalid_combinations_are_counted_with_the_first() -> None:
     space = {"model.hidden_size": [64, 96], "model.num_attention_heads": [2, 5]}
     (problem,) = problems_of({"space": space, "sampling": "grid", "limits": {}})
-    assert "2 of 4 trials can't run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
+    assert "2 of 4 trials cannot run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
     assert "does not divide into 5 attention heads" in problem
 
 
@@ -303,7 +303,7 @@ def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
     assert [any(start in problem for problem in found) for start in expected] == [True] * 3, found
     space = {"train.global_batch_size": [64, 65]}
     (problem,) = problems_of({"trial": trial, "space": space, "sampling": "grid", "limits": {}})
-    assert "1 of 2 trials can't run, the first with train.global_batch_size=65" in problem
+    assert "1 of 2 trials cannot run, the first with train.global_batch_size=65" in problem
 
 
 def test_keys_of_a_sweep_are_offered_to_the_shell() -> None:
