@@ -103,7 +103,7 @@ def test_a_sweep_that_looked_for_something_else_is_refused(sweeps: Sweeps) -> No
 def test_sampling_that_would_not_look_at_them_is_refused(sampling: str) -> None:
     spec = sweep({"a": [1, 2]}, sampling, warm_start=["search"], limits={"trials": 2})
     assert list(contradictions(spec)) == [
-        (("warm_start",), f"{sampling} sampling looks at no other trials: sampling tpe or gp does")
+        (("warm_start",), f"{sampling} sampling does not use earlier trials; tpe and gp do")
     ]
 
 
