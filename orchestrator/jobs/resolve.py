@@ -4,8 +4,8 @@ The last source that sets a key wins:
 
     default < presets (recipe, compute, environment) < project config < file < ORCHESTRATOR_* < flag < --set
 
-A prediction has the columns that its model was tuned on between presets and project config.
-The layers above the presets decide which presets are used.
+For a prediction, the columns that its model was tuned on are between presets and project config.
+The layers above the presets select the presets.
 """
 
 from __future__ import annotations
@@ -54,26 +54,25 @@ def resolve_spec(
 
     Args:
         kind: name of the kind of job.
-        file: the spec file. Relative paths start at the folder of the file they are written in, those written
-            anywhere else at the current folder.
-        layers: the same as `file`, read already, with absolute paths: the lowest first.
+        file: the spec file. Relative paths start at the folder of their file, all others at the current folder.
+        layers: spec files that are already read, with absolute paths, lowest precedence first.
         sets: `path.to.key=value`, each value read as YAML.
-        flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
+        flags: dotted path -> value and flag; a mapping as value is merged key by key.
         environ: environment variables: ORCHESTRATOR_* and those that select the visible GPUs. None: none.
         project: the project config, see `find_project`.
-        model_of: finds the folder of an initial model that is named: a run, or a model on the Hugging Face Hub.
-        outputs_of: finds the folder of outputs of a run that is named as the earlier phase.
+        model_of: function that returns the folder of a model, given the name of a run or of a model on the Hub.
+        outputs_of: function that returns the folder of outputs of an earlier phase, given the name of its run.
 
     Raises:
-        SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
-        DataError: a folder that is named for a task of the user's own has no table to learn from.
+        SpecError: the spec is invalid; all problems together, with their places and suggestions of similar names.
+        DataError: a folder for a task of the user's own has no training table.
     """
     which, environ, problems = job_kind(kind), environ or {}, SpecProblems()
     written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
     written = which.layers(written, Path.cwd(), site_of(_backend(load.merge(written))))
     found = load.merge(written)
     presets = _preset_layers(which, found, problems)
-    complete = not problems
+    complete = not problems  # every layer could be read
     model = spec_model(which.spec, [*found.tree, _backend(found)])
     finders = {PHASE_FROM: outputs_of}
     written += [
@@ -86,7 +85,7 @@ def resolve_spec(
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
-        if complete:  # without a layer, the batch is not the one that was meant
+        if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
             which.check_shares(spec, compute.world_size)
     problems.raise_all("spec")
     changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
@@ -108,18 +107,21 @@ def resolve_spec(
 
 
 def make_plan(resolved: Resolved, *, home: Path, reuse: Plan | None = None) -> Plan:
-    """Read data and code, and return the plan. Works offline, and writes only a cache of content hashes.
+    """Return the plan of a job after reading its data and code.
+
+    Works offline, and writes only a cache of content hashes.
 
     Args:
-        resolved: the spec, validated.
+        resolved: the validated spec.
         home: the home folder, for the cache of content hashes.
-        like: the plan of another trial of the same sweep, with the same code and environment, which are not read
-            again.
+        reuse: a plan of the same sweep whose code and environment to reuse, as all trials must have the same. None:
+            read both.
 
     Raises:
         DataError: the data cannot be read.
-        SpecError: the user's code holds what must not be shipped, or lacks what runs; the model does not fit the job.
-        ConflictError: the lineage of what the job starts from does not verify, or a file of a checkpoint.
+        SpecError: the user's code contains a file that must not be packaged, or lacks the entry module; or the model
+            does not fit the job.
+        ConflictError: the lineage of the initial model does not verify, or a file of a checkpoint does not.
     """
     return job_kind(resolved.spec.kind).plan(resolved, home, reuse)
 
@@ -134,7 +136,7 @@ def _written_layers(
     project: Path | None,
     problems: SpecProblems,
 ) -> tuple[list[load.ConfigLayer], list[str]]:
-    """Return the layers that the user wrote, lowest first; skip, and report, layers that cannot be read."""
+    """Return the user's layers, lowest precedence first, and warnings; report layers that cannot be read."""
     layers: list[load.ConfigLayer] = []
     warnings: list[str] = []
     here, keys = Path.cwd(), kind.paths
@@ -164,7 +166,7 @@ def _backend(written: load.Merged) -> str:
 
 
 def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) -> list[load.ConfigLayer]:
-    """Return the presets that the written layers choose; skip, and report, those that do not exist."""
+    """Return the presets that the user's layers select; report those that do not exist."""
     layers: list[load.ConfigLayer] = []
     defaults = _preset_values(kind.spec, {})
     for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
@@ -207,7 +209,7 @@ def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, s
 
 
 def _preset_values(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec of presets and defaults alone, as JSON, without required keys."""
+    """Return the values of presets and defaults as JSON, without required keys."""
     found = {}
     for key, field in model.model_fields.items():
         if key in presets or not field.is_required():
@@ -234,7 +236,9 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
 
 
 def project_defaults_for(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
-    """Return the project's defaults without those that only other kinds have; what no kind has is left, and refused.
+    """Return the project's defaults without keys that only other kinds of jobs have.
+
+    One orchestrator.yaml serves all kinds of jobs. Keys that no kind has are kept, so that validation reports them.
 
     Args:
         layer: the project's file.
@@ -254,7 +258,7 @@ def project_defaults_for(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
 
 
 def _subject(tree: dict[str, Any]) -> str:
-    """Return what a project's sections of a job are about, by the kind or else the recipe that it names."""
+    """Return the subject of a project's defaults, by its kind or else by its recipe."""
     for name, kind in all_kinds().items():
         if tree.get("kind") == name or ("kind" not in tree and tree.get("recipe") in preset_names(kind.recipes)):
             return kind.subject
@@ -262,7 +266,7 @@ def _subject(tree: dict[str, Any]) -> str:
 
 
 def _keys_of_kind(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
-    """Return the keys of `model`, and those that no model has."""
+    """Return the keys that `model` has, and those that no model has."""
     found = {}
     for key, value in tree.items():
         elsewhere = [other for other in others if key in other.model_fields]

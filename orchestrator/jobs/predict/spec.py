@@ -22,16 +22,16 @@ class PredictCode(CodeSpec):
     """The code that predicts."""
 
     entry: ModuleName = "train_jobs.predict"
-    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+    """Module that every process runs; your own module receives the same arguments, and can pass them on."""
 
 
 class PredictSpec(PredictConfig, JobSpec):
     """A prediction: every key of `PredictConfig` at top level."""
 
     kind: Literal["predict", "evaluate"] = "predict"
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str = "default"
-    """Recipe that the keys of the job are laid over: default."""
+    """Recipe: default. The keys of the job override its values."""
     code: PredictCode = PredictCode()
 
     @property
@@ -54,9 +54,9 @@ class EvaluateSpec(PredictSpec):
     """The scores of a model on a file with labels."""
 
     kind: Literal["evaluate"] = "evaluate"
-    """Which job this is."""
+    """Kind of the job."""
     evaluate: bool = True
-    """Score the predictions against the input: its labels, answers or tags, or words masked here."""
+    """Score the predictions against the labels, answers or tags of the input, or against words that the job masks."""
 
 
 def merge_with_model(presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:

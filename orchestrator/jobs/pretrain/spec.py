@@ -35,7 +35,7 @@ class PretrainSpec(PretrainConfig, JobSpec):
     """A pretraining job: every section of `PretrainConfig` at top level."""
 
     kind: Literal["pretrain"] = "pretrain"
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str = "tiny"
     """Recipe: tiny, small, base, large or a published one. The sections of the job override its values."""
 

@@ -173,14 +173,14 @@ def test_the_plan_says_what_is_shipped_and_what_is_not(folder: Path) -> None:
     assert "largest my_pretrain.py 27 B, train_jobs/pretrain.py 10 B ignoring .gitignore left out" in text
     assert (
         "left out 1,203 files: data/ 1,200 (.gitignore), __pycache__/ 1 (cache), .gitignore 1 (ignore file), "
-        "a.log 1 (.gitignore) commit none, in no git repository"
+        "a.log 1 (.gitignore) commit none, not in a git repository"
     ) in text
     assert max(len(line) for line in made.summary().splitlines()) <= 80
 
 
 def test_the_plan_says_that_nothing_is_left_out_and_why() -> None:
     text = squeezed(plan("code.folder=code"))
-    assert "ignoring none: neither .amlignore nor .gitignore left out nothing commit" in text
+    assert "ignoring nothing: no .amlignore or .gitignore left out nothing commit" in text
     assert "left out" not in squeezed(plan())
 
 
@@ -254,7 +254,7 @@ def test_the_state_of_a_checked_out_package_is_told(folder: Path) -> None:
     branch = (folder / "site" / ".git" / "HEAD").read_text().strip().rpartition("/")[2]
     told = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
     assert f"commit {told}" in squeezed(plan())
-    assert f"commit none, in no git repository {told}" in squeezed(plan("code.folder=code"))
+    assert f"commit none, not in a git repository {told}" in squeezed(plan("code.folder=code"))
 
 
 def test_a_class_of_ones_own_has_its_module_among_the_files(folder: Path) -> None:

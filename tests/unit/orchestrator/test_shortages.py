@@ -66,7 +66,7 @@ def test_gpus_of_this_machine_are_known_by_name_and_memory(
 def test_of_gpus_that_are_here_time_and_memory_are_told(folder: Path) -> None:
     told = text(plan(gpus(folder, A100), *BASE))
     assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates published for the A100\)", told)
-    assert re.search(r"memory [\d.]+ GB a process of the 42\.9 GB that it has: ", told)
+    assert re.search(r"memory [\d.]+ GB of 42\.9 GB per process: ", told)
     other = text(plan(gpus(folder, "NVIDIA GeForce RTX 4090, 24564 MiB"), *BASE))
     assert re.search(r"time .* \(19% to 45% of the data sheet, as published for the A100\)", other)
     assert " time " not in text(plan(gpus(folder, "NVIDIA GeForce GTX 1080, 8192 MiB"), *BASE))

@@ -55,7 +55,7 @@ def test_every_mistake_is_named_at_once_with_its_line() -> None:
     expected = [
         "sweep.yaml:1: unknown sweep preset 'learning-rat' (did you mean \"learning-rate\"?) (known: learning-rate)",
         "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: with log: true, bounds are values "
-        "and not their logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
+        "and not logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
         "sweep.yaml:7: space.train.steps: low 9 is above high 5",
         "sweep.yaml:8: sampling.name: input should be 'random'",
         "sweep.yaml:9: early_termination: policy bandit needs slack_factor or slack_amount",
@@ -110,7 +110,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         ({"low": 0, "high": 1, "log": True}, "low 0 has no logarithm"),
         ({"low": 0, "high": 1, "q": 0}, "q 0 is not above 0"),
         ({"low": 0, "high": 1, "q": 2}, "q 2 is more than the range, 0 to 1"),
-        ({"low": 0, "high": 1, "choice": [1]}, "low and high and choice together"),
+        ({"low": 0, "high": 1, "choice": [1]}, "cannot combine low and high and choice"),
         ({"log": True}, "no distribution: give one of {low, high}"),
         ({"mean": 1}, "a normal distribution needs both mean and sd"),
         ({"mean": 1, "sd": 0}, "sd 0 is not above 0"),
