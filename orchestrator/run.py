@@ -28,7 +28,8 @@ PREDICTIONS = "predictions"  # the output of a run that predicts
 WATCH_SECONDS = 2.0
 FIRST_POLL = 0.1  # seconds: `wait` on a finished or short run returns quickly; the pause grows to the backend's own
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _renamed_argument(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
