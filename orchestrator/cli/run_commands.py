@@ -114,7 +114,7 @@ WATCH = (
         "Show the log of one rank, of all ranks, or of the launcher, for a run in any state. Lines of several logs are"
         " merged by time, to the second, and have a [node:rank] prefix.",
         [
-            "logs RUN -f                           follow until the run has finished",
+            "logs RUN -f                           until the run has finished",
             "logs RUN --all-ranks --tail 5         the end of each log",
             "logs RUN --grep '(?i)error|nan'       ignore case",
             "logs RUN --node 1 --since 2026-11-21T10:00",

@@ -163,7 +163,7 @@ def test_summary_shows_processes_of_sharded_moments() -> None:
 def test_a_micro_batch_that_is_auto_is_left_to_the_job() -> None:
     made = plan("train.micro_batch_size=auto", "compute.processes_per_node=2")
     text = " ".join(made.summary().split())
-    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits is found" in text
+    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits, found" in text
     assert "before the first step, 32 at most" in text
     assert "activations of 32 sequences" in text
     assert made.as_dict()["accumulation_steps"] is None

@@ -31,10 +31,10 @@ def ended(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
 def test_a_sweep_whose_hours_are_over_is_not_taken_up_again(tmp_path: Path, state: RunState) -> None:
     found = ended(tmp_path, state, hours=1)
-    with pytest.raises(ConflictError, match=r"used up limits\.hours: 1 h are over") as caught:
+    with pytest.raises(ConflictError, match=r"has reached limits\.hours: 1 h are over") as caught:
         found.resume()
     assert caught.value.fix == USED_UP.format("hours 4")
-    with pytest.raises(ConflictError, match=r"used up limits\.hours"):
+    with pytest.raises(ConflictError, match=r"has reached limits\.hours"):
         found.extend(20)
     assert found.folder.record().spec.limits.trials == 4, "nothing was extended"
     assert not found.folder.locked()

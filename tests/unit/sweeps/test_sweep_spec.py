@@ -106,7 +106,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
     ("parameter", "told"),
     [
         ({"low": 1}, "a range needs both low and high"),
-        ({"low": 2, "high": 2}, "low and high are both 2: write 2 alone"),
+        ({"low": 2, "high": 2}, "low and high are both 2: write the plain value 2"),
         ({"low": 0, "high": 1, "log": True}, "low 0 has no logarithm"),
         ({"low": 0, "high": 1, "q": 0}, "q 0 is not above 0"),
         ({"low": 0, "high": 1, "q": 2}, "q 2 is more than the range, 0 to 1"),
@@ -117,7 +117,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         ({"choice": []}, "choice has no options"),
         ([], "choice has no options"),
         ({"choice": [1], "q": 1}, "q needs a range or a normal distribution"),
-        ({"randint": 3, "log": True}, "log is for a range"),
+        ({"randint": 3, "log": True}, "log needs a range"),
         ({"randint": 0}, "randint 0 is less than 1"),
         ({"low": True, "high": 3}, "low must be a number"),
         ({"low": "a", "high": 3}, "low: input should be a valid number"),
