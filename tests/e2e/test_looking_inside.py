@@ -146,7 +146,7 @@ def test_reattach_creates_no_run_ignored_options_reported(hung: Hung) -> None:
     )
     assert again.json["name"] == name
     (warning,) = [line for line in again.err.splitlines() if line.startswith("warning: ")]
-    assert warning == ("warning: profile.steps=5: no effect on the existing run; --new starts another")
+    assert warning == ("warning: profile.steps=5 has no effect on the existing run; --new starts another run")
 
 
 @pytest.mark.slow

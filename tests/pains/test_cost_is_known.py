@@ -33,7 +33,7 @@ def test_price_is_shown_before_and_after_run(console: Console) -> None:
     assert "$393.28" in console("list").out
     assert "  cost       $393.28 for 4 node hours\n" in console("status", "one").out
     lines = console("cost", "one").out.splitlines()
-    assert "  price          $98.32 a node and hour (orchestrator.yaml:3)" in lines
+    assert "  price          $98.32 per node and hour (orchestrator.yaml:3)" in lines
     assert "  cost           $393.28" in lines
     assert "  repeated       100 steps, 0.5 node hours, $49.16" in lines
 
@@ -53,7 +53,7 @@ def test_cost_without_price_is_not_invented(console: Console) -> None:
     assert "$" not in console("list").out + console("status", "one").out
     printed = console("cost", "one").out
     assert "  node hours     1: 1 attempt on 1 node" in printed
-    assert "no price (--set compute.price_per_hour=USD, at submission)" in printed
+    assert "no price (set it at submission: --set compute.price_per_hour=USD)" in printed
 
 
 def test_price_does_not_change_run_name(console: Console) -> None:

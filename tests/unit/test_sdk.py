@@ -12,6 +12,7 @@ import pytest
 
 import orchestrator
 from orchestrator import Orchestrator, Run, Sweep
+from orchestrator.runs.status import Handle
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = '''\
@@ -137,3 +138,14 @@ def test_library_telemetry_off_unless_enabled(word: str | None) -> None:
     look = f"import os, orchestrator; orchestrator.Orchestrator(); print([os.environ[name] for name in {names}])"
     done = subprocess.run([sys.executable, "-c", look], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(["true", "1"] if word is None else [word, word])
+
+
+def test_sdk_former_names_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[list[Run]] = []
+    monkeypatch.setattr("orchestrator.reports.pages.comparison.write_report", lambda runs, to: compared.append(runs))
+    monkeypatch.setattr(Run, "_report", lambda run: run)
+    first, second = (Run(None, Handle.parse(f"local://{name}")) for name in ("one", "two"))  # type: ignore[arg-type]
+    first.report(beside=[second])  # type: ignore[call-arg]
+    first.report(compare_with=[second])
+    assert compared == [[first, second]] * 2
+    assert Sweep.way_on is Sweep.resume_command

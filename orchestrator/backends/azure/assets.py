@@ -139,7 +139,7 @@ def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
 
 def data_name(job_input: JobInput) -> str:
     """Return the name of the asset of an input."""
-    return f"orchestrator-{job_input.holds}"
+    return f"orchestrator-{job_input.content_type}"
 
 
 def uploaded(plan: Plan) -> list[JobInput]:

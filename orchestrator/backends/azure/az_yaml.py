@@ -22,7 +22,7 @@ SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 MODES = {"ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Upload": "upload"}
 IDENTITIES = {"Managed": "managed", "UserIdentity": "user_identity"}
 KINDS = ("command", "sweep")
-MAX_NAME_CHARS = 40
+MAX_NAME_LENGTH = 40
 _ASSET = re.compile(r".*/(codes|environments|data|computes)/([^/]+)(?:/versions/([^/]+))?$")
 _BINDING = re.compile(r"\${{\s*(?P<kind>inputs|outputs|search_space)\.(?P<name>\w+)\s*}}")
 _SHARED = re.compile(r"[1-9]\d*[bkmgBKMG]?")
@@ -46,7 +46,7 @@ class JobFile:
         if self.document.get("name"):
             return str(self.document["name"])
         slug = re.sub(r"[^a-z0-9]+", "-", str(self.document.get("display_name") or self.path.stem).lower()).strip("-")
-        return f"{slug[:MAX_NAME_CHARS].strip('-') or 'job'}-{self.digest}"
+        return f"{slug[:MAX_NAME_LENGTH].strip('-') or 'job'}-{self.digest}"
 
     @property
     def digest(self) -> str:

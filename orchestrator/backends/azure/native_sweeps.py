@@ -37,7 +37,7 @@ from orchestrator.backends.run_progress import metric_values
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.settings import Settings, names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import SweepSpec, TerminationSpec, as_tree, trials
+from orchestrator.specs.sweep_spec import SweepSpec, TerminationSpec, as_tree, trial_count
 from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
 
@@ -304,8 +304,8 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
     job.tags = {**tags, "orchestrator.sweep": request.name}
     job.early_termination = _policy(spec.early_termination)
     job.set_limits(
-        max_total_trials=trials(spec),
-        max_concurrent_trials=min(spec.limits.concurrent, trials(spec)),
+        max_total_trials=trial_count(spec),
+        max_concurrent_trials=min(spec.limits.concurrent, trial_count(spec)),
         timeout=_seconds(spec.limits.hours),
         trial_timeout=_seconds(_trial_hours(spec, request)),
     )

@@ -125,8 +125,8 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 
 def _check(plan: Plan) -> None:
-    if plan.needs.stays:
-        raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.stays), fix="-b local")
+    if plan.needs.undeliverable:
+        raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.undeliverable), fix="-b local")
     size = find_size(plan.compute.size)
     azure, tier = plan.spec.settings_of(AzureSpec), plan.spec.compute.tier
     if size is not None and azure.environment == "auto":

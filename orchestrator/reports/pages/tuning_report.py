@@ -22,7 +22,7 @@ class TuningReport(RunReport):
     """The report of a fine-tuning."""
 
     def results(self) -> Iterator[Markup]:
-        """Yield the scores, or what was measured last; progress and speed; the tables of tasks and of seeds."""
+        """Yield the scores, or the latest measurements; progress and speed; the tables of tasks and of seeds."""
         status = self.status
         if status.results is not None:
             figures = list(_result_figures(status.results))
@@ -34,7 +34,7 @@ class TuningReport(RunReport):
                 if point
             ]
         done = f"{status.step:,}" if status.step is not None else NONE_YET
-        total = f"of {status.steps:,}" if status.steps is not None else "of as many as the rows make"
+        total = f"of {status.steps:,}" if status.steps is not None else "total not known"
         figures.append(key_figure(f"{status.counts.capitalize()} done", done, total))
         if status.counts == "steps":
             figures.append(self.throughput())
@@ -46,7 +46,7 @@ class TuningReport(RunReport):
     def charts(self) -> list[Chart]:
         """Return losses, each metric of the dev set, rate and speed; a dot for each run or task of several."""
         if self.status.counts == "tasks":
-            return []  # each task has another metric: the table of scores shows them
+            return []  # each task has its own metric, so they have no common axis: see the table of scores
         across = self.status.counts.removesuffix("s")
         dev = Line("validation", "validation", self.series.get(f"{HELD_OUT}loss", Series()), joined=across == STEP)
         training = Line("training", "training", self.series.get("train_loss", Series()))

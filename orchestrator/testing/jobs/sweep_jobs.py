@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, quantiles, uniform
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, quantiles, uniform
 from orchestrator.sweeps.policy.termination import best, judge
 from orchestrator.testing.cloud_state import Document
 from orchestrator.testing.jobs.job_table import (
@@ -66,8 +66,8 @@ def _space_problems(space: Document, algorithm: str) -> Iterator[str]:
             yield f"Grid sampling supports choice only, and {name} is {kind}."
         elif algorithm == "bayesian" and kind not in BAYESIAN_KINDS:
             yield f"Bayesian sampling supports {', '.join(BAYESIAN_KINDS)} only, and {name} is {kind}."
-    if algorithm == "sobol" and len(space) > MOST_DIMENSIONS:
-        yield f"The double draws Sobol's sequence in at most {MOST_DIMENSIONS} dimensions."
+    if algorithm == "sobol" and len(space) > MAX_DIMENSIONS:
+        yield f"The double draws Sobol's sequence in at most {MAX_DIMENSIONS} dimensions."
 
 
 def draw(sweep: Document, index: int) -> dict[str, Any]:

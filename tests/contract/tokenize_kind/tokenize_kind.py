@@ -68,7 +68,7 @@ class TokenizeKind(JobKind):
         """Return key -> value, and the flag, of the file given by --data."""
         return {"text": (words[0] if words else None, "--data")}
 
-    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> TokenizePlan:
+    def plan(self, resolved: Resolved, home: Path, reuse: Plan | None) -> TokenizePlan:
         """Read text and code, and return the plan."""
         spec = resolved.spec
         assert isinstance(spec, TokenizeSpec)
@@ -77,7 +77,7 @@ class TokenizeKind(JobKind):
         data = files_fingerprint(str(job.text), files, home / FINGERPRINT_CACHE)
         shaping = {"text": data.sha256, "lowercase": job.lowercase}
         return TokenizePlan(
-            **SharedFacts.of(resolved, home, [job.text], like).fields(shaping, data),
+            **SharedFacts.of(resolved, home, [job.text], reuse).fields(shaping, data),
             needs=Needs(
                 (JobInput(DATA, "text", data.sha256, list_files=lambda: files),),
                 {"text": At(DATA, job.text.name)},

@@ -103,7 +103,7 @@ def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
         "one",
         "  node hours     1: 2 attempts on 1 node",
         "  process hours  2",
-        "  price          $36.00 a node and hour (job.yaml:7)",
+        "  price          $36.00 per node and hour (job.yaml:7)",
         "  cost           $36.00",
         "  repeated       30 steps, 0.25 node hours, $9.00",
     ]
@@ -116,7 +116,7 @@ def test_cost_without_price_shows_hours(home: Path, orchestrator: Command) -> No
     make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 7200.0}])
     lines = orchestrator("cost", "one").out.splitlines()
     assert "  node hours     2: 1 attempt on 1 node" in lines
-    assert "  cost           no price (--set compute.price_per_hour=USD, at submission)" in lines
+    assert "  cost           no price (set it at submission: --set compute.price_per_hour=USD)" in lines
     assert not [line for line in lines if "repeated" in line]
     assert orchestrator("cost", "one", "-o", "json").json["total"] == {
         "node_hours": 2.0,
@@ -141,9 +141,12 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
         ["dear", "1", "2", "$36.00", "0"],
         ["cheap", "1", "2", "$0.50", "0"],
         ["total", "3", "6", "$36.50", "0"],
-        ["1", "of", "3", "runs:", "no", "price", "(--set", "compute.price_per_hour=USD,", "at", "submission)"],
+        [
+            *("1", "of", "3", "runs:", "no", "price"),
+            *("(set", "it", "at", "submission:", "--set", "compute.price_per_hour=USD)"),
+        ],
     ]
-    assert "run bad: it is damaged; its cost is not counted" in done.err
+    assert "run bad: it is damaged; its cost is this run is not counted" in done.err
     assert orchestrator("cost", "bad").code == 1
 
 

@@ -64,7 +64,7 @@ def test_long_transfer_shows_progress_in_place(monkeypatch: pytest.MonkeyPatch) 
     show("one", 0, 50_000_000)
     show("one", 10_000_000, 50_000_000)
     assert stream.getvalue() == ""
-    clock[0] = transfer.WORTH_SHOWING
+    clock[0] = transfer.SILENT_SECONDS
     show("one", 25_000_000, 50_000_000)
     show("one", 26_000_000, 50_000_000)  # instant: no frame is drawn
     show("one", 50_000_000, 50_000_000)
@@ -135,7 +135,7 @@ def test_prune_lists_unused_token_stores(home: Path, orchestrator: Command) -> N
     (store / "manifest.json").write_text('{"data": {"sha256": "a"}}')
     (store / "shard").write_bytes(b"x" * 2_000_000)
     kept = orchestrator("prune", "--state", "completed", "--dry-run")
-    assert "kept: token stores that no remaining run uses, 2 MB; --stores deletes them" in kept.err
+    assert "kept: 2 MB of token stores that no remaining run uses; --stores deletes them" in kept.err
     shown = orchestrator("prune", "--state", "completed", "--dry-run", "--stores")
     assert "1 token store" in shown.out
     assert shown.err == ""

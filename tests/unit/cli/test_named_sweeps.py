@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.ui.targets import named
+from orchestrator.cli.ui.targets import find_target
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -33,7 +33,7 @@ def sweep(home: Path, name: str = "search-1a2b3c4d", trials: int = 1) -> Sweep:
 @pytest.mark.parametrize("trials", [0, 1, 2])
 def test_prefix_of_a_sweep_finds_the_sweep(home: Path, trials: int) -> None:
     sweep(home, trials=trials)
-    found = named(Orchestrator(), "search")
+    found = find_target(Orchestrator(), "search")
     assert isinstance(found, Sweep)
     assert found.name == "search-1a2b3c4d"
 
@@ -52,9 +52,9 @@ def test_full_names_find_trials_and_runs(home: Path) -> None:
     }.items():
         if name is None:
             with pytest.raises(NotFoundError):
-                named(Orchestrator(), word)
+                find_target(Orchestrator(), word)
         else:
-            found = named(Orchestrator(), word)
+            found = find_target(Orchestrator(), word)
             assert isinstance(found, Run)
             assert found.name == name
 
@@ -63,18 +63,18 @@ def test_prefix_of_two_sweeps_does_not_match_a_trial(home: Path) -> None:
     sweep(home, trials=1)
     sweep(home, "search-2", trials=0)
     with pytest.raises(NotFoundError, match="more than one sweep begins with search"):
-        named(Orchestrator(), "search")
+        find_target(Orchestrator(), "search")
 
 
 def test_last_finds_sweeps_and_runs_but_not_trials(home: Path) -> None:
     with pytest.raises(NotFoundError, match="no runs yet"):
-        named(Orchestrator(), "@last")
+        find_target(Orchestrator(), "@last")
     make_run(home, "mine", created=time.time() - 60, age=60)
     sweep(home)
-    assert named(Orchestrator(), "@last").name == "search-1a2b3c4d"
+    assert find_target(Orchestrator(), "@last").name == "search-1a2b3c4d"
     make_run(home, "newer", created=time.time() + 1)
     make_run(home, "search-1a2b3c4d-t0001", created=time.time() + 2)
-    assert named(Orchestrator(), "@last").name == "newer"
+    assert find_target(Orchestrator(), "@last").name == "newer"
 
 
 def test_cancel_and_wait_accept_a_prefix(home: Path, orchestrator: Command) -> None:

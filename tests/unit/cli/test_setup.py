@@ -134,7 +134,7 @@ def test_init_full_uses_values_of_a_recipe(orchestrator: Command) -> None:
     assert orchestrator("init", "--template", "finetune", "--full", "--recipe", "squad").code == 0
     text = Path("job.yaml").read_text()
     assert "\n  max_length: 384\n" in text
-    assert "\n# init_from: needed\n" in text
+    assert "\n# init_from: required\n" in text
     assert "\nrecipe: squad\n" in text
 
 
@@ -143,7 +143,7 @@ def test_init_full_uses_values_of_a_recipe(orchestrator: Command) -> None:
     [
         (("--template", "pretran"), "unknown kind of job 'pretran' (did you mean \"pretrain\"?)"),
         (("--full", "--recipe", "bse"), "unknown recipe 'bse' (did you mean \"base\"?)"),
-        (("--recipe", "base"), "--recipe has no effect without --full"),
+        (("--recipe", "base"), "cannot use --recipe without --full"),
     ],
 )
 def test_init_refuses_unknown_names_and_writes_nothing(

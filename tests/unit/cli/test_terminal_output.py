@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.ui.terminal import NARROWEST, Terminal, forbid_colours, table, terminal_of
+from orchestrator.cli.ui.terminal import MIN_COLUMN_WIDTH, Terminal, forbid_colours, table, terminal_of
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from tests.run_folders import make_run, report
@@ -75,7 +75,10 @@ def test_widest_columns_shrink_first() -> None:
         lines = table(rows, ["H"] * columns, Terminal(80)).splitlines()
         assert max(map(len, lines)) <= 80
         assert all(
-            cell in line for row, line in zip(rows, lines[1:], strict=True) for cell in row if len(cell) <= NARROWEST
+            cell in line
+            for row, line in zip(rows, lines[1:], strict=True)
+            for cell in row
+            if len(cell) <= MIN_COLUMN_WIDTH
         )
         assert table(rows, ["H"] * columns, Terminal()).splitlines()[1].split() == [cell for cell in rows[0] if cell]
 

@@ -252,7 +252,10 @@ def test_file_of_2_0_is_refused_by_task_1_1(
     files = {"train": folder / "train-v2.0.json", "validation": folder / "dev-v2.0.json"}
     assert run(tmp_path, settings(bert, "SQuAD-1.1", {**files, **DATA})) == 2
     errors = capsys.readouterr().err
-    assert f"error[data]: {folder / 'train-v2.0.json'} has questions without an answer" in errors
+    assert (
+        f"error[data]: cannot use {folder / 'train-v2.0.json'} for SQuAD-1.1: it has questions without an answer"
+        in errors
+    )
     assert "--set task=SQuAD-2.0" in errors
 
 

@@ -168,7 +168,7 @@ def test_setting_without_use_for_the_task_is_reported(folder: Path) -> None:
     found = resolve("task=MRPC", "data.glue=glue", "evaluation.n_best=5", "compute.sku=Standard_DS3_v2")
     assert found.warnings == (
         "evaluation.n_best has no effect: task is MRPC",
-        "compute.sku has no effect: it is for the azure backend, and the run goes to local",
+        "compute.sku has no effect: it belongs to the azure backend, the run uses local",
     )
 
 

@@ -258,7 +258,7 @@ def test_follow_ends_with_the_state_of_the_run(home: Path, capsys: pytest.Captur
         (["--since", (datetime.now() + timedelta(days=2)).isoformat()], ["it is in the future"]),
         (["--rank", "0", "--all-ranks"], ["not allowed with argument --rank"]),
         (["--rank", "x"], ["invalid int value: 'x'"]),
-        (["-f", "-o", "json"], ["no end", "leave out -f"]),
+        (["-f", "-o", "json"], ["needs an end", "omit -f"]),
     ],
 )
 def test_contradictory_options_are_usage_errors(

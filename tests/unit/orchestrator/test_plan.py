@@ -163,7 +163,7 @@ def test_summary_shows_processes_of_sharded_moments() -> None:
 def test_auto_micro_batch_is_left_to_the_job() -> None:
     made = plan("train.micro_batch_size=auto", "compute.processes_per_node=2")
     text = " ".join(made.summary().split())
-    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits is found" in text
+    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits, found" in text
     assert "before the first step, 32 at most" in text
     assert "activations of 32 sequences" in text
     assert made.as_dict()["accumulation_steps"] is None
@@ -199,7 +199,7 @@ def test_added_word_is_one_row_more_and_another_run(folder: Path) -> None:
     assert more.run_hash != first.run_hash
     words = [f"word{number}" for number in range(300)]
     summary = plan("init_from=bert", "data.sequence_length=32", f"data.add_tokens={words}").summary()
-    assert '"word4", ... 300 in all]' in " ".join(summary.split())
+    assert '"word4", ... 300 in total]' in " ".join(summary.split())
     assert "word5" not in summary
 
 
@@ -226,13 +226,13 @@ def test_summary_estimates_disk_space() -> None:
     text = " ".join(made.summary().split())
     assert "checkpoints every 50 steps and every 10 minutes; kept: last 2, best 1, multiples of 400" in text
     assert f"disk {bytes_text(made.estimates.disk_bytes)} at most: 6 checkpoints of" in text
-    assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} more, to write checkpoints from (estimate)" in text
+    assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} of host memory for checkpoints (estimate)" in text
     assert made.warnings == ()
     alone = " ".join(plan("checkpoint.every=null", "checkpoint.keep_best=0").summary().split())
     assert "checkpoints every 10 minutes; kept: last 2 " in alone
     stepwise = plan("checkpoint.every=50", "checkpoint.every_minutes=null", "checkpoint.asynchronous=false")
     assert "checkpoints every 50 steps; kept: last 2, best 1 disk" in " ".join(stepwise.summary().split())
-    assert "to write checkpoints from" not in stepwise.summary()
+    assert "of host memory" not in stepwise.summary()
 
 
 def test_small_disk_for_checkpoints_warns(tmp_path: Path) -> None:

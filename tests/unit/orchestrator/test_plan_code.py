@@ -173,14 +173,14 @@ def test_plan_shows_shipped_and_excluded_files(folder: Path) -> None:
     assert "largest my_pretrain.py 27 B, train_jobs/pretrain.py 10 B ignoring .gitignore left out" in text
     assert (
         "left out 1,203 files: data/ 1,200 (.gitignore), __pycache__/ 1 (cache), .gitignore 1 (ignore file), "
-        "a.log 1 (.gitignore) commit none, in no git repository"
+        "a.log 1 (.gitignore) commit none, not in a git repository"
     ) in text
     assert max(len(line) for line in made.summary().splitlines()) <= 80
 
 
 def test_plan_explains_that_nothing_is_excluded() -> None:
     text = joined_summary(plan("code.folder=code"))
-    assert "ignoring none: neither .amlignore nor .gitignore left out nothing commit" in text
+    assert "ignoring nothing: no .amlignore or .gitignore left out nothing commit" in text
     assert "left out" not in joined_summary(plan())
 
 
@@ -254,7 +254,7 @@ def test_git_state_of_the_package_is_shown(folder: Path) -> None:
     branch = (folder / "site" / ".git" / "HEAD").read_text().strip().rpartition("/")[2]
     state = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
     assert f"commit {state}" in joined_summary(plan())
-    assert f"commit none, in no git repository {state}" in joined_summary(plan("code.folder=code"))
+    assert f"commit none, not in a git repository {state}" in joined_summary(plan("code.folder=code"))
 
 
 def test_module_of_own_class_must_be_shipped(folder: Path) -> None:

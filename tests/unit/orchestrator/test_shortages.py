@@ -66,7 +66,7 @@ def test_local_gpus_are_found_by_name_and_memory(
 def test_local_gpus_give_time_and_memory(folder: Path) -> None:
     summary = text(plan(gpus(folder, A100), *BASE))
     assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates published for the A100\)", summary)
-    assert re.search(r"memory [\d.]+ GB a process of the 42\.9 GB that it has: ", summary)
+    assert re.search(r"memory [\d.]+ GB of 42\.9 GB per process: ", summary)
     other = text(plan(gpus(folder, "NVIDIA GeForce RTX 4090, 24564 MiB"), *BASE))
     assert re.search(r"time .* \(19% to 45% of the data sheet, as published for the A100\)", other)
     assert " time " not in text(plan(gpus(folder, "NVIDIA GeForce GTX 1080, 8192 MiB"), *BASE))

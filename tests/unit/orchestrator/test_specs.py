@@ -222,8 +222,9 @@ def test_setting_without_effect_is_a_warning(folder: Path, sets: list[str], igno
 )
 def test_rate_capped_by_predictions_warns(sets: list[str], asked: int | None) -> None:
     warnings = resolve_spec("pretrain", sets=["recipe=large", *sets], environ=NO_GPU).warnings
-    expected = [f"objective.max_predictions=20 holds whole sequences below the {asked} predictions"] if asked else []
-    assert [warning.partition(" that ")[0] for warning in warnings] == expected
+    limits = f"objective.max_predictions=20 limits each sequence to fewer than the {asked} predictions"
+    expected = [limits] if asked else []
+    assert [warning.partition(" of ")[0] for warning in warnings] == expected
 
 
 def test_relative_paths_start_at_file_or_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

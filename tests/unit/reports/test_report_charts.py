@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.reports.charts.charts import MOST_POINTS, Chart, Line, Reference, Series, figure
+from orchestrator.reports.charts.charts import MAX_POINTS, Chart, Line, Reference, Series, figure
 
 HOSTILE = '<script>alert("x")</script>'
 
@@ -77,7 +77,7 @@ def test_long_series_is_thinned_but_keeps_its_spike() -> None:
 
     drawn = _points(tree, "training")
 
-    assert 300 < len(drawn) <= MOST_POINTS
+    assert 300 < len(drawn) <= MAX_POINTS
     assert min(y for _, y in drawn) == pytest.approx(50.0 * by_value + value_zero, abs=0.2)
     assert len(tree.findall(".//g[@class='hover']")) <= 121
 

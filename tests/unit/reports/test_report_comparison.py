@@ -109,7 +109,7 @@ def test_incomparable_runs_are_refused_with_the_reason(plan: dict[str, Any]) -> 
     require_comparable([one, two])
     require_comparable([mrpc, subject(tuned, "mrpc-2", kind="finetune", result=ONE)])
     for runs, words in (
-        ([one, one], "named twice"),
+        ([one, one], "with itself"),
         ([one, mrpc], "no figures in common"),
         ([mrpc, other], "fine-tuning of RTE"),
         ([one, subject(plan, "words", kind="prepare", result={})], "a run of kind prepare"),

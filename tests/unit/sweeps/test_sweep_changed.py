@@ -65,4 +65,4 @@ def test_run_of_another_plan_is_not_a_trial(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 1})
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
-    assert folder.state().reason == f"run {run.name} exists, and has another plan than this trial"
+    assert folder.state().reason == f"run {run.name} already exists with another plan"

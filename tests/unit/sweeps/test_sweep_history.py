@@ -76,7 +76,7 @@ def test_warm_start_counts_points_outside_the_space(sweeps: Sweeps) -> None:
     spec = sweep(space, "tpe", limits={"trials": 3})
     history = read_history(spec, "pretrain", [record_and_rows(first)])
     assert history.earlier == [EarlierSweep(sweep=first.name, used=2, outside=1)]
-    assert history.earlier[0].text == f"2 trials of {first.name} (1 other lies outside of this space)"
+    assert history.earlier[0].text == f"2 trials of {first.name} (1 other is outside this space)"
     assert [past.latents for past in history.trials] == [
         {"optimizer.learning_rate": 1e-3, "train.log_every": 0},
         {"optimizer.learning_rate": 1e-2, "train.log_every": 0},
@@ -103,7 +103,7 @@ def test_sweep_with_another_objective_is_refused(sweeps: Sweeps) -> None:
 def test_sampling_that_ignores_history_is_refused(sampling: str) -> None:
     spec = sweep({"a": [1, 2]}, sampling, warm_start=["search"], limits={"trials": 2})
     assert list(contradictions(spec)) == [
-        (("warm_start",), f"{sampling} sampling looks at no other trials: sampling tpe or gp does")
+        (("warm_start",), f"{sampling} sampling does not use earlier trials; tpe and gp do")
     ]
 
 
@@ -126,7 +126,7 @@ def test_warm_start_draws_near_earlier_good_points(sweeps: Sweeps) -> None:
     assert f'"orchestrator.warm_start": "{begun}"' in tags
     status = sweep_status(warm)
     assert status.earlier == [EarlierSweep(sweep=first.name, used=12, outside=0)]
-    assert f", began with {begun}\n" in sweep_text(status)
+    assert f", warm start from {begun}\n" in sweep_text(status)
     assert f"<dd>{begun}</dd>" in render_sweep(status)
 
 

@@ -17,7 +17,7 @@ from orchestrator.cli.ui.sweep_view import plan_text
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError
 from orchestrator.sweep import Sweeps
-from orchestrator.sweeps.driver.weight_pruning import AUTO, kept_trials, losers, trials_on_disk
+from orchestrator.sweeps.driver.weight_pruning import AUTO, kept_trials, trials_on_disk, trials_to_prune
 from tests.conftest import MICRO
 from tests.unit.sweeps.conftest import NO_GPU, sweep
 
@@ -26,10 +26,10 @@ RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "
 
 def test_losers_are_all_but_the_best_and_the_earlier_tie() -> None:
     outcomes = {0: 0.5, 1: None, 2: 0.1, 3: 0.5, 4: 0.9}
-    assert losers(outcomes, 2, maximize=False) == {1, 3, 4}
-    assert losers(outcomes, 2, maximize=True) == {1, 2, 3}
-    assert losers(outcomes, None, maximize=True) == set()
-    assert losers({1: None, 2: 3.0}, 5, maximize=True) == {1}, "a trial without a result keeps nothing"
+    assert trials_to_prune(outcomes, 2, maximize=False) == {1, 3, 4}
+    assert trials_to_prune(outcomes, 2, maximize=True) == {1, 2, 3}
+    assert trials_to_prune(outcomes, None, maximize=True) == set()
+    assert trials_to_prune({1: None, 2: 3.0}, 5, maximize=True) == {1}, "a trial without a result keeps nothing"
 
 
 def test_loser_never_becomes_a_winner() -> None:
@@ -37,7 +37,7 @@ def test_loser_never_becomes_a_winner() -> None:
     gone: set[int] = set()
     for number, value in enumerate([3.0, 1.0, 2.0, None, 1.0, 0.5, 4.0]):
         outcomes[number] = value
-        now = losers(outcomes, 2, maximize=False)
+        now = trials_to_prune(outcomes, 2, maximize=False)
         assert gone <= now
         gone = now
     assert outcomes.keys() - gone == {1, 5}
@@ -51,7 +51,7 @@ def test_keep_best_is_refused_where_nothing_is_deleted(tmp_path: Path) -> None:
         assert (kept_trials(spec, local), kept_trials(spec, azure)) == (here, there)
     spec = sweep(RATE, keep_best=1, limits=limits)
     assert kept_trials(spec, local) == 1
-    with pytest.raises(SpecError, match="keep_best 1: backend azure keeps what every trial has written"):
+    with pytest.raises(SpecError, match="invalid keep_best 1: backend azure cannot delete weights"):
         kept_trials(spec, azure)
     assert (trials_on_disk(spec, 1), trials_on_disk(spec, None), trials_on_disk(spec, 8)) == (3, 9, 9)
 

@@ -31,17 +31,17 @@ def make_ended_sweep(home: Path, state: RunState = RunState.COMPLETED, **limits:
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
 def test_sweep_with_used_up_hours_is_not_resumed(tmp_path: Path, state: RunState) -> None:
     found = make_ended_sweep(tmp_path, state, hours=1)
-    with pytest.raises(ConflictError, match=r"used up limits\.hours: 1 h are over") as caught:
+    with pytest.raises(ConflictError, match=r"has reached limits\.hours: 1 h are over") as caught:
         found.resume()
     assert caught.value.fix == USED_UP.format("hours 4")
-    with pytest.raises(ConflictError, match=r"used up limits\.hours"):
+    with pytest.raises(ConflictError, match=r"has reached limits\.hours"):
         found.extend(20)
     assert found.folder.record().spec.limits.trials == 4, "the limits are unchanged"
     assert not found.folder.locked()
 
 
 def test_sweep_with_spent_budget_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD are more than 0.6") as caught:
+    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD spent, more than 0.6") as caught:
         make_ended_sweep(tmp_path, cost=0.6).resume()
     assert caught.value.fix == USED_UP.format("cost 2")
 

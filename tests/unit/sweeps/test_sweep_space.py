@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from orchestrator.specs.space import Parameter
-from orchestrator.specs.sweep_spec import as_tree, grid_size, trials
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, draw, latent, sobol, value
+from orchestrator.specs.sweep_spec import as_tree, grid_size, trial_count
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, draw, latent, sobol, value
 from tests.unit.sweeps.conftest import sweep
 from tests.unit.sweeps.laws import CASES, DRAWS, distance_to, law_of, limit
 
@@ -98,7 +98,7 @@ def test_grid_has_every_combination_once_last_key_fastest() -> None:
         "b": {"randint": 2},
     }
     spec = sweep(space, "grid")
-    assert grid_size(spec.space) == trials(spec) == 2 * (1 + 2 * 2) * 2
+    assert grid_size(spec.space) == trial_count(spec) == 2 * (1 + 2 * 2) * 2
     points = [draw(spec, index) for index in range(20)]
     assert len({tuple(sorted(point.items())) for point in points}) == 20
     assert points[:3] == [
@@ -113,13 +113,13 @@ def test_grid_has_every_combination_once_last_key_fastest() -> None:
 
 
 def test_trial_limit_truncates_but_never_extends_a_grid() -> None:
-    assert trials(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 2})) == 2
-    assert trials(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 9})) == 3
-    assert trials(sweep({"a": {"low": 0, "high": 1}}, limits={"trials": 9})) == 9
+    assert trial_count(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 2})) == 2
+    assert trial_count(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 9})) == 3
+    assert trial_count(sweep({"a": {"low": 0, "high": 1}}, limits={"trials": 9})) == 9
 
 
 def test_sobol_is_the_sequence_of_joe_and_kuo() -> None:
-    for dimensions, points in ((32, 600), (MOST_DIMENSIONS, 3)):
+    for dimensions, points in ((32, 600), (MAX_DIMENSIONS, 3)):
         theirs = torch.quasirandom.SobolEngine(dimensions).draw(points, dtype=torch.float64)
         ours = [[coordinate / 2**32 for coordinate in sobol(index, dimensions)] for index in range(points)]
         assert torch.equal(theirs, torch.tensor(ours, dtype=torch.float64))

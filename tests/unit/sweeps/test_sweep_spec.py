@@ -54,8 +54,8 @@ def test_all_problems_are_named_together_with_lines() -> None:
         resolve(file=Path("sweep.yaml"))
     expected = [
         "sweep.yaml:1: unknown sweep preset 'learning-rat' (did you mean \"learning-rate\"?) (known: learning-rate)",
-        "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: log: true takes the bounds themselves "
-        "and not their logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
+        "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: with log: true, bounds are values "
+        "and not logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
         "sweep.yaml:7: space.train.steps: low 9 is above high 5",
         "sweep.yaml:8: sampling.name: input should be 'random'",
         "sweep.yaml:9: early_termination: policy bandit needs slack_factor or slack_amount",
@@ -85,20 +85,20 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         }
     )
     expected = [
-        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each",
+        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each seed",
         "space.model.droput: a pretrain job has no setting model.droput",
-        "space.train.precision: train.precision can't be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
-        "space.compute.nodes: compute.nodes is not read by the job itself, and can't vary",
-        "space.train.steps: train.steps can't be 44.37694",
-        "space.model.hidden_dropout_prob: model.hidden_dropout_prob can't be 1.0: input should be less than 1",
+        "space.train.precision: train.precision cannot be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
+        "space.compute.nodes: cannot vary compute.nodes: the job does not read it",
+        "space.train.steps: train.steps cannot be 44.37694",
+        "space.model.hidden_dropout_prob: model.hidden_dropout_prob cannot be 1.0: input should be less than 1",
         "space.optimizer: a pretrain job has no setting optimizer.lr",
-        "space.data.sequence_length: data.sequence_length is no section of a pretrain job",
-        "space.model.layer_norm_eps: model.layer_norm_eps can't be -",
+        "space.data.sequence_length: data.sequence_length is not a section of a pretrain job",
+        "space.model.layer_norm_eps: model.layer_norm_eps cannot be -",
         'objective.metric: this pretrain job does not report val_loss (did you mean "validation_loss"?)',
     ]
     assert [any(start in problem for problem in found) for start in expected] == [True] * len(expected), found
     assert len(found) == len(expected)
-    assert any(problem.endswith("q: 1 makes whole numbers") for problem in found)
+    assert any(problem.endswith("q: 1 draws whole numbers") for problem in found)
     assert all(problem.startswith("sweep.yaml:") for problem in found)
 
 
@@ -106,18 +106,18 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
     ("parameter", "message"),
     [
         ({"low": 1}, "a range needs both low and high"),
-        ({"low": 2, "high": 2}, "low and high are both 2: write 2 alone"),
+        ({"low": 2, "high": 2}, "low and high are both 2: write the plain value 2"),
         ({"low": 0, "high": 1, "log": True}, "low 0 has no logarithm"),
         ({"low": 0, "high": 1, "q": 0}, "q 0 is not above 0"),
         ({"low": 0, "high": 1, "q": 2}, "q 2 is more than the range, 0 to 1"),
-        ({"low": 0, "high": 1, "choice": [1]}, "low and high and choice together"),
-        ({"log": True}, "nothing to draw from: give one of {low, high}"),
+        ({"low": 0, "high": 1, "choice": [1]}, "cannot combine low and high and choice"),
+        ({"log": True}, "no distribution: give one of {low, high}"),
         ({"mean": 1}, "a normal distribution needs both mean and sd"),
         ({"mean": 1, "sd": 0}, "sd 0 is not above 0"),
-        ({"choice": []}, "choice has nothing to choose from"),
-        ([], "choice has nothing to choose from"),
-        ({"choice": [1], "q": 1}, "q is for a range or a normal distribution"),
-        ({"randint": 3, "log": True}, "log is for a range"),
+        ({"choice": []}, "choice has no options"),
+        ([], "choice has no options"),
+        ({"choice": [1], "q": 1}, "q needs a range or a normal distribution"),
+        ({"randint": 3, "log": True}, "log needs a range"),
         ({"randint": 0}, "randint 0 is less than 1"),
         ({"low": True, "high": 3}, "low must be a number"),
         ({"low": "a", "high": 3}, "low: input should be a valid number"),
@@ -133,10 +133,10 @@ def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"space": {}}, "space: nothing varies"),
+        ({"space": {}}, "space: no parameters"),
         (
             {"space": RATE, "sampling": "grid"},
-            "grid sampling goes through choices alone, and optimizer.learning_rate is a",
+            "grid sampling needs choices, optimizer.learning_rate is a",
         ),
         ({"space": RATE, "limits": {"trials": None}}, "limits.trials: random sampling needs a number of trials"),
         ({"space": RATE, "seeds": [1, 1]}, "seeds: a repeated seed"),
@@ -147,13 +147,13 @@ def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
                 "sampling": "grid",
                 "limits": {},
             },
-            "limits.trials: the grid has 1200 points, and a sweep at most 1000 trials",
+            "limits.trials: the grid has 1200 points, a sweep can have at most 1000 trials",
         ),
         ({"space": RATE, "driver": "service"}, "driver: backend local of the trial has no sweep service"),
         ({"space": RATE, "driver": "azure"}, "driver: backend local of the trial has no sweep service"),
         (
             {"space": {**RATE, "optimizer": ["lamb", "adamw"]}},
-            "space.optimizer.learning_rate: is also decided by optimizer",
+            "space.optimizer.learning_rate: is also set by optimizer",
         ),
         (
             {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.1}},
@@ -166,13 +166,13 @@ def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
         ({"space": RATE, "early_termination": "truncation"}, "policy truncation needs percentage"),
         (
             {"space": RATE, "early_termination": {"policy": "median", "percentage": 5, "slack_amount": 1}},
-            "slack_amount, percentage: not for policy median",
+            "policy median does not use slack_amount, percentage",
         ),
         (
             {"space": RATE, "early_termination": {"policy": "bandit", "slack_factor": 1, "slack_amount": 1}},
             "policy bandit needs slack_factor or slack_amount, not both",
         ),
-        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials can't run"),
+        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials cannot run"),
         ({"space": RATE, "trial": {"kind": "pretrian"}}, "unknown kind of job 'pretrian' (did you mean \"pretrain\"?)"),
         ({"space": RATE, "trial": "gone.yaml"}, "trial: no such file: "),
     ],
@@ -185,7 +185,7 @@ def test_contradictory_keys_are_refused(document: dict[str, Any], message: str) 
 def test_invalid_combinations_are_counted_with_the_first() -> None:
     space = {"model.hidden_size": [64, 96], "model.num_attention_heads": [2, 5]}
     (problem,) = problems_of({"space": space, "sampling": "grid", "limits": {}})
-    assert "2 of 4 trials can't run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
+    assert "2 of 4 trials cannot run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
     assert "does not divide into 5 attention heads" in problem
 
 
@@ -303,7 +303,7 @@ def test_finetuning_has_its_own_seeds_settings_and_metrics() -> None:
     assert [any(start in problem for problem in found) for start in expected] == [True] * 3, found
     space = {"train.global_batch_size": [64, 65]}
     (problem,) = problems_of({"trial": trial, "space": space, "sampling": "grid", "limits": {}})
-    assert "1 of 2 trials can't run, the first with train.global_batch_size=65" in problem
+    assert "1 of 2 trials cannot run, the first with train.global_batch_size=65" in problem
 
 
 def test_shell_completes_keys_of_a_sweep() -> None:

@@ -13,7 +13,7 @@ from optuna.trial import TrialState, create_trial
 from orchestrator.cli.ui.sweep_view import SweepFollower, fitted, sweep_text
 from orchestrator.runs.status import RunState
 from orchestrator.specs.settings import settings_text
-from orchestrator.specs.sweep_spec import trials
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweep import Sweep, Sweeps
@@ -165,11 +165,11 @@ def test_attach_finds_by_name_prefix_and_last(tmp_path: Path) -> None:
 
 def test_impossible_extend_or_resume_is_refused(tmp_path: Path) -> None:
     grid = make(tmp_path, space={"train.steps": [1, 2]}, sampling="grid", limits={})
-    assert trials(grid.folder.record().spec) == 2
-    with pytest.raises(UsageError, match="has 2 points"):
+    assert trial_count(grid.folder.record().spec) == 2
+    with pytest.raises(UsageError, match="of the grid's 2 points"):
         grid.extend(1)
     many = make(tmp_path, name="many")
-    with pytest.raises(UsageError, match="more than a sweep may have, 1000"):
+    with pytest.raises(UsageError, match="a sweep has at most 1000"):
         many.extend(997)
     with many.folder.lock(), pytest.raises(ConflictError, match="is running"):
         many.extend(1)
