@@ -400,7 +400,7 @@ class Sweeps:
         """
         if "://" in name:
             if (sweep := self.find(name)) is None:
-                raise NotFoundError(f"no sweep {name}", fix="orchestrator sweep list")
+                raise NotFoundError(f"unknown sweep {name!r}", fix="orchestrator sweep list")
             return sweep
         every = self.all()
         matching = [sweep for sweep in every if sweep.name == name]
@@ -408,5 +408,5 @@ class Sweeps:
         if len(matching) == 1:
             return matching[0]
         names = ", ".join(sweep.name for sweep in matching or every)
-        what = f"more than one sweep begins with {name}" if matching else f"no sweep {name}"
+        what = f"more than one sweep begins with {name}" if matching else f"unknown sweep {name!r}"
         raise NotFoundError(what, facts={"sweeps": names or "none"}, fix="orchestrator sweep list")

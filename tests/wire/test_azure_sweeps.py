@@ -92,7 +92,7 @@ def test_sweep_by_command_line_runs_to_its_end(
     other = Orchestrator(home=tmp_path / "other", environ={}).sweeps
     seen = other.attach(f"azure://double/{name}").status().as_dict()
     assert {**seen, "folder": ""} == {**shown, "folder": ""}
-    with pytest.raises(NotFoundError, match="no sweep azure://double/nothing"):
+    with pytest.raises(NotFoundError, match="unknown sweep 'azure://double/nothing'"):
         other.attach("azure://double/nothing")
 
 

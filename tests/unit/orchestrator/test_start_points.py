@@ -24,7 +24,7 @@ def attach(tmp_path: Path) -> Callable[[str], Any]:
     def lookup(name: str) -> Any:
         models = {"glue": None, "local://glue": None, "one": str(tmp_path / "one")}
         if name not in models:
-            raise NotFoundError(f"no run {name}")
+            raise NotFoundError(f"unknown run {name!r}")
         status = SimpleNamespace(name=name.rpartition("/")[2], state=RunState.COMPLETED, model=models[name])
         return SimpleNamespace(folder=tmp_path if models[name] is None else tmp_path / "one", status=lambda: status)
 

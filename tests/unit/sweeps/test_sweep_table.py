@@ -149,7 +149,7 @@ def test_settings_fit_one_line() -> None:
 
 def test_attach_finds_by_name_prefix_and_last(tmp_path: Path) -> None:
     sweeps = Sweeps(tmp_path)
-    with pytest.raises(NotFoundError, match="no sweep @last"):
+    with pytest.raises(NotFoundError, match="unknown sweep '@last'"):
         sweeps.attach("@last")
     make(tmp_path, name="first-1")
     time.sleep(0.02)
