@@ -1,7 +1,7 @@
-"""The parts that a configuration names, ready for use: ours, or a class or function of the user's own code.
+"""Model, objective, optimizer and schedule of a run: built-in, or a class or function of the user's own code.
 
-The user's code is imported and its form is checked before anything is prepared: a missing name, or one that does not
-fit `train_jobs.protocols`, is an error of the spec.
+The user's code is imported, and its signatures are checked against `train_jobs.protocols`, before anything is prepared.
+Preparing a corpus can take hours, and a mistyped name should not be reported only after them.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ class Parts:
     """Model, objective, optimizer and schedule of a run."""
 
     model: Callable[[ModelConfig, int, int], torch.nn.Module]
-    """Section, rows of the embedding table, seed -> a model with drawn weights, on the CPU."""
+    """Section, rows of the embedding table, seed -> a model with random weights, on the CPU."""
     objective: Objective
     """Examples and losses."""
     plan: PlanBlock
-    """The objective's method, checked if it is the user's."""
+    """The objective's method `plan`; results of the user's code are checked."""
     optimizer: Callable[[NamedParameters], torch.optim.Optimizer]
-    """Over the trainable ones of these parameters."""
+    """Named parameters -> an optimizer of the trainable ones."""
     schedule: Callable[[int, float], float]
     """Optimizer step (from 0), share of the time budget used -> learning rate."""
 
 
 def load_parts(config: PretrainConfig) -> Parts:
-    """Find and check everything that the configuration names.
+    """Load and check the parts that a configuration names.
 
     Raises:
-        SpecError: a module or a name in it is missing, or does not fit.
+        SpecError: a module or a name in it is missing, cannot be imported, or does not implement its protocol.
     """
     objective = _objective(config.objective)
     own = is_own(config.objective.name)
@@ -63,7 +63,12 @@ def load_parts(config: PretrainConfig) -> Parts:
 
 
 def exported_as(model: torch.nn.Module, config: ModelConfig) -> dict[str, Any]:
-    """Return the keys of config.json that differ from BERT's."""
+    """Return the keys of the exported config.json that differ from BERT's.
+
+    Args:
+        model: model to export.
+        config: section `model` of the configuration.
+    """
     if isinstance(model, BertForPreTraining):
         return dict(getattr(model, "hugging_face", {}))
     return {"architectures": [config.name], "model_type": config.name, "options": config.options}
@@ -80,6 +85,7 @@ def _model(config: PretrainConfig) -> Callable[[ModelConfig, int, int], torch.nn
         raise _misfit("model", section, "takes no weights from init_from", need="class NAME(BertForPreTraining)")
 
     def build(shape: ModelConfig, rows: int, seed: int) -> torch.nn.Module:
+        # The user's class may draw weights in its constructor.
         torch.manual_seed(seed)
         model = _called("model", section, lambda: found(shape, rows, **section.options))
         if isinstance(model, BertForPreTraining):
@@ -122,7 +128,7 @@ def _optimizer(section: OptimizerConfig) -> Callable[[NamedParameters], torch.op
             raise _misfit("optimizer", section, f"returns an object of type {kind}", need="a torch.optim.Optimizer")
         return made
 
-    build([("weight", torch.nn.Parameter(torch.zeros(2, 2)))])  # so that an error shows before anything is prepared
+    build([("weight", torch.nn.Parameter(torch.zeros(2, 2)))])  # reports invalid options before anything is prepared
     return build
 
 
@@ -136,7 +142,9 @@ def _schedule(config: PretrainConfig) -> Callable[[int, float], float]:
         value = found(step=step, total_steps=steps, time_used=time_used, peak=peak, **section.options)
         if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             have = f"{value!r} at step {step + 1}"
-            raise _misfit("schedule", section, "returns no learning rate", need="a number, 0 or more", have=have)
+            raise _misfit(
+                "schedule", section, "returns an invalid learning rate", need="a non-negative number", have=have
+            )
         return float(value)
 
     _called("schedule", section, lambda: rate(0, 0.0))
@@ -144,10 +152,10 @@ def _schedule(config: PretrainConfig) -> Callable[[int, float], float]:
 
 
 def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
-    """Return the object that a section names; it can be called with these arguments and the section's options.
+    """Import the object that a section names; require that it accepts these arguments and the section's options.
 
     Raises:
-        SpecError: it does not exist, or cannot be called so.
+        SpecError: the object does not exist, or does not accept the arguments.
     """
     module_name, _, name = section.name.partition(":")
     try:
@@ -157,7 +165,7 @@ def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
         raise SpecError(
             f"{where}.name: {'no module' if gone else 'cannot import'} {module_name}",
             facts={} if gone else {"why": f"{type(problem).__name__}: {problem}"},
-            fix=f"--code DIR with {module_name.replace('.', '/')}.py in it" if gone else f"fix {module_name}",
+            fix=f"give the folder of {module_name.replace('.', '/')}.py: --code DIR" if gone else f"fix {module_name}",
         ) from None
     if not hasattr(module, name):
         there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
@@ -174,7 +182,7 @@ def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
 
 
 def _fits(where: str, section: Named, made: object, method: str, *given: Any, **known: Any) -> None:
-    """Require that an object has a method that takes these arguments."""
+    """Require that an object has a method that accepts these arguments."""
     found = getattr(made, method, None)
     if not callable(found):
         have = sorted(key for key in dir(made) if not key.startswith("_"))
@@ -194,28 +202,28 @@ def _require_call(
     except TypeError as problem:
         words = ["..." for _ in given] + [f"{key}=..." for key in known]
         raise SpecError(
-            f"{where}: cannot call {called} with the arguments it is given: {problem}",
+            f"{where}: cannot call {called}: {problem}",
             facts={"need": f"({', '.join(words)})", "have": str(signature)},
-            fix=f"change its arguments, or {where}.options (docs/own-classes.md)",
+            fix=f"change its signature, or {where}.options (docs/own-classes.md)",
         ) from None
 
 
 def _called(where: str, section: Named, call: Callable[[], Any]) -> Any:
-    """Return the result of a call of the user's code; raise its errors as errors of the spec."""
+    """Call the user's code and return the result; convert its exceptions to SpecError."""
     try:
         return call()
     except SpecError:
         raise
     except Exception as problem:
         raise SpecError(
-            f"{where}: {section.name} cannot be used: {type(problem).__name__}: {problem}",
+            f"{where}: {section.name} failed: {type(problem).__name__}: {problem}",
             facts={"options": section.options or "none"},
-            fix=f"fix it, or change {where}.options",
+            fix=f"fix its code, or change {where}.options",
         ) from problem
 
 
 def _misfit(where: str, section: Named, what: str, **facts: str) -> SpecError:
-    fix = f"write it as in train_jobs/protocols.py, or --set {where}=NAME of another (docs/own-classes.md)"
+    fix = f"implement train_jobs/protocols.py, or give another with --set {where}=NAME (docs/own-classes.md)"
     return SpecError(f"{where}.name: {section.name} {what}", facts=facts, fix=fix)
 
 
@@ -223,7 +231,7 @@ class BertObjective:
     """BERT's own objective: masked language model and next-sentence prediction (`train_jobs.protocols.Objective`).
 
     Args:
-        config: next_sentence is used; off, examples are single sequences and the loss has one term.
+        config: only next_sentence is used; False: examples are single sequences, and the loss has one term.
     """
 
     def __init__(self, config: ObjectiveConfig) -> None:
@@ -234,7 +242,7 @@ class BertObjective:
     def plan(
         self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
     ) -> Plan:
-        """Plan sentence pairs, or stretches of text."""
+        """Plan sentence pairs, or consecutive text; see `pairs.plan_block`."""
         return plan_block(
             block,
             sequence_length=sequence_length,
@@ -244,7 +252,7 @@ class BertObjective:
         )
 
     def losses(self, model: torch.nn.Module, batch: Mapping[str, Tensor], *, padded: bool) -> Mapping[str, Term]:
-        """Return the cross entropies of both heads."""
+        """Return the sums of the cross entropies of both heads, see `train_jobs.protocols.Objective.losses`."""
         sums = pretraining_sums(model, batch, next_sentence=self._next_sentence, padded=padded)
         terms = {"mlm": Term(*sums[:3]), "nsp": Term(*sums[3:])}
         return {name: terms[name] for name in self.labels}

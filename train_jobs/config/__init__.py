@@ -1,4 +1,4 @@
-"""The configuration of each job, validated on the laptop and again in the job. Nothing here imports torch."""
+"""The configuration of each kind of job, validated on the laptop and again in the job. Nothing here imports torch."""
 
 from train_jobs.config.errors import (
     ConflictError,

@@ -157,7 +157,7 @@ def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments
 @lru_cache(maxsize=1)
 def _encoder(vocabulary: Path, content: str, lowercase: bool) -> tuple[WordPieceTokenizer, int, int]:
     """Return the tokenizer, its number of pieces and the id of [UNK]."""
-    # `content`, the hash of the file, is only part of the cache's key: a worker may see the file change between tasks.
+    # `content`, the hash of the file, is only a cache key: a later store in the same process may replace the file.
     tokenizer = load_vocabulary(vocabulary, lowercase=lowercase)
     return WordPieceTokenizer(tokenizer), tokenizer.get_vocab_size(), tokenizer.get_vocab()[UNK]
 
