@@ -32,7 +32,7 @@ from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
-from train_jobs.artifacts.task_files import tuned_columns
+from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine.reporting.metrics import MetricsLog, clock
@@ -133,11 +133,11 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
     with metrics.mirrored(mirror, from_step=sys.maxsize):  # reports of an earlier start are kept
         resumed = world.is_main and parts.begin(job.identity, restart=job.config.resume == "never")
-        windows = undone(job)
+        windows = pending_windows(job)
         before = job.input.rows - sum(window.rows for _, window in windows)
         if resumed and before:
             world.say(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
-        done = go_through(job, windows, before, metrics)
+        done = predict_windows(job, windows, before, metrics)
         if world.is_main:
             with world.activity.doing("joining", step=job.input.rows):
                 result = finish(job, output, done, metrics)
@@ -147,7 +147,7 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
     return result
 
 
-def go_through(job: PredictJob, windows: list[tuple[int, RowWindow]], before: int, metrics: MetricsLog) -> Done:
+def predict_windows(job: PredictJob, windows: list[tuple[int, RowWindow]], before: int, metrics: MetricsLog) -> Done:
     """Predict windows, one at a time per process; all processes stop after the same round.
 
     Args:
@@ -230,7 +230,7 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
     return {**result, "identity": digest(job.identity)}
 
 
-def undone(job: PredictJob) -> list[tuple[int, RowWindow]]:
+def pending_windows(job: PredictJob) -> list[tuple[int, RowWindow]]:
     """Return windows without a part, with their numbers; call it on every process."""
     # Only the main process looks: on a shared disk the others may see another state.
     windows, world = job.input.windows, job.world
@@ -329,7 +329,7 @@ def read_config(source: str | None, sets: list[str], flags: dict[str, Any]) -> P
     layers = read_overlays(Path(source)) if source else []
     layers.append(ConfigLayer("flags", {name: value for name, value in flags.items() if value is not None}))
     layers.append(read_assignments(sets, "--set"))
-    return build(PredictConfig, merge([*tuned_columns(merge(layers).tree), *layers]))
+    return build(PredictConfig, merge([*finetuned_columns(merge(layers).tree), *layers]))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -31,10 +31,10 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
-from train_jobs.artifacts.start_model import found_on_hub
+from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
-from train_jobs.assembly.parts import Parts, exported_as, load_parts
+from train_jobs.assembly.parts import Parts, export_settings, load_parts
 from train_jobs.assembly.starting_point import (
     begin_phase,
     check_batch,
@@ -45,7 +45,7 @@ from train_jobs.assembly.starting_point import (
     trajectory,
 )
 from train_jobs.config import PretrainConfig, SpecError
-from train_jobs.corpus.executors.nodes import Node, other_text
+from train_jobs.corpus.executors.nodes import Node, text_mismatch_error
 from train_jobs.corpus.preparation import equal_store, prepare_store
 from train_jobs.corpus.steps.records import store_key
 from train_jobs.corpus.store.token_store import TokenStore
@@ -221,12 +221,12 @@ def find_store(config: PretrainConfig, cache: Path, world: World | None = None) 
         return TokenStore.open(named)
     world = world or distributed.alone()
     with storage.storage_errors(cache, "making the folder of token stores"):
-        node = Node.among(world, cache)
+        node = Node.for_world(world, cache)
     found = fingerprint(config.data.text, cache / HASHES)
     if node.size > 1:
         texts = world.gather_texts(found.sha256)
         if (other := next((rank for rank, text in enumerate(texts) if text != texts[0]), None)) is not None:
-            raise other_text(0, other)
+            raise text_mismatch_error(0, other)
     if (equal := equal_store(config.data, found, cache)) is not None:
         return equal
     folder = cache / store_key(config.data, found)
@@ -272,7 +272,7 @@ def finish(
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             tokenizer=TokenizerFiles(store.vocabulary, config.data.lowercase),
-            more=exported_as(model, config.model),
+            more=export_settings(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),
@@ -335,7 +335,7 @@ def read_config(source: str, sets: list[str], *, resumes: bool = False) -> Pretr
     assigned = read_assignments(sets, "--set")
     below, written = (layers, [assigned]) if named else ([], [*layers, assigned])
     if not resumes:
-        written += found_on_hub(merge(written))
+        written += resolve_hub_name(merge(written))
     found = merge_with_start(below, written)
     if found.problems and not resumes:
         raise SpecError("cannot start training from the given model or phase", problems=list(found.problems))

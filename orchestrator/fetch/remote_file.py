@@ -15,7 +15,7 @@ from typing import IO, Any, Literal, NamedTuple, Self
 
 from orchestrator.support.errors import ConflictError, DataError, StorageError
 from train_jobs.artifacts.files import sync, try_lock, write_text
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 
 WEB_PAGE = (b"<!doctype html", b"<html")
 PARTIAL, FACTS = ".part", ".part.json"  # suffixes of the files next to the target
@@ -85,7 +85,7 @@ def verify(path: Path, remote: Remote) -> str:
 def in_the_way(path: Path, problem: DataError) -> ConflictError:
     """Return the error for a place that holds something other than what is fetched."""
     facts = {"have": problem.message, **problem.facts}
-    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=set_aside(path))
+    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=rename_command(path))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.site import Rule, Site, site_of
 from orchestrator.support.errors import SpecError
 from train_jobs.config import TextConfig
-from train_jobs.config.fields import Config, is_own
+from train_jobs.config.fields import Config, is_user_code
 from train_jobs.config.pretrain import OptimizerConfig, ScheduleConfig
 
 PROJECT_FILE = "orchestrator.yaml"
@@ -152,7 +152,7 @@ def engine_rules(optimizer: OptimizerConfig, schedule: ScheduleConfig, world_siz
         *(
             (
                 f"schedule.{key}",
-                schedule.name != shape and not is_own(schedule.name),
+                schedule.name != shape and not is_user_code(schedule.name),
                 f"it is of {shape} decay, schedule.name is {schedule.name}",
             )
             for key, shape in DECAYS

@@ -72,7 +72,7 @@ def test_each_source_of_a_mistake_is_named(
         ("train: [", "job.yaml:1: expected"),
         ("- a\n- b\n", "job.yaml:1: not a mapping"),
         ("train: 5\n", "job.yaml:1: train: "),
-        ("train:\n  steps: 1\n  steps: 2\n", "job.yaml:3: train.steps: written twice (first on line 2)"),
+        ("train:\n  steps: 1\n  steps: 2\n", "job.yaml:3: train.steps: duplicate key (first on line 2)"),
     ],
 )
 def test_a_file_that_is_no_spec_is_told_where(console: Console, text: str, problem: str) -> None:

@@ -19,7 +19,7 @@ from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
-from train_jobs.artifacts.word_rules import unfit_words
+from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
 
 KEY = "init_from"
@@ -145,7 +145,7 @@ def is_name(value: Any, folder: Path) -> bool:
     return not value.startswith((".", "~", "/")) and len(rest) < 2 and not (folder / beginning).exists()
 
 
-def found_on_hub(written: Merged) -> list[ConfigLayer]:
+def resolve_hub_name(written: Merged) -> list[ConfigLayer]:
     """Return a layer that replaces the initial model's name on the Hub by its folder; empty for any other value.
 
     Args:
@@ -276,7 +276,7 @@ def _unfit_tokens(initial: InitialModel, merged: Merged) -> list[str]:
         return []  # not a list of words: validation reports it
     known = frozenset(initial.vocabulary.read_text(encoding="utf-8", errors="replace").split("\n"))
     where = f"{merged.origin(WORDS)}: {dotted(WORDS)}"
-    return [f"{where}: {problem}" for problem in unfit_words(words, known, lowercase=bool(data.get("lowercase")))]
+    return [f"{where}: {problem}" for problem in word_problems(words, known, lowercase=bool(data.get("lowercase")))]
 
 
 def contradictions(merged: Merged, needed: Mapping[tuple[str, str], Any], vocab_sha256: str, start: str) -> list[str]:

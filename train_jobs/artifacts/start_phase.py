@@ -118,10 +118,10 @@ def find_checkpoint(folder: Path) -> Path:
     Raises:
         SpecError: no checkpoint is complete.
     """
-    if FOLDER.fullmatch(folder.name) and _is_whole(folder):
+    if FOLDER.fullmatch(folder.name) and _is_complete(folder):
         return folder.resolve()
     root = folder / CHECKPOINTS if (folder / CHECKPOINTS).is_dir() else folder
-    found = [path for path in root.iterdir() if FOLDER.fullmatch(path.name) and _is_whole(path)]
+    found = [path for path in root.iterdir() if FOLDER.fullmatch(path.name) and _is_complete(path)]
     if not found:
         raise SpecError(f"no checkpoint in {folder}", fix="give the output folder of a run that has saved a checkpoint")
     return max(found, key=lambda path: path.name).resolve()
@@ -188,7 +188,7 @@ def phase_lineage(phase: EarlierPhase) -> Lineage:
     return Lineage(links=(Link.make("external", phase.folder.name, facts),))
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     try:
         return sizes_match(folder, read_commit(folder))
     except (OSError, ValueError):

@@ -195,12 +195,12 @@ def require_manifest(folder: Path) -> StoreManifest:
         )
     raise DataError(
         f"no token store in {folder}",
-        facts={"why": _why_none(folder)},
+        facts={"why": _reason_unreadable(folder)},
         fix="prepare it again from the text",
     )
 
 
-def _why_none(folder: Path) -> str:
+def _reason_unreadable(folder: Path) -> str:
     """Return the reason why this version cannot read a store from a folder."""
     try:
         document = json.loads((folder / MANIFEST_FILE).read_text())

@@ -44,14 +44,16 @@ def task_files(job: FinetuneConfig) -> list[TaskFile]:
     if job.task != GLUE:
         return list(_files_of(job.task, job.data))
     sections = {task: job.of_task(task).data for task in GLUE_TASKS}
-    there = [task for task, data in sections.items() if data.train or (data.glue and any(_official(task, data.glue)))]
-    if not there:
+    available = [
+        task for task, data in sections.items() if data.train or (data.glue and any(_official(task, data.glue)))
+    ]
+    if not available:
         raise DataError(
             f"no task of GLUE is in {job.data.glue}",
             facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as written by its download script"},
             fix="run orchestrator data fetch glue --to FOLDER, then give --data FOLDER",
         )
-    return [file for task in there for file in _files_of(task, sections[task])]
+    return [file for task in available for file in _files_of(task, sections[task])]
 
 
 def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
@@ -87,7 +89,7 @@ KEYS = {OWN: ("text", "pair", "label"), NER: ("word_column", "tag_column")}
 """Task -> keys of `data` for columns; other tasks have fixed columns."""
 
 
-def tuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
+def finetuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
     """Return a layer with the columns that the model of a prediction was fine-tuned on; empty without a lineage.
 
     Args:

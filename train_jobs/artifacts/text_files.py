@@ -130,13 +130,13 @@ def _inside(folder: Path, wanted: Format) -> list[Path]:
         table = next((path for path in others if _is_table(path)), None)
         raise DataError(
             f"no text in folder {folder}",
-            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_passed_over(others)},
+            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
             fix="give the files themselves: --data FILE ..." if table is None else _table_fix(table),
         )
     return found
 
 
-def _passed_over(files: Sequence[Path]) -> dict[str, str]:
+def _skipped_fact(files: Sequence[Path]) -> dict[str, str]:
     """Return the names of a few skipped files as a fact."""
     more = f" and {len(files) - FEW:,} more" if len(files) > FEW else ""
     return {"skipped": ", ".join(path.name for path in files[:FEW]) + more} if files else {}

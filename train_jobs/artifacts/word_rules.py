@@ -23,7 +23,7 @@ _CHINESE = (
 )
 
 
-def unfit_words(words: Sequence[str], known: Collection[str], *, lowercase: bool) -> Iterator[str]:
+def word_problems(words: Sequence[str], known: Collection[str], *, lowercase: bool) -> Iterator[str]:
     """Yield a problem for each word that cannot be added to a vocabulary.
 
     Args:
@@ -33,7 +33,7 @@ def unfit_words(words: Sequence[str], known: Collection[str], *, lowercase: bool
     """
     seen: set[str] = set()
     for word in words:
-        if why := _why_unfit(word, lowercase=lowercase):
+        if why := _word_problem(word, lowercase=lowercase):
             yield f'"{word}" {why}'
         elif word in known:
             yield f'"{word}" is already in the vocabulary'
@@ -42,22 +42,22 @@ def unfit_words(words: Sequence[str], known: Collection[str], *, lowercase: bool
         seen.add(word)
 
 
-def _why_unfit(word: str, *, lowercase: bool) -> str | None:
+def _word_problem(word: str, *, lowercase: bool) -> str | None:
     """Return why a word alone cannot be added; None if it can."""
     if not word:
         return "is empty"
     if len(word) > LONGEST_WORD:
         return f"has {len(word)} characters, but BERT maps words of more than {LONGEST_WORD} to [UNK]"
-    if lost := [character for character in word if _is_removed(character)]:
-        return f"has U+{ord(lost[0]):04X}, which the tokenizer removes"
+    if removed := [character for character in word if _is_removed(character)]:
+        return f"has U+{ord(removed[0]):04X}, which the tokenizer removes"
     if any(character.isspace() for character in word):
         return "has white space, which separates words"
     letters = [letter for letter in unicodedata.normalize("NFD", word) if unicodedata.category(letter) != "Mn"]
     # Letter by letter, as `tokenizers` does: for a complete word, Python's `lower` writes a final sigma.
     if lowercase and (plain := "".join(letter.lower() for letter in letters)) != word:
         return f'is changed by lower-casing: "{plain}"'
-    if len(word) > 1 and (apart := [character for character in word if _stands_alone(character)]):
-        return f'is split at "{apart[0]}" before the lookup'
+    if len(word) > 1 and (separators := [character for character in word if _is_separate_word(character)]):
+        return f'is split at "{separators[0]}" before the lookup'
     return None
 
 
@@ -68,7 +68,7 @@ def _is_removed(character: str) -> bool:
     return character == "\ufffd" or unicodedata.category(character) in {"Cc", "Cf", "Co", "Cs"}
 
 
-def _stands_alone(character: str) -> bool:
+def _is_separate_word(character: str) -> bool:
     """Return whether a character is always a separate word: punctuation, ASCII symbols, Chinese characters."""
     code = ord(character)
     if code < 128:

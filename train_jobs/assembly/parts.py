@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from train_jobs.config import ModelConfig, ObjectiveConfig, OptimizerConfig, PretrainConfig, SpecError, did_you_mean
-from train_jobs.config.fields import Named, is_own
-from train_jobs.corpus.examples.pairs import Plan, PlanBlock, checked, plan_block
+from train_jobs.config.fields import Named, is_user_code
+from train_jobs.corpus.examples.pairs import Plan, PlanBlock, plan_block, with_checks
 from train_jobs.corpus.store.token_store import Block
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, pretraining_sums
 from train_jobs.optim.factory import build_optimizer, learning_rate, parameter_groups
@@ -52,17 +52,17 @@ def load_parts(config: PretrainConfig) -> Parts:
         SpecError: a module or a name in it is missing, cannot be imported, or does not implement its protocol.
     """
     objective = _objective(config.objective)
-    own = is_own(config.objective.name)
+    own = is_user_code(config.objective.name)
     return Parts(
         model=_model(config),
         objective=objective,
-        plan=checked(objective.plan, config.objective.name) if own else objective.plan,
+        plan=with_checks(objective.plan, config.objective.name) if own else objective.plan,
         optimizer=_optimizer(config.optimizer),
         schedule=_schedule(config),
     )
 
 
-def exported_as(model: torch.nn.Module, config: ModelConfig) -> dict[str, Any]:
+def export_settings(model: torch.nn.Module, config: ModelConfig) -> dict[str, Any]:
     """Return the keys of the exported config.json that differ from BERT's.
 
     Args:
@@ -75,19 +75,21 @@ def exported_as(model: torch.nn.Module, config: ModelConfig) -> dict[str, Any]:
 
 
 def _model(config: PretrainConfig) -> Callable[[ModelConfig, int, int], torch.nn.Module]:
-    if not is_own(config.model.name):
+    if not is_user_code(config.model.name):
         return _bert
     section = config.model
-    found = _found("model", section, section, 1)
+    found = _import_named("model", section, section, 1)
     if not (isinstance(found, type) and issubclass(found, torch.nn.Module)):
-        raise _misfit("model", section, "is not a subclass of torch.nn.Module", need="class NAME(BertForPreTraining)")
+        raise _misfit_error(
+            "model", section, "is not a subclass of torch.nn.Module", need="class NAME(BertForPreTraining)"
+        )
     if config.init_from is not None and not issubclass(found, BertForPreTraining):
-        raise _misfit("model", section, "takes no weights from init_from", need="class NAME(BertForPreTraining)")
+        raise _misfit_error("model", section, "takes no weights from init_from", need="class NAME(BertForPreTraining)")
 
     def build(shape: ModelConfig, rows: int, seed: int) -> torch.nn.Module:
         # The user's class may draw weights in its constructor.
         torch.manual_seed(seed)
-        model = _called("model", section, lambda: found(shape, rows, **section.options))
+        model = _call_user_code("model", section, lambda: found(shape, rows, **section.options))
         if isinstance(model, BertForPreTraining):
             initialise(model, seed)
         return model
@@ -102,30 +104,34 @@ def _bert(shape: ModelConfig, rows: int, seed: int) -> BertForPreTraining:
 
 
 def _objective(section: ObjectiveConfig) -> Objective:
-    if not is_own(section.name):
+    if not is_user_code(section.name):
         return BertObjective(section)
-    found = _found("objective", section)
-    made = _called("objective", section, lambda: found(**section.options))
+    found = _import_named("objective", section)
+    made = _call_user_code("objective", section, lambda: found(**section.options))
     labels = getattr(made, "labels", None)
     if not isinstance(labels, Mapping) or not labels or not set(labels.values()) <= set(LABELS):
         need = f"a mapping of the names of its terms to {' or '.join(LABELS)}"
-        raise _misfit("objective", section, "has no valid labels", need=need, have=repr(labels))
-    _fits("objective", section, made, "plan", None, sequence_length=8, short_sequence_probability=0.0, rng=None)
-    _fits("objective", section, made, "losses", None, None, padded=False)
+        raise _misfit_error("objective", section, "has no valid labels", need=need, have=repr(labels))
+    _require_method(
+        "objective", section, made, "plan", None, sequence_length=8, short_sequence_probability=0.0, rng=None
+    )
+    _require_method("objective", section, made, "losses", None, None, padded=False)
     return made
 
 
 def _optimizer(section: OptimizerConfig) -> Callable[[NamedParameters], torch.optim.Optimizer]:
-    if not is_own(section.name):
+    if not is_user_code(section.name):
         return lambda named: build_optimizer(section, named)
-    found = _found("optimizer", section, [], lr=section.learning_rate)
+    found = _import_named("optimizer", section, [], lr=section.learning_rate)
 
     def build(named: NamedParameters) -> torch.optim.Optimizer:
         groups = parameter_groups(named, section.weight_decay)
-        made = _called("optimizer", section, lambda: found(groups, lr=section.learning_rate, **section.options))
+        made = _call_user_code("optimizer", section, lambda: found(groups, lr=section.learning_rate, **section.options))
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
-            raise _misfit("optimizer", section, f"returns an object of type {kind}", need="a torch.optim.Optimizer")
+            raise _misfit_error(
+                "optimizer", section, f"returns an object of type {kind}", need="a torch.optim.Optimizer"
+            )
         return made
 
     build([("weight", torch.nn.Parameter(torch.zeros(2, 2)))])  # reports invalid options before anything is prepared
@@ -134,24 +140,24 @@ def _optimizer(section: OptimizerConfig) -> Callable[[NamedParameters], torch.op
 
 def _schedule(config: PretrainConfig) -> Callable[[int, float], float]:
     section, peak, steps = config.schedule, config.optimizer.learning_rate, config.train.steps
-    if not is_own(section.name):
+    if not is_user_code(section.name):
         return lambda step, time_used: learning_rate(section, peak, step=step, total_steps=steps, time_used=time_used)
-    found = _found("schedule", section, step=0, total_steps=steps, time_used=0.0, peak=peak)
+    found = _import_named("schedule", section, step=0, total_steps=steps, time_used=0.0, peak=peak)
 
     def rate(step: int, time_used: float) -> float:
         value = found(step=step, total_steps=steps, time_used=time_used, peak=peak, **section.options)
         if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             have = f"{value!r} at step {step + 1}"
-            raise _misfit(
+            raise _misfit_error(
                 "schedule", section, "returns an invalid learning rate", need="a non-negative number", have=have
             )
         return float(value)
 
-    _called("schedule", section, lambda: rate(0, 0.0))
+    _call_user_code("schedule", section, lambda: rate(0, 0.0))
     return rate
 
 
-def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
+def _import_named(where: str, section: Named, *given: Any, **known: Any) -> Any:
     """Import the object that a section names; require that it accepts these arguments and the section's options.
 
     Raises:
@@ -176,17 +182,17 @@ def _found(where: str, section: Named, *given: Any, **known: Any) -> Any:
         )
     found = getattr(module, name)
     if not callable(found):
-        raise _misfit(where, section, f"is of type {type(found).__name__}", need="a class or a function")
+        raise _misfit_error(where, section, f"is of type {type(found).__name__}", need="a class or a function")
     _require_call(where, section, found, section.name, given, {**known, **section.options})
     return found
 
 
-def _fits(where: str, section: Named, made: object, method: str, *given: Any, **known: Any) -> None:
+def _require_method(where: str, section: Named, made: object, method: str, *given: Any, **known: Any) -> None:
     """Require that an object has a method that accepts these arguments."""
     found = getattr(made, method, None)
     if not callable(found):
         have = sorted(key for key in dir(made) if not key.startswith("_"))
-        raise _misfit(where, section, f"has no method {method}", need=method, have=", ".join(have) or "nothing")
+        raise _misfit_error(where, section, f"has no method {method}", need=method, have=", ".join(have) or "nothing")
     _require_call(where, section, found, f"{method} of {section.name}", given, known)
 
 
@@ -208,7 +214,7 @@ def _require_call(
         ) from None
 
 
-def _called(where: str, section: Named, call: Callable[[], Any]) -> Any:
+def _call_user_code(where: str, section: Named, call: Callable[[], Any]) -> Any:
     """Call the user's code and return the result; convert its exceptions to SpecError."""
     try:
         return call()
@@ -222,7 +228,7 @@ def _called(where: str, section: Named, call: Callable[[], Any]) -> Any:
         ) from problem
 
 
-def _misfit(where: str, section: Named, what: str, **facts: str) -> SpecError:
+def _misfit_error(where: str, section: Named, what: str, **facts: str) -> SpecError:
     fix = f"implement train_jobs/protocols.py, or give another with --set {where}=NAME (docs/own-classes.md)"
     return SpecError(f"{where}.name: {section.name} {what}", facts=facts, fix=fix)
 

@@ -118,6 +118,6 @@ def in_shell(path: Path | str) -> str:
     return shlex.quote(str(path))
 
 
-def set_aside(path: Path | str, ending: str = ".old") -> str:
+def rename_command(path: Path | str, ending: str = ".old") -> str:
     """Return the shell command that renames a path, to make room for another."""
     return f"mv {in_shell(path)} {in_shell(f'{path}{ending}')}"

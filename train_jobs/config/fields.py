@@ -58,7 +58,7 @@ NAMED = ("model", "objective", "optimizer", "schedule")  # sections for which `K
 _OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def is_own(name: str) -> bool:
+def is_user_code(name: str) -> bool:
     """Return whether a name refers to the user's own code: MODULE:NAME."""
     return ":" in name
 
@@ -85,11 +85,11 @@ class Named(CheckedConfig):
 
     def problems(self) -> Iterator[str]:
         """Yield one message per contradiction between values of the section."""
-        if self.options and not is_own(self.name):
+        if self.options and not is_user_code(self.name):
             yield f"options are only for a class or function of your own, and name is {self.name}"
 
 
-def own_names(config: object) -> dict[str, str]:
+def user_code_names(config: object) -> dict[str, str]:
     """Return dotted key -> MODULE:NAME for the sections of a configuration that name the user's own code."""
     found = {f"{section}.name": getattr(config, section).name for section in NAMED}
-    return {key: name for key, name in found.items() if is_own(name)}
+    return {key: name for key, name in found.items() if is_user_code(name)}

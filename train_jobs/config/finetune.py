@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from train_jobs.config.errors import SpecError, did_you_mean
-from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, is_own, one_of
+from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, is_user_code, one_of
 from train_jobs.config.pretrain import (
     CheckpointConfig,
     Dropout,
@@ -336,7 +336,7 @@ class FinetuneConfig(Sections):
             elif getattr(data, wanted) is None:
                 yield f"task {self.task} requires data.{wanted}, a folder, or data.train and data.validation"
         for section in (self.optimizer, self.schedule):
-            if is_own(section.name):
+            if is_user_code(section.name):
                 yield f"{section.name}: fine-tuning does not support your own code"
         if self.schedule.hours is not None:
             yield "schedule.hours: not supported by fine-tuning, which ends with train.epochs"

@@ -123,6 +123,6 @@ class PrepareConfig(CheckedConfig):
             yield "data.add_tokens requires data.vocabulary: a vocabulary trained on the text contains its words"
 
 
-def not_shaping(data: dict[str, Any]) -> dict[str, Any]:
+def result_settings(data: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of a section `data` without the keys that do not affect the result."""
     return {key: value for key, value in data.items() if key != "workers"}

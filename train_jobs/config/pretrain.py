@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from train_jobs.config.errors import SpecError
-from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, Named, is_own, one_of
+from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, Named, is_user_code, one_of
 from train_jobs.config.prepare import TextConfig
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -153,7 +153,7 @@ class ScheduleConfig(Named):
             peak: peak learning rate.
         """
         end = f", for {self.hours:g} hours at most" if self.hours else ""
-        if is_own(self.name):
+        if is_user_code(self.name):
             return f"{peak:g} at its peak, by {self.name}{end}"
         decay = {
             "polynomial": f"polynomial decay of power {self.power:g}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from train_jobs.config.fields import is_own
+from train_jobs.config.fields import is_user_code
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.pretrain import PretrainConfig
 from train_jobs.config.tasks import OWN, TASKS, SentenceTask
@@ -28,7 +28,7 @@ def reported_metrics(config: object) -> tuple[str, ...] | None:
     Args:
         config: configuration of a job.
     """
-    if isinstance(config, PretrainConfig) and not is_own(config.objective.name):
+    if isinstance(config, PretrainConfig) and not is_user_code(config.objective.name):
         return _pretraining(config)
     if isinstance(config, FinetuneConfig) and (config.task == OWN or config.task in TASKS):
         return _fine_tuning(config)

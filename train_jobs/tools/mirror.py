@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.config import Config, SpecError, UserError, in_shell
 from train_jobs.config.reported import batches, flatten
@@ -40,7 +40,7 @@ from train_jobs.engine.reporting.metrics import SinkThread, read_reports
 BATCH = 1000  # MLflow's limit of metrics per request
 SERVICE = 7  # exit code: the tracking server failed, not the job
 FILE_VARIABLE = "ORCHESTRATOR_TRACKING"
-WORD = "mirrored.json"
+MIRRORED_FILE = "mirrored.json"
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 LINEAGE_TAG = "orchestrator.lineage"
 NOTHING: Mapping[str, str] = {}
@@ -83,7 +83,7 @@ class Mirror:
     """
 
     def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
-        no_telemetry()
+        disable_telemetry()
         # Importing mlflow takes two seconds, and a job without a tracking server does not need it.
         from mlflow.tracking import MlflowClient
 
@@ -135,8 +135,8 @@ class Mirror:
         """
         self._tag_lineage()
         self._client.set_terminated(self._run_id, status)
-        word = {"run_id": self._run_id, "status": status, "bytes": self._offset}
-        write_text(self._file.with_name(WORD), json.dumps(word))
+        mirrored = {"run_id": self._run_id, "status": status, "bytes": self._offset}
+        write_text(self._file.with_name(MIRRORED_FILE), json.dumps(mirrored))
 
     def _tag_lineage(self) -> None:
         """Tag the run with the hash of the lineage next to the metrics, if it exists and verifies."""
@@ -177,7 +177,7 @@ class MirrorThread(SinkThread[Mirror]):
 
     def start(self) -> None:
         """Start mirroring if the environment names an MLflow run or the file that will name one."""
-        self._file.with_name(WORD).unlink(missing_ok=True)
+        self._file.with_name(MIRRORED_FILE).unlink(missing_ok=True)
         if os.environ.get(FILE_VARIABLE) or destination(os.environ):
             super().start()
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
@@ -48,8 +48,8 @@ OUTPUTS = {
 }
 """Kind -> names of its outputs, where they are not `logits`."""
 TOLERANCE = 1e-4
-BESIDE = (CONFIG, TOKENIZER_FILE, TOKENIZER, VOCABULARY)
-NEEDED = ("onnx", "onnxscript")
+COPIED_FILES = (CONFIG, TOKENIZER_FILE, TOKENIZER, VOCABULARY)
+REQUIRED_PACKAGES = ("onnx", "onnxscript")
 Arrays = dict[str, npt.NDArray[np.int64]]
 
 
@@ -98,7 +98,7 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
     Raises:
         UserError: packages are missing, the model cannot be loaded, the disk is full, or the two differ.
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
+    if missing := [name for name in REQUIRED_PACKAGES if find_spec(name) is None]:
         raise SpecError(
             f"cannot export: {' and '.join(missing)} not installed", fix='pip install "bert-orchestrator[onnx]"'
         )
@@ -123,7 +123,7 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
         with whole_file(path) as temporary:
             program.save(temporary)
             difference = _difference(graph, folder, temporary)
-            for name in BESIDE:
+            for name in COPIED_FILES:
                 if (folder.path / name).is_file() and folder.path.resolve() != path.parent.resolve():
                     shutil.copyfile(folder.path / name, path.parent / name)
     return difference
@@ -133,7 +133,7 @@ def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
     """Return the largest difference between torch and onnxruntime, over batches of several shapes."""
     if find_spec("onnxruntime") is None:
         return None
-    no_telemetry()
+    disable_telemetry()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

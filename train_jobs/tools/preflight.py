@@ -76,9 +76,9 @@ def find_device(kind: str, local_rank: int, local_size: int) -> tuple[torch.devi
     """
     if kind == "cpu":
         return torch.device("cpu"), None
-    there = torch.cuda.device_count()
-    if there < local_size:
-        return torch.device("cpu"), f"{there} GPUs are visible, need {local_size}"
+    visible = torch.cuda.device_count()
+    if visible < local_size:
+        return torch.device("cpu"), f"{visible} GPUs are visible, need {local_size}"
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank), None
 

@@ -113,8 +113,8 @@ def test_a_page_that_should_have_a_text_is_named(tmp_path: Path, tag: str) -> No
 @pytest.mark.parametrize(
     ("content", "message", "where"),
     [
-        (HEADER + page("A", "A.") + "  <page><title>B</title", "ends in the middle", "line 17, page 2"),
-        (HEADER + page("A", "A."), "ends in the middle", "line 17, page 1 (A)"),
+        (HEADER + page("A", "A.") + "  <page><title>B</title", "is truncated", "line 17, page 2"),
+        (HEADER + page("A", "A."), "is truncated", "line 17, page 1 (A)"),
         (HEADER + page("A", "A.") + "<page><title>B</ttle>", "is not well-formed XML", "line 17, page 2"),
         (HEADER + "<page><title>\x00", "is not well-formed XML", "line 11, page 1"),
         ("<html><body>Not found</body></html>", "is not a MediaWiki dump", "line 1"),
@@ -133,7 +133,7 @@ def test_what_is_no_dump_or_broken_is_named_with_its_place(
 
 def test_a_dump_that_was_cut_while_packed(tmp_path: Path) -> None:
     packed = bz2.compress((HEADER + page("A", "A.") + FOOTER).encode())
-    with pytest.raises(DataError, match=r"a\.xml\.bz2 is damaged: it ends in the middle"):
+    with pytest.raises(DataError, match=r"a\.xml\.bz2 is damaged: truncated"):
         articles(put(tmp_path / "a.xml.bz2", packed[:-30]))
     with pytest.raises(DataError, match=r"b\.xml\.bz2 is not bzip2"):
         articles(put(tmp_path / "b.xml.bz2", "<html>403</html>"))

@@ -89,7 +89,7 @@ def test_counts_that_do_not_add_up(store: TokenStore) -> None:
 def test_ids_that_the_vocabulary_does_not_have(store: TokenStore) -> None:
     size = store.manifest.vocab_size
     assert rewritten(store, encoded_as([[[1, size], [2]]])) == [
-        f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
+        f"shard-00000-train.arrow: block 0: invalid id {size}: the vocabulary has {size} pieces"
     ]
 
 
@@ -97,8 +97,8 @@ def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatc
     monkeypatch.setattr(EncodedDocuments, "without_empty", lambda documents: documents)
     problems = rewritten(store, encoded_as([[[1], []], []]))
     assert problems == [
-        "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
-        "shard-00000-train.arrow: block 0: there are documents that hold nothing, or less",
+        "shard-00000-train.arrow: block 0: invalid offsets of sentences: they do not increase",
+        "shard-00000-train.arrow: block 0: invalid offsets of documents: they do not increase",
     ]
 
 

@@ -35,12 +35,12 @@ def test_a_table_is_refused_and_what_to_type_instead_is_told(tmp_path: Path, nam
 def test_a_folder_without_text_names_what_was_passed_over(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
-    assert "passed over" not in caught.value.facts
+    assert "skipped" not in caught.value.facts
     for name in ("a.md", "b.md", "c.md", "d.md", ".hidden"):
         (tmp_path / name).write_bytes(b"text\n")
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
-    assert caught.value.facts["passed over"] == "a.md, b.md, c.md and 1 more"
+    assert caught.value.facts["skipped"] == "a.md, b.md, c.md and 1 more"
     (tmp_path / "e.tsv").write_bytes(ROWS)
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))

@@ -413,7 +413,7 @@ def test_parameters_that_mlflow_refuses_keep_no_metric_from_it(
     thread.start()
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
-    assert "warning: MLflow did not take all parameters" in capsys.readouterr().err
+    assert "warning: MLflow rejected some parameters" in capsys.readouterr().err
 
 
 def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

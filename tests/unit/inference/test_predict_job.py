@@ -236,7 +236,7 @@ def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_pat
         ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
         ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds only embeddings"),
         ("BertModel", {"evaluate": True}, "cannot score embeddings"),
-        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
+        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output already has a column embedding"),
     ],
 )
 def test_what_a_model_cannot_do_is_said(saved, run, jsonl, kind, keys, told):

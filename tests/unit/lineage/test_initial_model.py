@@ -63,12 +63,12 @@ def test_missing_keys_of_old_config_are_bert_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta', and only 'bert' can be trained"),
+        ({"model_type": "roberta"}, "model_type is 'roberta', but only 'bert' is supported"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"vocab_size": "many"}, "rows: Input should be a valid integer"),
         ({"layer_norm_eps": None}, "shape.layer_norm_eps"),
-        ({"vocab_size": 39}, "has 40 pieces, the embedding table only 39 rows"),
+        ({"vocab_size": 39}, "has 40 pieces, but the embedding table has 39 rows"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path, config: dict[str, Any], problem: str) -> None:
@@ -83,7 +83,7 @@ def test_all_that_a_folder_lacks_is_named_at_once(tmp_path: Path) -> None:
         "no vocab.txt",
     ]
     (tmp_path / "config.json").write_text("{ torn")
-    assert problems_of(tmp_path)[0] == f"no config.json in {tmp_path} that can be read"
+    assert problems_of(tmp_path)[0] == f"no readable config.json in {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_rows_of_the_table_may_differ_by_padding_alone(
         assert problems == ()
     else:
         assert problems[0].startswith(
-            f"job.yaml:1: model.pad_vocab_to_multiple_of: {step} does not make the {rows} rows"
+            f"job.yaml:1: model.pad_vocab_to_multiple_of: {step} does not result in the {rows} rows"
         )
         assert problems[0].endswith(advice)
 

@@ -15,7 +15,7 @@ import transformers
 
 from tests.conftest import MICRO, write_corpus
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_preset, read_text
-from train_jobs.assembly.parts import exported_as, load_parts
+from train_jobs.assembly.parts import export_settings, load_parts
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
 from train_jobs.corpus.examples.pairs import checked
 from train_jobs.corpus.preparation import prepare_store
@@ -344,7 +344,7 @@ def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: To
         config=config.model,
         vocab_size=256,
         tokenizer=TokenizerFiles(store.vocabulary, lowercase=True),
-        more=exported_as(model, config.model),
+        more=export_settings(model, config.model),
     )
     loaded = transformers.BertForPreTraining.from_pretrained(tmp_path / "export").eval()
     assert loaded.config.hidden_act == "relu"
@@ -375,6 +375,6 @@ def test_own_model_initialises_weights_and_names_itself(tmp_path: Path, code: Pa
     assert first.table.weight.shape == (64, 8)
     assert torch.equal(first.table.weight, again.table.weight)
     assert not torch.equal(first.table.weight, other.table.weight)
-    document = exported_as(first, config.model)
+    document = export_settings(first, config.model)
     assert document == {"architectures": ["bag:Bag"], "model_type": "bag:Bag", "options": {"width": 8}}
     assert json.loads(json.dumps(document)) == document

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_ascii_blanks
 
 _STOP_SIGNS = ".!?\u2026"
 _BEFORE_WORD = "(['\"\u2018\u201c"
@@ -71,7 +71,7 @@ def stop_kind(word: bytes) -> StopKind | None:
 
 SPLITTER = "rules 3"  # part of the key of a store: increase it when any text is split differently
 MAX_WORDS = 256  # text without full stops would otherwise become one training example
-BETWEEN = b"\n\n"  # separates documents
+DOCUMENT_SEPARATOR = b"\n\n"  # separates documents
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ Flags = npt.NDArray[np.bool_]
 SENTENCE, PARAGRAPH = 1, 2  # marks of bytes where one begins
 _PADDING = bytes(8)  # makes reading ahead at the last bytes safe; as long as the words of `_keys`
 _MOST_CLOSERS = 8  # after a stop; a stop with more of them is skipped
-_BEHIND = 64  # bytes searched for the word before a stop
+_LOOKBEHIND = 64  # bytes searched for the word before a stop
 _LONGEST_CHARACTER = 4  # bytes
 _NEWLINE, _FIRST_BEYOND_ASCII, _LEAD_OF_SIGNS = ord("\n"), 0x80, 0xE2
 _OPENERS = "\"'\u2018\u201c(["
@@ -93,7 +93,7 @@ _WIDE_STOP = re.compile(b"%b(?:%b|(?!%b))" % (_WIDE, _WIDE_CLOSER, _WIDE))
 
 def split_sentences(document: str) -> list[str]:
     """Return the non-empty sentences of a clean document, with lines joined and repeated blanks removed."""
-    text = with_plain_blanks(document.encode())
+    text = with_ascii_blanks(document.encode())
     starts = pretoken_starts(text)
     places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
     found = [" ".join(text[start:end].decode().split()) for start, end in pairwise(places)]
@@ -104,7 +104,7 @@ def sentence_starts(text: bytes, starts: Offsets) -> Offsets:
     """Return the pre-tokens that begin a sentence.
 
     Args:
-        text: clean UTF-8 with plain blanks (see `clean`, `with_plain_blanks`), documents separated by `BETWEEN`.
+        text: clean UTF-8 with plain blanks (see `clean`, `with_ascii_blanks`), separated by `DOCUMENT_SEPARATOR`.
         starts: [pre-tokens] byte offsets of its pre-tokens, see `pretoken_starts`.
 
     Returns:
@@ -115,7 +115,7 @@ def sentence_starts(text: bytes, starts: Offsets) -> Offsets:
     raw = np.frombuffer(text + _PADDING, np.uint8)
     marks = np.zeros(len(text), np.uint8)
     _mark_sentences(text, raw, starts, marks, paragraphs=_paragraphs(text, raw, starts))
-    return _bounded(raw, starts, np.flatnonzero(marks[starts]))
+    return _split_long_sentences(raw, starts, np.flatnonzero(marks[starts]))
 
 
 def _paragraphs(text: bytes, raw: Bytes, starts: Offsets) -> Offsets:
@@ -148,13 +148,13 @@ def _mark_sentences(text: bytes, raw: Bytes, starts: Offsets, marks: Bytes, *, p
     """Mark the bytes where paragraphs and sentences begin, in place."""
     bounds = np.append(starts, len(text))
     stops, after, ends = _candidates(text, raw, bounds)
-    doubtful = _doubtful(raw, bounds, stops)
-    marks[after[~doubtful]] = SENTENCE
+    ambiguous = _ambiguous(raw, bounds, stops)
+    marks[after[~ambiguous]] = SENTENCE
     marks[paragraphs] = PARAGRAPH
     # In order of the text: whether `1.` ends a sentence depends on whether one begins there. A memoryview reads and
     # writes single bytes faster than a numpy array.
     seen = marks.data
-    for end, place in zip(ends[doubtful].tolist(), after[doubtful].tolist(), strict=True):
+    for end, place in zip(ends[ambiguous].tolist(), after[ambiguous].tolist(), strict=True):
         if not seen[place] and _is_end(text, end, place, seen):
             seen[place] = SENTENCE
 
@@ -174,7 +174,7 @@ def _candidates(text: bytes, raw: Bytes, bounds: Offsets) -> tuple[Offsets, Offs
     spaced = _SPACES[raw[after - 1]]
     fits = spaced & _OPENING[_signs(raw, after)]
     asked = np.flatnonzero(spaced & ~fits & (raw[after] >= _FIRST_BEYOND_ASCII))
-    fits[asked] = [_begins(_character(text, place)) for place in after[asked].tolist()]
+    fits[asked] = [_can_begin(_character(text, place)) for place in after[asked].tolist()]
     stops, after = stops[fits], after[fits]
     return stops, after, bounds[stops] + np.where(raw[bounds[stops]] < _FIRST_BEYOND_ASCII, 1, 3)
 
@@ -193,17 +193,17 @@ def _last_closers(raw: Bytes, bounds: Offsets, stops: Offsets) -> Offsets:
     return last
 
 
-def _doubtful(raw: Bytes, bounds: Offsets, stops: Offsets) -> Flags:
+def _ambiguous(raw: Bytes, bounds: Offsets, stops: Offsets) -> Flags:
     """Return bool [stops]: whether the word before a stop may have a `StopKind`, so that Python must decide."""
     at = bounds[stops]
     words = bounds[stops - 1]  # index -1, for the first pre-token, is the end of the text and gives a negative size
     sizes = at - words
     before = raw[at - 1]
     letters = (raw[at] == ord(".")) & _LETTERS[before]
-    doubtful = letters & (sizes == 1) | _DOUBTED[before] | (before >= _FIRST_BEYOND_ASCII) & (sizes <= _KEY_BYTES)
+    ambiguous = letters & (sizes == 1) | _AMBIGUOUS[before] | (before >= _FIRST_BEYOND_ASCII) & (sizes <= _KEY_BYTES)
     short = np.flatnonzero(letters & (sizes > 1) & (sizes <= _KEY_BYTES))
-    doubtful[short] = np.isin(_keys(raw, words[short], sizes[short]), _ABBREVIATED_KEYS)
-    return doubtful
+    ambiguous[short] = np.isin(_keys(raw, words[short], sizes[short]), _ABBREVIATED_KEYS)
+    return ambiguous
 
 
 def _keys(raw: Bytes, words: Offsets, sizes: Offsets) -> npt.NDArray[np.uint64]:
@@ -223,7 +223,7 @@ def _is_end(text: bytes, end: int, place: int, seen: memoryview) -> bool:
         place: byte where the next sentence would begin.
         seen: marks of all bytes before it.
     """
-    word = text[max(end - _BEHIND, 0) : end].rsplit(None, 1)[-1]
+    word = text[max(end - _LOOKBEHIND, 0) : end].rsplit(None, 1)[-1]
     if not word.isascii():
         word = _WIDE_STOP.split(word)[-1]
     kind, begins = stop_kind(word), end - len(word)
@@ -235,7 +235,7 @@ def _is_end(text: bytes, end: int, place: int, seen: memoryview) -> bool:
     )
 
 
-def _begins(character: str) -> bool:
+def _can_begin(character: str) -> bool:
     """Return whether a sentence can begin with this character, which is not ASCII."""
     return character.isupper() or character.isdigit() or character in _OPENERS + _RARER_OPENERS
 
@@ -244,7 +244,7 @@ def _character(text: bytes, place: int) -> str:
     return text[place : place + _LONGEST_CHARACTER].decode(errors="ignore")[0]
 
 
-def _bounded(raw: Bytes, starts: Offsets, sentences: Offsets) -> Offsets:
+def _split_long_sentences(raw: Bytes, starts: Offsets, sentences: Offsets) -> Offsets:
     """Return the sentences with additional beginnings in those of more than `MAX_WORDS` words."""
     found = [sentences]
     sizes = np.diff(np.append(sentences, len(starts)))
@@ -271,7 +271,7 @@ def _table(signs: str) -> Flags:
     return table
 
 
-def _packed(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+def _pack(words: Iterable[bytes]) -> npt.NDArray[np.uint64]:
     return np.frombuffer(b"".join(word.ljust(_KEY_BYTES, b"\0") for word in words), np.uint64)
 
 
@@ -286,8 +286,8 @@ _LISTED = _table(".)")  # behind the letter of a list item
 _MAY_BREAK = _table(" \t-*+(" + _DIGITS + _SMALL)
 _MAY_BREAK[_LEAD_OF_SIGNS] = True  # a bullet
 _LETTERS = _table(_SMALL + _SMALL.upper())
-_DOUBTED = _table(_DIGITS + ".!?")  # before a stop
+_AMBIGUOUS = _table(_DIGITS + ".!?")  # before a stop
 _KEY_BYTES = 8
-_KEPT = _packed(b"\xff" * size for size in range(_KEY_BYTES + 1))
-_LOWERED = _packed(b"\x20" * size for size in range(_KEY_BYTES + 1))
-_ABBREVIATED_KEYS = _packed(word.encode() for word in ABBREVIATED)
+_KEPT = _pack(b"\xff" * size for size in range(_KEY_BYTES + 1))
+_LOWERED = _pack(b"\x20" * size for size in range(_KEY_BYTES + 1))
+_ABBREVIATED_KEYS = _pack(word.encode() for word in ABBREVIATED)
