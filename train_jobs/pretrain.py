@@ -84,10 +84,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
-    # Everything that can be checked without data comes before the store, which can take hours to prepare.
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     check_start(config, resumes=has_checkpoint(output))
-    parts = load_parts(config)
+    parts = load_parts(config)  # checked, like the lines above, before the store, which can take hours to prepare
     tags = pretraining_lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
