@@ -307,7 +307,7 @@ def main(argv: list[str] | None = None) -> int:
             mirror.end(arguments.status)
     except Exception as problem:  # MLflow raises what its stores and the network raise
         print(
-            f"error[service]: MLflow is not reachable\n  where  {to.tracking_uri}\n  reason {problem}", file=sys.stderr
+            f"error[service]: cannot reach MLflow\n  where  {to.tracking_uri}\n  reason {problem}", file=sys.stderr
         )
         print(f"  fix    python -m train_jobs.tools.mirror {in_shell(arguments.metrics)}, once it is", file=sys.stderr)
         return SERVICE

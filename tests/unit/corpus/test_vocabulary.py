@@ -121,7 +121,7 @@ def test_lines_are_ids_whatever_other_line_ends_are_in_pieces(tmp_path: Path, ne
     ("pieces", "message", "fact"),
     [
         (["[PAD]", "[UNK]", "[CLS]", "water"], "not a BERT vocabulary", "[SEP] [MASK]"),
-        ([*SPECIAL_PIECES, "water", "fire", "water"], "contains 'water' twice", "lines 6 and 8"),
+        ([*SPECIAL_PIECES, "water", "fire", "water"], "'water' occurs twice", "lines 6 and 8"),
         ([*SPECIAL_PIECES, "", "water"], "an empty line", "line 6"),
     ],
 )

@@ -209,7 +209,7 @@ def test_valid_checkpoint_of_other_format_refused(store: CheckpointStore, writte
             find()
         assert caught.value.facts == {"need": "format 2", "where": store.root / "step-00000008"}
         assert caught.value.fix is not None
-        assert caught.value.fix.startswith("another --output")
+        assert caught.value.fix.startswith("give another --output")
 
 
 def test_the_remains_of_another_format_are_passed_over(store: CheckpointStore) -> None:

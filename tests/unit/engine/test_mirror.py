@@ -220,7 +220,7 @@ def test_a_run_that_nobody_named_is_a_usage_error(
     monkeypatch.delenv(missing)
     assert main([str(path), "--status", "FINISHED"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"error[usage]: {missing} not set")
+    assert captured.err.startswith(f"error[usage]: unknown MLflow run: {missing} not set")
     assert captured.out == ""
 
 
@@ -287,7 +287,7 @@ def test_unavailable_server_warns_once_and_continues(path: Path, capsys: pytest.
     thread.close()
     assert not thread._thread.is_alive()
     shown += capsys.readouterr().err
-    assert shown.count("warning: MLflow is not reachable") == 1
+    assert shown.count("warning: cannot reach MLflow") == 1
     assert str(path) in shown
 
 
@@ -335,7 +335,7 @@ def test_the_command_says_that_the_server_is_gone(path: Path, capsys: pytest.Cap
     write(path, 1)
     assert main([str(path), "--status", "FAILED"]) == 7
     err = capsys.readouterr().err
-    assert err.startswith("error[service]: MLflow is not reachable")
+    assert err.startswith("error[service]: cannot reach MLflow")
     assert NOWHERE in err
     assert f"python -m train_jobs.tools.mirror {path}" in err
 

@@ -135,7 +135,7 @@ def test_a_cached_model_is_its_folder_and_needs_no_network(cache: Path) -> None:
 
 def test_without_safetensors_the_cached_old_weights_do(cache: Path) -> None:
     snapshot = put(cache, lacks=("model.safetensors",))
-    with pytest.raises(SpecError, match=f"{NAME} is not in the cache"):
+    with pytest.raises(SpecError, match=f"{NAME}, and it is not in the cache"):
         hub_folder(NAME)
     (snapshot / "pytorch_model.bin").write_bytes(b"old")
     assert hub_folder(NAME) == snapshot
@@ -150,7 +150,7 @@ def test_half_a_model_in_the_cache_is_not_taken_for_a_whole_one(cache: Path, lac
 
 
 def test_offline_uncached_model_names_cache_and_fix(cache: Path) -> None:
-    with pytest.raises(SpecError, match=f"the model {NAME} is not in the cache of the Hugging Face Hub") as caught:
+    with pytest.raises(SpecError, match=f"the model {NAME}, and it is not in the cache") as caught:
         hub_folder(NAME)
     assert caught.value.facts["cache"] == str(cache)
     assert "offline" in str(caught.value.facts["why"])
@@ -159,7 +159,7 @@ def test_offline_uncached_model_names_cache_and_fix(cache: Path) -> None:
 
 def test_the_plain_job_takes_a_name(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="is not in the cache") as caught:
+    with pytest.raises(SpecError, match="and it is not in the cache") as caught:
         read_config("tiny", [f"init_from={NAME}"])
     assert caught.value.facts["where"] == "--set: init_from, which is not a folder either"
     assert str(read_config("tiny", [f"init_from={NAME}"], resumes=True).init_from) == NAME  # needs it no more

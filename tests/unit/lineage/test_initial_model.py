@@ -78,8 +78,8 @@ def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path, config: dict[
 def test_all_that_a_folder_lacks_is_named_at_once(tmp_path: Path) -> None:
     problems = problems_of(tmp_path)
     assert [problem.partition(" in ")[0] for problem in problems] == [
-        "no config.json",
-        "neither model.safetensors nor pytorch_model.bin",
+        "no readable config.json",
+        "no weights",
         "no vocab.txt",
     ]
     (tmp_path / "config.json").write_text("{ torn")

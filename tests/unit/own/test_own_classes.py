@@ -17,7 +17,7 @@ from tests.conftest import MICRO, write_corpus
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_preset, read_text
 from train_jobs.assembly.parts import export_settings, load_parts
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
-from train_jobs.corpus.examples.pairs import checked
+from train_jobs.corpus.examples.pairs import with_checks
 from train_jobs.corpus.preparation import prepare_store
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
@@ -94,13 +94,13 @@ def test_a_near_name_is_told_and_options_are_for_own_code() -> None:
     with pytest.raises(SpecError) as caught:
         config_with(optimizer="adam", schedule={"options": {"power": 2}})
     assert 'did you mean "adamw"?' in caught.value.problems[0]
-    assert "options are for a class or function of your own, and name is polynomial" in caught.value.problems[1]
+    assert "options are only for a class or function of your own, and name is polynomial" in caught.value.problems[1]
 
 
 def test_what_is_not_there_is_told_with_what_is(code: Path) -> None:
     gone = refused(optimizer="my_lion:Lion")
     assert gone.message == "optimizer.name: no module my_lion"
-    assert gone.fix == "--code DIR with my_lion.py in it"
+    assert gone.fix == "give the folder of my_lion.py: --code DIR"
     assert refused(optimizer="lion.inner:Lion").message == "optimizer.name: no module lion.inner"
     name = refused(optimizer="lion:Loin")
     assert name.message == 'optimizer.name: lion has no Loin (did you mean "Lion"?)'
@@ -137,12 +137,12 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
     assert "unexpected keyword argument 'momentum'" in options.message
     assert "betas" in str(options.facts["have"])
     assert refused(optimizer={"name": "torch.optim:RAdam", "options": {"eps": -1.0}}).message.startswith(
-        "optimizer: torch.optim:RAdam cannot be used: ValueError: Invalid epsilon"
+        "optimizer: torch.optim:RAdam failed: ValueError: Invalid epsilon"
     )
     assert "unexpected keyword argument 'total_steps'" in refused(schedule="odd:rate").message
     assert refused(schedule="odd:text").facts["have"] == "'fast' at step 1"
-    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns no learning rate"
-    assert refused(schedule="odd:fails").message == "schedule: odd:fails cannot be used: ZeroDivisionError: oh"
+    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns an invalid learning rate"
+    assert refused(schedule="odd:fails").message == "schedule: odd:fails failed: ZeroDivisionError: oh"
     assert refused(model="odd:no_model").message == "model.name: odd:no_model is not a subclass of torch.nn.Module"
     assert "takes no weights from init_from" in refused(model="odd:Other", init_from="/some/bert").message
     assert "has no valid labels" in refused(objective="odd:Blank").message
@@ -303,11 +303,11 @@ def test_a_plan_that_cannot_be_made_is_told(rows: Any, have: str) -> None:
 
     given = {"sequence_length": 8, "short_sequence_probability": 0.0, "rng": np.random.default_rng(0)}
     with pytest.raises(SpecError, match=r"my:Plan plans invalid examples") as caught:
-        checked(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
+        with_checks(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
     assert caught.value.facts["have"] == have
     for fits in ([[0, 2, 2, 5, 0]], [[5, 10, 0, 5, 1]][:0], [[4, 10, 10, 10, 0]]):
         plan = np.array(fits, np.int64).reshape(-1, 5)
-        assert checked(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
+        assert with_checks(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
 
 
 def test_the_plans_of_an_own_objective_are_looked_at(store: TokenStore, code: Path) -> None:
@@ -327,7 +327,7 @@ def test_an_objective_that_finds_no_example_is_told(store: TokenStore, code: Pat
         "class None_(SentenceOrder):\n    def plan(self, block, **given): return np.zeros((0, 5), np.int64)\n"
     )
     task = BertPretraining(config_with(objective="none:None_"), store, ALONE)
-    with pytest.raises(DataError, match="cannot make a single example of the text"):
+    with pytest.raises(DataError, match="cannot build any example from the text"):
         task.train_batch({})
 
 
