@@ -258,7 +258,7 @@ def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
 
 def ours(text: Path, vocabulary: str) -> dict[str, float]:
     """Encode lines with our token step; return seconds and tokens."""
-    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
+    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
     from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
     from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
@@ -266,7 +266,7 @@ def ours(text: Path, vocabulary: str) -> dict[str, float]:
     count = 0
     started = time.perf_counter()
     for lines in batches(text):
-        joined = with_plain_blanks("".join(lines).encode())
+        joined = with_ascii_blanks("".join(lines).encode())
         count += len(tokenizer.encode(joined, pretoken_starts(joined))[0])
     return {"tokenise": time.perf_counter() - started, "tokens": count}
 
@@ -277,8 +277,8 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
     from train_jobs.corpus.sources.text_parts import plan_parts, read_part
     from train_jobs.corpus.steps.document_rules import clean, document_digest
     from train_jobs.corpus.steps.documents import BATCH_CHARACTERS
-    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
-    from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
+    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
+    from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, sentence_starts
     from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
     from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
@@ -292,7 +292,7 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
         return found
 
     def cut(raw: bytes) -> tuple[bytes, Any]:
-        plain = with_plain_blanks(raw)
+        plain = with_ascii_blanks(raw)
         return plain, pretoken_starts(plain)
 
     size = 0
@@ -302,7 +302,7 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
         cleaned = timed("clean", lambda read=read: [fit for document in read for fit in clean(document, rules)])
         timed("hash", lambda cleaned=cleaned: [document_digest(document) for document in cleaned])
         for documents in grouped(cleaned, BATCH_CHARACTERS):
-            raw = BETWEEN.join(document.encode() for document in documents)
+            raw = DOCUMENT_SEPARATOR.join(document.encode() for document in documents)
             plain, starts = timed("words and signs", lambda raw=raw: cut(raw))
             timed("sentences", lambda plain=plain, starts=starts: sentence_starts(plain, starts))
             timed("tokens", lambda plain=plain, starts=starts: tokenizer.encode(plain, starts))

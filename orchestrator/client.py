@@ -25,7 +25,7 @@ from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import home_folder
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.config.errors import did_you_mean
 
@@ -50,7 +50,7 @@ class Orchestrator:
     def __init__(
         self, backend: str | None = None, *, home: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        no_telemetry()
+        disable_telemetry()
         self._environ = dict(os.environ if environ is None else environ)
         self._home = home or home_folder(self._environ)
         self._backend = backend

@@ -20,11 +20,11 @@ import yaml
 
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.inputs import Content
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 
 os.environ["OMP_NUM_THREADS"] = "1"  # set before torch is imported: tests run in parallel, more threads only spin
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test contacts the Hugging Face Hub
-no_telemetry()  # some tests import onnxruntime themselves
+disable_telemetry()  # some tests import onnxruntime themselves
 SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # the folder with real checkpoints

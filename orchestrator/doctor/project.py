@@ -17,7 +17,7 @@ from orchestrator.specs.resolved import find_project
 from orchestrator.support.errors import SpecError, UsageError
 from orchestrator.support.finding import Finding, fail, ok, warn
 from train_jobs.artifacts.host import MLFLOW
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 
 GIT_SECONDS = 10
 NAME = "tracking"
@@ -94,7 +94,9 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
     """Check an SQLite store without MLflow, which would take seconds to load and try to repair it."""
     if not path.exists():
         return ok(NAME, f"{path}, created by the first run")
-    aside = f"{set_aside(path, '.broken')} (the next run creates a new one; finished runs keep their metrics.jsonl)"
+    aside = (
+        f"{rename_command(path, '.broken')} (the next run creates a new one; finished runs keep their metrics.jsonl)"
+    )
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=seconds)) as database:
             database.execute("BEGIN IMMEDIATE")  # takes the write lock, as a run does; a read would not wait for it

@@ -20,7 +20,7 @@ from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, new_folder
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, UsageError
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import build, merge, read_file
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 from train_jobs.config.fields import Config
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
 
@@ -177,7 +177,7 @@ def _fetch_model(name: str, to: Path | None, mirrors: Sequence[str]) -> Fetched:
     if mirrors:
         os.environ[HUB_ENDPOINT] = mirrors[0]  # the Hub's client reads it on import, which `hub_folder` does
     if to is not None and to.exists():
-        raise ConflictError(f"{to} already exists", fix=f"{set_aside(to)}, or another --to")
+        raise ConflictError(f"{to} already exists", fix=f"{rename_command(to)}, or another --to")
     place = folder = hub_folder(name)
     if to is not None:
         with new_folder(to) as building:

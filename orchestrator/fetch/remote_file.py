@@ -15,7 +15,7 @@ from typing import IO, Any, Literal, NamedTuple, Self
 
 from orchestrator.support.errors import ConflictError, DataError, StorageError
 from train_jobs.artifacts.files import sync, try_lock, write_text
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 
 WEB_PAGE = (b"<!doctype html", b"<html")  # a proxy's login page or an error page with status 200
 PARTIAL, FACTS = ".part", ".part.json"  # suffixes of the files next to the target
@@ -95,7 +95,7 @@ def conflict_at(path: Path, problem: DataError) -> ConflictError:
     It is never overwritten: the file may be the user's own work under the same name.
     """
     facts = {"have": problem.message, **problem.facts}
-    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=set_aside(path))
+    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=rename_command(path))
 
 
 @contextmanager

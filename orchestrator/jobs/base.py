@@ -25,7 +25,7 @@ from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.store_manifest import StoreManifest
 from train_jobs.config import CheckpointConfig, FinetuneConfig, PretrainConfig, TextConfig
 from train_jobs.config.fields import Config
-from train_jobs.config.prepare import not_shaping
+from train_jobs.config.prepare import result_settings
 
 
 class Plan(Config):
@@ -180,7 +180,7 @@ def text_paths(data: TextConfig, folder: Path | None, store: Path | None) -> lis
 
 def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> dict[str, Any]:
     """Return a section of text with content hashes in place of paths, so that a moved file keeps the run's hash."""
-    section = not_shaping(data.model_dump(mode="json")) | {"store": None}
+    section = result_settings(data.model_dump(mode="json")) | {"store": None}
     if isinstance(found, StoreManifest):
         section["text"] = found.key
     else:

@@ -96,7 +96,7 @@ class JobKind(ABC):
             SpecError: it does not; the message names the nearest that do.
         """
 
-    def own_names(self, spec: Any) -> Mapping[str, str]:
+    def user_code_names(self, spec: Any) -> Mapping[str, str]:
         """Return dotted key -> MODULE:NAME for the user's own classes in a spec."""
         return {}
 

@@ -99,7 +99,7 @@ def resolve_spec(
         changes=changes,
         warnings=(
             *warnings,
-            *ignored_settings(spec, changes, rules, which.own_names(spec)),
+            *ignored_settings(spec, changes, rules, which.user_code_names(spec)),
             *which.warnings(spec, changes, site),
             *site.warnings(spec),
         ),

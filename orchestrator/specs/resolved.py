@@ -15,7 +15,7 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.site import Rule, Site, site_of
 from orchestrator.support.errors import SpecError
 from train_jobs.config import TextConfig
-from train_jobs.config.fields import Config, is_own
+from train_jobs.config.fields import Config, is_user_code
 from train_jobs.config.pretrain import OptimizerConfig, ScheduleConfig
 
 PROJECT_FILE = "orchestrator.yaml"
@@ -159,7 +159,7 @@ def engine_rules(optimizer: OptimizerConfig, schedule: ScheduleConfig, world_siz
         *(
             (
                 f"schedule.{key}",
-                schedule.name != shape and not is_own(schedule.name),
+                schedule.name != shape and not is_user_code(schedule.name),
                 f"it belongs to {shape} decay, schedule.name is {schedule.name}",
             )
             for key, shape in DECAYS

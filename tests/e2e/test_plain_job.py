@@ -77,7 +77,7 @@ def test_job_with_time_budget_ends_and_stays_finished(tmp_path: Path) -> None:
     run = {"cwd": tmp_path, "env": environment(tmp_path), "capture_output": True, "text": True}
     first = subprocess.run(command, **run)
     assert first.returncode == 0, first.stderr
-    assert "warning: schedule.hours: the clock decides rates and steps" in first.stdout
+    assert "warning: schedule.hours: rates and steps depend on the clock" in first.stdout
     steps = json.loads((tmp_path / "out" / "result.json").read_text())["steps"]
     assert 0 < steps < 100_000
     reports = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]

@@ -72,7 +72,7 @@ def test_config_error_names_its_source(
         ("train: [", "job.yaml:1: expected"),
         ("- a\n- b\n", "job.yaml:1: not a mapping"),
         ("train: 5\n", "job.yaml:1: train: "),
-        ("train:\n  steps: 1\n  steps: 2\n", "job.yaml:3: train.steps: written twice (first on line 2)"),
+        ("train:\n  steps: 1\n  steps: 2\n", "job.yaml:3: train.steps: duplicate key (first on line 2)"),
     ],
 )
 def test_file_that_is_not_spec_is_refused_with_line(console: Console, text: str, problem: str) -> None:

@@ -1,1 +1,1 @@
-"""Formats on disk that both sides read without torch."""
+"""Formats on disk that `orchestrator` and `train_jobs` share, read without torch."""

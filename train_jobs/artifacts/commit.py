@@ -2,8 +2,8 @@
 
     {"format": 2, "step": 500, "validation_loss": 1.5, "files": {"state.json": {"bytes": 812, "sha256": "9f..."}, ...}}
 
-Written by the job, read without torch by both packages. Files are hashed in the pass that writes them and in small
-steps, so that a thread can write them during training; the safetensors library would have to read each again.
+The job writes it; both packages read it without torch. Files are hashed while they are written, so nothing is read
+again, and in small steps, so that a checkpoint can be written during training. The safetensors library offers neither.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMIT = "COMMIT.json"
 FORMAT = 2
 FOLDER = re.compile(r"step-(\d{8})")
 """Name of a checkpoint's folder; the group is its step."""
-CHUNK = 4 << 20  # bytes a step: some milliseconds
+CHUNK = 4 << 20  # bytes per step, a few milliseconds
 
 T = TypeVar("T")
 
@@ -35,7 +35,9 @@ class WrittenFile:
     """Size and SHA-256 of a file's content."""
 
     bytes: int
+    """Size in bytes."""
     sha256: str
+    """Hex digits."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,13 @@ class Commit:
     """Content of a COMMIT.json."""
 
     step: int
+    """Optimizer steps done."""
     validation_loss: float | None
-    """Of exactly these weights; None: they were not validated."""
+    """Loss of exactly these weights; None: they were not validated."""
     files: Mapping[str, WrittenFile] = field(default_factory=dict)
     """Name -> size and hash, for every other file of the folder."""
     format: int = FORMAT
+    """Version of the folder's layout."""
 
 
 def folder_name(step: int) -> str:
@@ -56,11 +60,11 @@ def folder_name(step: int) -> str:
 
 
 def read_commit(folder: Path) -> Commit:
-    """Read the COMMIT.json of a checkpoint's folder. The other files are not read.
+    """Read the COMMIT.json of a checkpoint's folder; the other files are not read.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        ValueError: it is torn, or not a commit.
+        OSError: the file is missing or cannot be read.
+        ValueError: the file is truncated or not a commit.
     """
     try:
         document = json.loads((folder / COMMIT).read_text())
@@ -73,17 +77,25 @@ def read_commit(folder: Path) -> Commit:
 
 
 def write_commit(folder: Path, commit: Commit) -> None:
-    """Write COMMIT.json and wait until it is on the disk."""
+    """Write COMMIT.json and wait until it is on the disk.
+
+    Raises:
+        OSError: the disk is full or read-only.
+    """
+    # Written in place: a mounted blob store has no atomic rename. A truncated file does not parse, so it counts as
+    # missing.
     finish(write_file(folder / COMMIT, [json.dumps({"format": commit.format, **asdict(commit)}, indent=1).encode()]))
     with contextlib.suppress(OSError):  # not every mounted store can sync a folder
         sync(folder)
 
 
 def committed(folder: Path) -> Commit | None:
-    """Return a folder's commit, or None if it is torn, missing or of another folder. The other files are not read.
+    """Return a folder's commit; None if it is truncated, missing or names another step than the folder.
+
+    The other files are not read.
 
     Raises:
-        OSError: it exists and cannot be read; the checkpoint may be valid.
+        OSError: the file exists but cannot be read; the checkpoint may be valid.
     """
     try:
         commit = read_commit(folder)
@@ -93,16 +105,20 @@ def committed(folder: Path) -> Commit | None:
 
 
 def verify(folder: Path) -> bool:
-    """Return whether the folder's commit is complete and every file that it names has its size and SHA-256.
+    """Return whether the folder's commit is complete and every file that it lists has its size and SHA-256.
 
     Raises:
-        ConflictError: it verifies, but its format is unknown to this version.
+        ConflictError: the checkpoint is intact, but this version does not know its format.
     """
     return finish(verifying(folder))
 
 
 def verifying(folder: Path) -> Generator[None, None, bool]:
-    """`verify` in small steps."""
+    """Verify a checkpoint in steps of a few milliseconds, see `verify`.
+
+    Raises:
+        ConflictError: see `verify`.
+    """
     try:
         commit = read_commit(folder)
         if not commit.files or folder.name != folder_name(commit.step) or not sizes_match(folder, commit):
@@ -114,18 +130,18 @@ def verifying(folder: Path) -> Generator[None, None, bool]:
         return False
     if commit.format != FORMAT:
         raise ConflictError(
-            f"the checkpoint is of format {commit.format}",
+            f"unknown checkpoint format {commit.format}",
             facts={"need": f"format {FORMAT}", "where": folder},
-            fix="another --output, or resume with the version of the code that wrote it",
+            fix="give another --output, or resume with the version of the code that wrote it",
         )
     return True
 
 
 def sizes_match(folder: Path, commit: Commit) -> bool:
-    """Return whether all files of a commit exist with their sizes. Their content is not read.
+    """Return whether all files of a commit have their sizes; their content is not read.
 
     Raises:
-        OSError: one of them is missing.
+        OSError: a file is missing.
     """
     return all((folder / name).stat().st_size == written.bytes for name, written in commit.files.items())
 
@@ -133,13 +149,15 @@ def sizes_match(folder: Path, commit: Commit) -> bool:
 def write_file(
     path: Path, pieces: Iterable[bytes | memoryview], *, chunk: int = CHUNK
 ) -> Generator[None, None, WrittenFile]:
-    """Write `pieces` one after the other and wait until they are on the disk.
+    """Write `pieces` in order and wait until they are on the disk; a generator that returns size and hash.
 
     Args:
+        path: file to write.
+        pieces: content.
         chunk: bytes written between two yields.
 
     Raises:
-        OSError: the disk is full, read-only or gone; the part written so far stays.
+        OSError: the disk is full, read-only or no longer exists; the incomplete file stays.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as stream:
@@ -156,10 +174,14 @@ def write_file(
 
 
 def read_file(path: Path, *, chunk: int = CHUNK) -> Generator[None, None, WrittenFile]:
-    """Return size and hash of a file.
+    """Read a file; a generator that returns its size and hash.
+
+    Args:
+        path: file to read.
+        chunk: bytes read between two yields.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as stream:

@@ -1,13 +1,13 @@
-"""Files as both packages write, check and lock them.
+"""Atomic writes, syncs, hashes and locks of files, for both packages.
 
-Locks are released by the kernel when their process dies, however it dies. `hold` is filelock's. Two things that it does
-not offer are done with `flock` here, and nowhere else:
+The kernel releases a lock when its process dies, even by SIGKILL. `hold` uses filelock. Two operations that filelock
+does not offer use `flock`, only in this module:
 
-- `is_held` asks with a shared lock on a file opened for reading, so that askers never block each other or the holder
-  for long, never create the file and need no permission to write it. A lock of filelock is always exclusive: two
-  `orchestrator list` at the same moment would each see the other as a supervisor that lives.
-- `try_lock` locks a file that holds data, through the very stream that writes it (a download, which is renamed into its
-  place while it is locked). It creates no other file.
+- `is_held` tries a shared lock on a file opened for reading. Processes that test a lock do not block each other, do not
+  create the file and need no permission to write it. A lock of filelock is always exclusive: two `orchestrator list`
+  at the same moment would each take the other for a running supervisor.
+- `try_lock` locks a file that contains data, through the stream that writes it. Downloads use it: the file is renamed
+  while it is locked, without a separate lock file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from typing import IO, Any
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader on the same disk sees the old one or the new one, never half of it."""
+    """Write a file atomically: a reader on the same disk sees the old or the new content, never a part of it.
+
+    Args:
+        path: the file; its folder must exist.
+        text: new content, written as UTF-8.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full; the old file stays.
+    """
+    # The process id keeps two writers apart. Without fsync a crash could leave the new name on an empty file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as stream:
@@ -39,16 +48,18 @@ def write_text(path: Path, text: str) -> None:
 def write_draft(texts: Mapping[Path, str]) -> None:
     """Write files of a folder that is not visible yet; all are on the disk when this returns.
 
-    They are synced together, which takes a journalling file system little longer than one sync.
+    Args:
+        texts: path -> content.
     """
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
+    # Concurrent syncs share commits of a journalling file system: they take little longer than one.
     with ThreadPoolExecutor(max_workers=len(texts)) as pool:
         list(pool.map(sync, texts))
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if there is no such file, or something else in it."""
+    """Return the JSON object in a file; None if the file is missing or contains anything else."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,7 +68,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the entries of a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -78,13 +89,16 @@ POLL_SECONDS = 0.02
 def hold(
     path: Path, *, seconds: float = -1, busy: Exception | None = None, waiting: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Hold the lock of a file, which is created if it is missing and stays.
+    """Hold a lock file while the context is open; the file is created if it is missing, and stays.
 
     Args:
         path: the lock file; its folder must exist.
-        seconds: how long to wait for another holder; -1: for ever.
-        busy: raised if another process held the lock all the time; None: filelock's Timeout, a TimeoutError.
+        seconds: maximum time to wait for the lock. -1: without limit.
+        busy: error to raise if the lock is not free in time. None: filelock's Timeout, a TimeoutError.
         waiting: called once if another process holds the lock.
+
+    Raises:
+        Exception: `busy`.
     """
     from filelock import FileLock, Timeout
 
@@ -104,7 +118,7 @@ def hold(
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock of a file; False if there is no such file."""
+    """Return whether a process holds the lock of a file; False if the file is missing."""
     try:
         with path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -116,7 +130,7 @@ def is_held(path: Path) -> bool:
 
 
 def try_lock(stream: IO[Any]) -> bool:
-    """Lock an open file until it is closed; return False if another process holds its lock."""
+    """Lock an open file until it is closed; return False if another process has locked it."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

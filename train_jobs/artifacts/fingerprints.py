@@ -1,7 +1,7 @@
-"""Fingerprints of text: the hash that names the content of a corpus.
+"""Fingerprints of text: the hash that identifies the content of a corpus.
 
-Both packages need the same one: the laptop for the plan and the name of the run, the job to find its token store and
-to check that the text is still the planned one.
+Both packages compute it: the laptop for the plan and the name of the run, the job to find its token store and to check
+that the text has not changed since the plan.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import Config, DataError, in_shell
 from train_jobs.config.prepare import SourceConfig
 
-EXTRACTOR = 1  # raise it when train_jobs.corpus reads the same files differently: older stores are then not used
-EMBEDDED_LICENSE = "PSF-2.0"  # the Python Software Foundation's, of Python's library and its documentation
+EXTRACTOR = 1  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
+EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
 EMBEDDED = "embedded (Python {})"
 _SKIPPED_LIBRARY_FOLDERS = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
@@ -31,7 +31,7 @@ class DataFingerprint(Config):
     """The text of a corpus, by content."""
 
     name: str
-    """Its name in the plan: the given paths, or the embedded corpus with its Python version."""
+    """Name in the plan: the given paths, or the embedded corpus with its Python version."""
     files: int
     """Number of files."""
     total_bytes: int
@@ -41,7 +41,7 @@ class DataFingerprint(Config):
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files of `paths` in a fixed order, see `source_files`.
+    """Return the text files of files, folders and globs in a fixed order, see `source_files`.
 
     Raises:
         DataError: see `source_files`.
@@ -61,7 +61,7 @@ def embedded_files() -> list[Path]:
         subfolders[:] = sorted(name for name in subfolders if name not in _SKIPPED_LIBRARY_FOLDERS)
         found += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
     if not found:
-        raise DataError(f"this Python has no library source in {root}", fix="--data PATH with text of your own")
+        raise DataError(f"this Python has no library source in {root}", fix="give text of your own: --data PATH")
     return found
 
 
@@ -70,10 +70,10 @@ def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> Data
 
     Args:
         text: `data.text` of the job.
-        cache: JSON file of content hashes by inode, size and mtime: an unchanged file is read once.
+        cache: JSON file of content hashes by inode, size and mtime; unchanged files are not read again. None: no cache.
 
     Raises:
-        DataError: a path is missing or unreadable, or a source has no byte of text.
+        DataError: a path is missing or unreadable, or a source is empty.
     """
     if not text:
         files = embedded_files()  # small: faster to read than to look up
@@ -92,12 +92,13 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     """Hash one source: the content of its files and the settings of reading, or the commit of a dataset.
 
     Args:
-        source: files, or a dataset's name.
+        source: files, or the name of a dataset.
         cache: see `fingerprint`.
 
     Raises:
         DataError: see `fingerprint`; or a dataset cannot be found.
     """
+    # Empty for the defaults: the fingerprint of plain files is then that of their content alone.
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
     if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -113,6 +114,10 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
 
 def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     """Return the SHA-256 of each file; a file whose inode, size and mtime are in `cache` is not read.
+
+    Args:
+        files: files to hash.
+        cache: JSON file, created or extended. None: no cache.
 
     Raises:
         DataError: a file is not readable.
@@ -139,7 +144,7 @@ def _combine(name: str, files: list[Path], hashes: list[str], read_as: str = "")
         whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
     size = sum(path.stat().st_size for path in files)
     if size == 0:
-        raise DataError("the text is empty", facts={"where": name}, fix="--data PATH with text in it")
+        raise DataError("the text is empty", facts={"where": name}, fix="give a path that contains text: --data PATH")
     return DataFingerprint(name=name, files=len(files), total_bytes=size, sha256=whole.hexdigest())
 
 
@@ -147,4 +152,4 @@ def _hash_file(path: Path) -> str:
     try:
         return file_sha256(path)
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+        raise DataError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None

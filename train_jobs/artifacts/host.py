@@ -1,4 +1,4 @@
-"""Facts of the machine: free memory, processes, the address of its metadata service; and no telemetry."""
+"""Facts about this machine: memory, processes, boot id; and a switch for the telemetry of libraries."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ from pathlib import Path
 from typing import NamedTuple
 
 METADATA_VARIABLE = "ORCHESTRATOR_MACHINE_METADATA"
-"""Environment variable with the address of the machine's metadata service; without it none is asked."""
+"""Environment variable with the address of the cloud's metadata service; unset: no service is queried."""
 
 
 class Memory(NamedTuple):
     """Host memory, in bytes."""
 
     available: int
-    """Bytes that can be allocated without swapping and below the limit."""
+    """Bytes that can be allocated without swapping and within the limit."""
     limit: int | None
-    """Limit of the container, if it has one."""
+    """Limit of the container; None without one."""
     total: int
-    """Memory of the machine, or the limit."""
+    """Memory of the machine, or the limit if that is lower."""
 
 
 def host_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Memory:
-    """Read the memory of this host from the kernel; cached files count as available."""
+    """Read the memory of this host from the kernel; cached files count as available.
+
+    Args:
+        meminfo: proc(5)'s /proc/meminfo.
+        cgroup: mount point of cgroup v2.
+    """
     lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
     available = int(lines["MemAvailable"].split()[0]) * 1024
     total = int(lines["MemTotal"].split()[0]) * 1024
     limit = _number(cgroup / "memory.max")
     if limit is not None:
         rows = (line.split() for line in (_text(cgroup / "memory.stat") or "").splitlines())
+        # memory.current counts the page cache; inactive file pages are reclaimed before the limit kills a process.
         cached = next((int(row[1]) for row in rows if row[0] == "inactive_file"), 0)
         used = (_number(cgroup / "memory.current") or 0) - cached
         available, total = min(available, limit - used), min(total, limit)
@@ -48,35 +54,36 @@ def _text(path: Path) -> str | None:
 
 
 def boot_id() -> str | None:
-    """Return the id of this boot of the machine; None if the kernel has none."""
+    """Return the id of the machine's current boot; None if the kernel does not provide one."""
     return _text(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def process_started(pid: int) -> int | None:
-    """Return the start of a process in clock ticks since the boot; None for no such process, or a zombie."""
+    """Return the start time of a process in clock ticks since boot; None for a zombie or an unknown process."""
+    # With the process id it identifies a process: the kernel reuses ids.
     fields = _stat(pid)
     return int(fields[19]) if fields and fields[0] not in "ZX" else None  # proc(5): fields 22 and 3
 
 
 def process_state(pid: int) -> str | None:
-    """Return one letter: R running, S sleeping, D waiting for a disk, T stopped, ...; None without such a process."""
+    """Return the state letter of proc(5) (R running, S sleeping, D disk, T stopped, ...); None without the process."""
     fields = _stat(pid)
     return fields[0] if fields else None
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third."""
-    # the second, the command's name in brackets, may hold anything
+    """Return the fields of /proc/PID/stat from the third on."""
+    # The second, the command's name in parentheses, may contain spaces and parentheses.
     return (_text(Path(f"/proc/{pid}/stat")) or "").rpartition(")")[2].split()
 
 
 MLFLOW, ONNX_RUNTIME = "MLFLOW_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"
 
 
-def no_telemetry() -> None:
+def disable_telemetry() -> None:
     """Disable the telemetry of MLflow and onnxruntime in this process and its children.
 
-    They read the variables when they are imported, so call this first. A variable that the user has set stays.
+    Call it before they are imported, since they read the variables then. Variables that the user has set are kept.
     """
     os.environ.setdefault(MLFLOW, "true")
     os.environ.setdefault(ONNX_RUNTIME, "1")

@@ -1,8 +1,8 @@
-"""A BERT by its name on the Hugging Face Hub: from the Hub's cache on this machine, else downloaded into it.
+"""Models and datasets by their names on the Hugging Face Hub, from its cache on this machine or downloaded into it.
 
-The client is Hugging Face's own (HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE mean what they mean there), loaded
-only to look up a name. A name is looked up once, where the job is submitted or starts: from then on the model is the
-folder of one commit in the cache.
+The client is `huggingface_hub`, so HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE work as documented there. It is
+imported only to look up a name. A name is looked up once, when the job is submitted or started; from then on the model
+is the folder of one commit in the cache.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ _REST = (("tokenizer_config.json",), ("vocab.txt", "tokenizer.json"), ("model.sa
 
 
 def is_hub_name(value: object) -> bool:
-    """Return whether a text may be a name on the Hub: NAME or OWNER/NAME."""
+    """Return whether a value has the form of a name on the Hub: NAME or OWNER/NAME."""
     return isinstance(value, str) and bool(_NAME.fullmatch(value))
 
 
 def hub_folder(name: str) -> Path:
     """Return the folder of the Hub's cache with the files of a model, all of one commit.
 
-    Cached files are used without the network: their commit is the one that `main` was when the model was downloaded.
-    Missing files of that commit are downloaded; of weights in several formats only one.
+    Cached files are used without the network; their commit was `main` when the model was downloaded. Missing files of
+    that commit are downloaded, and of weights in several formats only the first.
+
+    Args:
+        name: NAME or OWNER/NAME.
 
     Raises:
-        SpecError: there is no such model, or a file of it is neither cached nor available.
+        SpecError: the model does not exist, or a file is neither cached nor available.
     """
     from huggingface_hub import constants, errors
 
@@ -41,17 +44,17 @@ def hub_folder(name: str) -> Path:
         what, why = f"{name} on the Hugging Face Hub is not a model of transformers", f"it has no {_CONFIG}"
         fix = "give another name, or a folder with a model"
     except errors.LocalEntryNotFoundError as problem:
-        what = f"the model {name} is not in the cache of the Hugging Face Hub, and cannot be downloaded"
+        what = f"cannot download the model {name}, and it is not in the cache of the Hugging Face Hub"
         why, fix = _reason(problem), f"with a network connection: hf download {name}; or give a folder with a model"
     except errors.RepositoryNotFoundError as problem:
-        what = f"there is no model {name} on the Hugging Face Hub, or you may not read it"
+        what = f"unknown model {name}: the Hugging Face Hub does not have it, or you have no access"
         why, fix = (
             _reason(problem),
-            "give a name as in huggingface.co/models; for a private model: hf auth login",
+            "give a name from huggingface.co/models; for a private model: hf auth login",
         )
     except (errors.HfHubHTTPError, errors.HTTPError, OSError) as problem:  # type: ignore[attr-defined]  # httpx's
         what = f"cannot download the model {name} from the Hugging Face Hub"
-        why, fix = _reason(problem), "the same command again, or give a folder with a model"
+        why, fix = _reason(problem), "repeat the command, or give a folder with a model"
     raise SpecError(what, facts={"cache": constants.HF_HUB_CACHE, "why": why}, fix=fix)
 
 
@@ -62,7 +65,7 @@ def dataset_commit(name: str) -> str:
         name: NAME[:CONFIGURATION][@SPLIT].
 
     Raises:
-        DataError: there is no such dataset, or no network.
+        DataError: the dataset does not exist, or there is no network.
     """
     from huggingface_hub import HfApi, errors
 
@@ -73,14 +76,14 @@ def dataset_commit(name: str) -> str:
         raise DataError(
             f"cannot find the dataset {repository} on the Hugging Face Hub",
             facts={"why": _reason(problem)},
-            fix="give a name as in huggingface.co/datasets; without a network give `path` with files",
+            fix="give a name from huggingface.co/datasets; without a network give `path` with files",
         ) from None
 
 
 def _fetch_first(name: str, alternatives: tuple[str, ...], commit: str) -> None:
-    """Put the first of these files that the model has into the cache.
+    """Download the first of these files that the model has.
 
-    If it has none, the reader of the folder reports it. Without a network a later one in the cache is enough.
+    If it has none, the reader of the folder reports it. Without a network, a cached later one is enough.
     """
     from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -1,6 +1,6 @@
-"""Columns of Arrow, converted from and to numpy and Python by their buffers.
+"""Conversion between Arrow columns and numpy arrays or Python lists, through their buffers.
 
-Arrow's own `pa.array` and `to_numpy` import pandas if it is installed: a third of a second for every process.
+Arrow's own `pa.array` and `to_numpy` import pandas if it is installed, which takes a third of a second per process.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ import pyarrow as pa
 
 
 def number_column(values: npt.NDArray[Any]) -> pa.Array:
-    """Return a column of integers [n], without copying contiguous ones."""
+    """Return an Arrow column of numbers [n]; contiguous input is not copied.
+
+    Args:
+        values: [n] of any integer or floating-point dtype, without nulls.
+    """
+    # A strided view has no single buffer that Arrow could point to.
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def text_column(texts: Sequence[str]) -> pa.LargeStringArray:
-    """Return a column of text [n]."""
+    """Return an Arrow column of text [n], encoded as UTF-8."""
+    # Offsets of 64 bits: a batch of long documents may exceed the 2 GiB that `string` can address.
     return bytes_column([text.encode() for text in texts]).view(pa.large_string())
 
 
 def bytes_column(values: Sequence[bytes]) -> pa.LargeBinaryArray:
-    """Return a column of bytes [n]."""
+    """Return an Arrow column of byte strings [n]."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
@@ -33,5 +39,5 @@ def bytes_column(values: Sequence[bytes]) -> pa.LargeBinaryArray:
 
 
 def numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """Return a view [n] of a column of numbers without nulls."""
+    """Return a column of numbers without nulls as a read-only array [n] that shares its memory."""
     return np.from_dlpack(column)

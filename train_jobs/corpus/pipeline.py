@@ -1,4 +1,4 @@
-"""The steps from sources to a token store. Each step writes a record: a step whose record fits is skipped.
+"""The steps from sources to a token store. Each step writes a record; a step whose record matches is skipped.
 
     STORE/parts/documents-00012.*   documents of part 12, extracted and cleaned
     STORE/parts/duplicates.*        documents that repeat an earlier one
@@ -91,14 +91,14 @@ class PreparationProgress:
             self._report()
 
     def part_done(self) -> None:
-        """Report the figures of the step when a part is done."""
+        """Count a finished part and report the figures of the step."""
         self.parts += 1
         if self._figures is not None:
             figures = {"documents": self._documents, "bytes": self._bytes, "mb_per_second": self._speed() / MB}
             self._figures(self.parts, {f"{self._step}_{name}": figure for name, figure in figures.items()})
 
     def end(self) -> None:
-        """End the step; report a long one again."""
+        """End the step; print a final line if it took longer than `every`."""
         if time.monotonic() - self._started > self._every:
             self._report()
 
@@ -112,6 +112,7 @@ class PreparationProgress:
         )
 
     def _speed(self) -> float:
+        # A step on a tiny text can finish within one tick of the clock.
         return self._bytes / max(time.monotonic() - self._started, LEAST_SECONDS)
 
 
@@ -123,18 +124,18 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A preparation in progress: the work, and who does it.
+    """A preparation in progress: the text, the nodes and the worker processes.
 
     Attributes:
         setting: sources, rules and folders.
         found: fingerprint of the text.
-        key: of the store.
-        parts: of the text.
+        key: key of the store, see `records.store_key`.
+        parts: parts of the text.
         node: this process among the nodes that prepare the store.
         peers: the other nodes.
         pool: runs tasks on this node.
         progress: receives lines and figures.
-        hashes: cache of content hashes, see `fingerprints.content_hashes`.
+        hashes: JSON file that caches content hashes, see `fingerprints.content_hashes`. None: no cache.
     """
 
     setting: PreparationSetting
@@ -148,7 +149,10 @@ class Preparation:
     hashes: Path | None = None
 
     def make(self) -> StoreManifest | None:
-        """Carry out all steps that are not done; return the manifest on the leading node.
+        """Run all steps that are not done.
+
+        Returns:
+            The manifest on the leading node, None on the others.
 
         Raises:
             DataError: text or vocabulary cannot be used; the message gives the reason.
@@ -160,8 +164,9 @@ class Preparation:
             f"reading {self.found.name}: {self.found.files} files, {self.found.total_bytes / 1e6:.1f} MB,"
             f" {len(self.parts)} part{'s' if len(self.parts) != 1 else ''}"
         )
-        with self.peers.beating(), self.pool:
+        with self.peers.heartbeats(), self.pool:
             documents = self._documents()
+            # Checked before and after: the first call catches a wrong path or format before duplicates are searched.
             self._require_all_sources(documents)
             duplicates = self._duplicates(documents)
             self._require_all_sources(documents, duplicates)
@@ -179,14 +184,14 @@ class Preparation:
             PartTask(step="documents", number=number, part=part, key=key, size=part.size)
             for number, (part, key) in enumerate(zip(self.parts, keys, strict=True))
         ]
-        return self._each_part(tasks, DocumentsRecord, self.setting.folder)
+        return self._run_parts(tasks, DocumentsRecord, self.setting.folder)
 
     def _duplicates(self, documents: Sequence[DocumentsRecord]) -> DuplicatesRecord:
         key, folder = duplicates_key(self.setting.data, documents), self.setting.folder
         if not self.setting.data.clean.drop_duplicates:
             return no_duplicates(len(self.parts), key=key)
         find = partial(find_duplicates, folder, [record.documents for record in documents], key=key)
-        return self._once(DUPLICATES, DuplicatesRecord, key, folder, find)
+        return self._run_on_leader(DUPLICATES, DuplicatesRecord, key, folder, find)
 
     def _vocabulary(self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> VocabularyRecord:
         key = vocabulary_key(self.setting.data, duplicates)
@@ -197,12 +202,14 @@ class Preparation:
                 self.progress.log(f"vocabulary trained: {made.pieces} pieces")
             return made
 
-        return self._once(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        return self._run_on_leader(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
 
     def _tokens(
         self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord, vocabulary: str, threshold: int
     ) -> list[TokensRecord]:
-        """Run the last step; only the leading node waits for the parts of the others, to remove all records."""
+        """Run the last step; only the leading node waits for the parts of the others."""
+        # The leading node removes all records once the manifest is written. Another node that still waited for a
+        # record would then wait forever; it waits for the manifest instead.
         tasks = [
             PartTask(
                 step="tokens",
@@ -217,9 +224,11 @@ class Preparation:
                 zip(self.parts, documents, duplicates.digests, stretches(duplicates), strict=True)
             )
         ]
-        return self._each_part(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
+        return self._run_parts(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
 
     def _threshold(self, documents: Sequence[DocumentsRecord]) -> int:
+        # The threshold needs the smallest and largest hash of all documents, so every part must be read before any
+        # document is assigned to a split.
         survey = DocumentSurvey()
         for record in documents:
             survey.merge(DocumentSurvey(record.documents, record.lowest, record.highest, set(record.words)))
@@ -254,18 +263,17 @@ class Preparation:
                 fix="remove the source from data.text, or correct it",
             )
 
-    def _each_part(
+    def _run_parts(
         self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path, *, wait: bool = True
     ) -> list[RecordT]:
-        """Return a record for each part: found, made here, or (with `wait`) made by another node."""
-
+        """Return the record of each part: read, made here, or (with `wait`) made by another node."""
         step = tasks[0].step
 
         def look(task: PartTask) -> RecordT | None:
             return read_record(self.setting.folder, part_name(step, task.number), kind, task.key, files=files)
 
         ours = [task for task in tasks if self.node.owner(task.number) == self.node.rank]
-        todo = [task for task in ours if not self._is_whole(look(task), files)]
+        todo = [task for task in ours if not self._is_intact(look(task), files)]
         skipped = len(ours) - len(todo)
         if skipped:
             self.progress.log(f"{step}: {skipped} of {len(ours)} parts are done already")
@@ -278,17 +286,20 @@ class Preparation:
             for task in (tasks if wait else ())
         ]
 
-    def _once(self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]) -> RecordT:
-        """Return a record that the leading node makes for all nodes."""
+    def _run_on_leader(
+        self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]
+    ) -> RecordT:
+        """Return the record of a step that the leading node runs for all nodes."""
         look = partial(read_record, self.setting.folder, name, kind, key, files=files)
         if not self.node.leads:
             return self.peers.wait(name, 0, look)
         found = look()
-        return found if found is not None and self._is_whole(found, files) else make()
+        return found if found is not None and self._is_intact(found, files) else make()
 
-    def _is_whole(self, record: StepRecord | None, files: Path) -> bool:
-        """Return whether the record exists and its files match it."""
+    def _is_intact(self, record: StepRecord | None, files: Path) -> bool:
+        """Return whether the record exists and its files match it; their content is hashed."""
+        # `read_record` compares sizes only; damage that keeps the size is visible in the hash alone.
         damaged = None if record is None else damaged_file(files, record)
         if damaged is not None:
-            self.progress.log(f"{damaged.name} does not match its record: it is made again")
+            self.progress.log(f"{damaged.name} does not match its record: writing it again")
         return record is not None and damaged is None

@@ -1,4 +1,4 @@
-"""Find the token store of a text, or make it: once for a text, whatever is trained on it later."""
+"""Open the token store of a text, or make it. One store serves every training on the same text."""
 
 from __future__ import annotations
 
@@ -40,21 +40,24 @@ class StoreOptions:
     keep_unfinished: bool = True
     """Keep what was made even if the text is unusable."""
     block_tokens: int = BLOCK_TOKENS
-    """Tokens of a block, see `token_store.StoreWriter`."""
+    """Tokens at which a block is closed, see `token_store.StoreWriter`."""
     min_worker_bytes: int = MIN_BYTES_FOR_WORKERS
-    """Bytes of text from which worker processes are started."""
+    """Bytes of text above which worker processes are started."""
 
 
 def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenStore | None:
-    """Return a store of the same text and vocabulary that the cache holds under another key, or None.
+    """Return a store of the same text and vocabulary that is in the cache under another key, or None.
 
-    One run trains a vocabulary on the text and the next run, often phase 2, is given it as a file: the text does not
-    have to be tokenised again.
+    A first run trains a vocabulary on the text. A second run, often phase 2, receives that vocabulary as a file: its
+    key differs, but the text does not have to be tokenised again.
 
     Args:
         data: text and settings of the store that is needed.
         found: fingerprint of `data.text`.
         cache: folder of token stores.
+
+    Raises:
+        DataError: the vocabulary file cannot be read.
     """
     if data.vocabulary is None or data.add_tokens:
         return None
@@ -81,18 +84,21 @@ def prepare_store(
     hashes: Path | None = None,
     node: Node = ALONE,
 ) -> TokenStore:
-    """Open the token store in `folder`, or make it if it is missing or of other text or settings.
+    """Open the token store in `folder`; make it if it is missing or has another text or other settings.
 
-    Of several processes on one machine one makes the store and the others wait. If it is interrupted, the next one
+    Of several processes on one machine, one makes the store and the others wait. If it is interrupted, the next one
     resumes from its files, unless the text is unusable.
 
     Args:
-        data: what to read and how.
-        folder: of the store.
+        data: sources, cleaning rules and vocabulary.
+        folder: folder of the store.
         progress: called with lines of text.
         found: fingerprint of `data.text`. None: the text is read to compute it.
-        hashes: cache of content hashes, see `fingerprints.content_hashes`.
+        hashes: JSON file that caches content hashes, see `fingerprints.content_hashes`. None: no cache.
         node: this process among several machines that see the folder and share the work.
+
+    Returns:
+        The store, opened for reading.
 
     Raises:
         DataError: text or vocabulary cannot be used; the message gives the reason.
@@ -120,21 +126,24 @@ def make_store(
     node: Node = ALONE,
     options: StoreOptions = StoreOptions(),
 ) -> TokenStore:
-    """Return the token store in `folder`; make it if it is missing, together with the other nodes.
+    """Return the token store in `folder`; make it together with the other nodes if it is missing.
 
     Args:
-        data: what to read and how.
-        folder: of the store, seen by all nodes.
+        data: sources, cleaning rules and vocabulary.
+        folder: folder of the store, visible to all nodes.
         found: fingerprint of `data.text`.
         progress: receives lines and figures.
         hashes: see `prepare_store`.
         node: this process among the nodes.
-        options: what to overwrite and what to keep.
+        options: files to overwrite and to keep.
+
+    Returns:
+        The store, opened for reading.
 
     Raises:
         DataError: text or vocabulary cannot be used; the message gives the reason.
         StorageError: the folder cannot be written, or contains other files.
-        ConflictError: the folder contains a store of other text or settings.
+        ConflictError: the folder contains a store with another text or other settings.
         PeerError: another node was lost.
     """
     key = store_key(data, found)
@@ -148,29 +157,22 @@ def make_store(
                     data=data, store=folder, folder=folder / PARTS, block_tokens=options.block_tokens
                 )
                 workers = max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
-                preparation = Preparation(
-                    setting,
-                    found,
-                    key,
-                    parts=plan_parts(data.text),
-                    node=node,
-                    peers=Peers(setting.folder, node, key, progress.log, lambda: find() is not None),
-                    pool=WorkerPool(setting, workers, min_bytes=options.min_worker_bytes),
-                    progress=progress,
-                    hashes=hashes,
-                )
-                _complete(preparation, options)
-    elif node.leads and not options.keep_steps:  # a process may have died between the manifest and this
+                pool = WorkerPool(setting, workers, min_bytes=options.min_worker_bytes)
+                # A node that starts late may find the step records removed: it checks for the finished store.
+                peers = Peers(setting.folder, node, key, progress.log, lambda: find() is not None)
+                parts = plan_parts(data.text)
+                _complete(Preparation(setting, found, key, parts, node, peers, pool, progress, hashes), options)
+    elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     return TokenStore.open(folder)
 
 
 def _complete(preparation: Preparation, options: StoreOptions) -> None:
-    """Carry out all steps and write the manifest; a node that does not lead waits for it."""
+    """Run all steps and write the manifest; a node that does not lead waits for it."""
     folder, key, node = preparation.setting.store, preparation.key, preparation.node
     try:
         manifest = preparation.make()
-    except Exception as problem:  # StoreComplete, or a file of a step was removed, or a mistake of the user's
+    except Exception as problem:  # StoreComplete, a step's file that was removed, or invalid input
         if not node.leads and TokenStore.find(folder, key) is not None:
             return  # with little text, the other nodes may finish before this one looks
         unusable = isinstance(problem, DataError) and not (folder / MANIFEST_FILE).exists()
@@ -183,7 +185,8 @@ def _complete(preparation: Preparation, options: StoreOptions) -> None:
     listed = {shard.file for shard in manifest.shards}
     for path in [path for pattern in (SHARDS, *TORN) for path in folder.glob(pattern)]:
         if path.name not in listed:
-            path.unlink()  # of an earlier text, or of a process that died while writing
+            path.unlink()  # from an earlier text, or from a process that died while writing
+    # Last of all: a reader accepts the folder as soon as the manifest exists.
     write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
     if not options.keep_steps:
         shutil.rmtree(folder / PARTS, ignore_errors=True)
@@ -195,34 +198,37 @@ def _complete(preparation: Preparation, options: StoreOptions) -> None:
 
 @contextmanager
 def _exclusive(folder: Path, node: Node, progress: PreparationProgress) -> Iterator[None]:
-    """Exclude other preparations of the folder; each node has its own lock, since not every shared disk has locks."""
+    """Exclude other preparations of the folder on this machine."""
+    # Each node has its own lock file, because not every shared disk supports locks. It is next to the folder, which
+    # may be removed while the lock is held.
     place = folder if node.leads else folder.with_name(f"{folder.name}.node-{node.rank}")
     place.parent.mkdir(parents=True, exist_ok=True)
-    waiting = partial(progress.log, f"another process prepares {folder}: waiting")
+    waiting = partial(progress.log, f"waiting: another process prepares {folder}")
     with hold(place.with_name(f".{place.name}.lock"), waiting=waiting):
         yield
 
 
 def _clear_folder(folder: Path, *, replace: bool) -> None:
-    """Prepare the folder for a new store: it may contain only an older or unfinished store.
+    """Make room for a new store: only an older or unfinished store may be in the folder.
 
     Raises:
         StorageError: the folder contains other files.
         ConflictError: the folder contains another store, and `replace` is off.
     """
+    # Shards are deleted when the new store is complete. A mistyped path must not cost the user other files.
     existing = [folder] if folder.is_file() else sorted(folder.glob("*"))
     if others := [path.name for path in existing if not any(path.match(own) for own in OWN_FILES)]:
         raise StorageError(
             f"cannot make a token store in {folder}: it contains other files",
             facts={"holds": ", ".join(others[:5])},
-            fix="choose another folder with --cache PATH" if replace else "choose another folder with --store PATH",
+            fix="give another folder: --cache PATH" if replace else "give another folder: --store PATH",
         )
     if not (folder / MANIFEST_FILE).exists():
         return
     if not replace and not (folder / PARTS).is_dir():
         raise ConflictError(
-            f"{folder} holds a token store of other text or settings",
-            facts={"look": f"orchestrator data show {folder}"},
+            f"{folder} contains a token store with another text or other settings",
+            facts={"content": f"orchestrator data show {folder}"},
             fix=f"choose another --store, or delete this one: rm -r {in_shell(folder)}",
         )
-    (folder / MANIFEST_FILE).unlink()  # from here on it is no store
+    (folder / MANIFEST_FILE).unlink()  # first of all: without it, no reader opens shards that are being replaced

@@ -11,7 +11,7 @@ from typing import Any
 from train_jobs.artifacts.fingerprints import EMBEDDED_LANGUAGE
 from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config import CardConfig, PretrainConfig
-from train_jobs.config.fields import is_own
+from train_jobs.config.fields import is_user_code
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
@@ -111,10 +111,10 @@ def _summary(card: PretrainingCard) -> str:
     model, objective = config.model, config.objective
     start = f"pretrained further from {escaped(card.base.name)}" if card.base else "pretrained from drawn weights"
     learned = "masked language modelling" + (" and next-sentence prediction" if objective.next_sentence else "")
-    if is_own(objective.name):
+    if is_user_code(objective.name):
         learned = f"the objective {escaped(objective.name)}"
     return (
-        f"{'BERT' if not is_own(model.name) else escaped(model.name)} with"
+        f"{'BERT' if not is_user_code(model.name) else escaped(model.name)} with"
         f" {counted(model.num_hidden_layers, 'layer')} of width {model.hidden_size} and"
         f" {counted(model.num_attention_heads, 'attention head')} ({card.run.parameters:,} parameters), {start} with"
         f" {learned} on {escaped(card.corpus)}."
@@ -148,7 +148,7 @@ def _training_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     yield "Sequence length", f"{config.data.sequence_length} tokens"
     yield optimizer_row(_optimizer(optimizer.name), optimizer)
     rate = schedule.text(optimizer.learning_rate)
-    yield "Learning rate", escaped(rate) if is_own(schedule.name) else rate
+    yield "Learning rate", escaped(rate) if is_user_code(schedule.name) else rate
     yield from hardware_rows(run)
     yield "Seed", str(train.seed)
     if run.phase:

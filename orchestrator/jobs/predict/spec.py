@@ -11,7 +11,7 @@ from orchestrator.specs.job import MAX_NAME_LENGTH, CodeSpec, JobSpec, ModuleNam
 from orchestrator.specs.paths import PathKeys
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.start_model import Merge
-from train_jobs.artifacts.task_files import tuned_columns
+from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig
 
 PATHS = PathKeys(starts=("model",), lists=("input",), unchecked=("output",))
@@ -61,4 +61,4 @@ class EvaluateSpec(PredictSpec):
 
 def merge_with_model(presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
     """Merge presets with what the user wrote; between them are the columns that the model was fine-tuned on."""
-    return Merge(merge([*presets, *tuned_columns(merge(written).tree), *written]))
+    return Merge(merge([*presets, *finetuned_columns(merge(written).tree), *written]))

@@ -12,7 +12,7 @@ from orchestrator.specs.site import Rule, Site
 from train_jobs.artifacts import start_model, start_phase
 from train_jobs.artifacts.layers import dotted
 from train_jobs.config import PretrainConfig
-from train_jobs.config.fields import is_own
+from train_jobs.config.fields import is_user_code
 
 UNUSED_BY_OWN_CLASSES = (
     ("objective", "next_sentence"),
@@ -57,7 +57,7 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
         *(
             (
                 f"{section}.{key}",
-                is_own(getattr(job, section).name),
+                is_user_code(getattr(job, section).name),
                 f"{getattr(job, section).name} has {section}.options",
             )
             for section, key in UNUSED_BY_OWN_CLASSES

@@ -113,7 +113,7 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
         (COMMAND.replace("{{inputs.epochs", "{{inputs.epoch"), "job.yml:3: command: ${{inputs.epoch}} names none of"),
         (COMMAND.replace("compute: azureml:gpu-cluster\n", ""), "compute: missing"),
         (COMMAND + "type: pipeline\n", "job.yml:27: type: unknown type of job 'pipeline'"),
-        (COMMAND + "command: again\n", "job.yml:27: command: written twice (first on line 3)"),
+        (COMMAND + "command: again\n", "job.yml:27: command: duplicate key (first on line 3)"),
         (SWEEP.replace("random", "grid"), "job.yml:11: search_space.b: grid sampling allows only choice"),
         (
             SWEEP.replace("random", "bayesian") + "early_termination: {type: median_stopping}\n",

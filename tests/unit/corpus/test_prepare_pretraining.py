@@ -130,5 +130,5 @@ def assert_stopped(job: subprocess.Popen[str], how: signal.Signals, code: int) -
     os.killpg(job.pid, how)
     out, err = job.communicate(timeout=240)
     assert job.returncode == code, out + err
-    assert "what is prepared is kept, the same command resumes from it" in out
+    assert "finished parts of the store are kept, the same command resumes" in out
     assert err == ""

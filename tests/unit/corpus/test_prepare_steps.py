@@ -20,7 +20,7 @@ from train_jobs.config import ConflictError, DataError, TextConfig
 from train_jobs.corpus.executors import worker_pool as workers
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.steps import documents as extraction
-from train_jobs.corpus.steps.documents import HASHES, dropped_of, find_duplicates, hashes_file, stretches
+from train_jobs.corpus.steps.documents import HASHES, find_duplicates, hashes_file, read_duplicates, stretches
 from train_jobs.corpus.steps.records import VocabularyRecord, describe_file, read_record, store_key, write_record
 
 
@@ -76,7 +76,7 @@ def test_duplicate_documents_first_kept_in_any_ranges(tmp_path: Path, range_size
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=HASHES))
         expected.append([place for place, value in enumerate(values) if value in seen or seen.add(value)])
     record = find_duplicates(tmp_path, [50, 50, 50], key="k", at_once=range_size)
-    assert [dropped_of(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
+    assert [read_duplicates(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
     assert record.dropped == [len(places) for places in expected]
 
 
@@ -147,7 +147,7 @@ def test_store_of_other_text_is_not_overwritten(tmp_path: Path) -> None:
     first, second = sources(tmp_path, 2)
     prepare(TextConfig(text=[first], vocab_size=200), tmp_path / "store")
     before = contents(tmp_path / "store")
-    with pytest.raises(ConflictError, match="other text or settings") as caught:
+    with pytest.raises(ConflictError, match="another text or other settings") as caught:
         prepare(TextConfig(text=[second], vocab_size=200), tmp_path / "store")
     assert "rm -r" in str(caught.value.fix)
     assert contents(tmp_path / "store") == before

@@ -150,7 +150,7 @@ def test_equal_documents_are_in_same_split() -> None:
         ([], "the text is empty", None),
         ([" \n\t\n"], "no document", None),
         ([MANY_WORDS], "a single document", "1 document"),
-        ([MANY_WORDS] * 3, "a single document", "3 documents, all the same"),
+        ([MANY_WORDS] * 3, "a single document", "3 identical documents"),
         (["word"] * 9 + ["word word"], "too small", "1"),
         (["Hello world.", "Not much more."], "too small", "6"),
     ],
@@ -168,14 +168,14 @@ def test_vocabulary_of_other_language_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not fit the text") as caught:
         prepare(write(tmp_path / "a.txt", MANY_WORDS, "Two."), tmp_path / "store", vocabulary=vocabulary)
     assert caught.value.facts["have"] == "100%"
-    assert caught.value.fix == "leave data.vocabulary out to train one on the text"
+    assert caught.value.fix == "omit data.vocabulary to train one on the text"
 
 
 def test_vocabulary_too_small_for_script_is_refused(tmp_path: Path) -> None:
     text = [" ".join(chr(0x4E00 + n) for n in range(start, start + 300)) for start in (0, 300)]
     with pytest.raises(DataError, match="does not fit the text") as caught:
         prepare(write(tmp_path / "a.txt", *text), tmp_path / "store", vocab_size=64)
-    assert caught.value.fix == "raise data.vocab_size"
+    assert caught.value.fix == "increase data.vocab_size"
 
 
 def test_split_without_tokens_is_refused(tmp_path: Path) -> None:

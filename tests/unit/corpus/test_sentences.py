@@ -10,8 +10,8 @@ from plain_sentences import plain_sentences
 
 from train_jobs.config.prepare import CleanConfig
 from train_jobs.corpus.steps.document_rules import clean
-from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
-from train_jobs.corpus.tokenize.sentences import BETWEEN, MAX_WORDS, sentence_starts, split_sentences
+from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
+from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, MAX_WORDS, sentence_starts, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_sentences_match_reference_implementation(seed: int) -> None:
 def test_batched_documents_match_single_ones() -> None:
     draw = random.Random(7)
     documents = [document for _ in range(300) for document in clean(random_document(draw), CleanConfig())]
-    raw = [document.encode() + BETWEEN for document in documents]
-    text = with_plain_blanks(b"".join(raw))
+    raw = [document.encode() + DOCUMENT_SEPARATOR for document in documents]
+    text = with_ascii_blanks(b"".join(raw))
     starts = pretoken_starts(text)
     places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
     found = [" ".join(text[start:end].decode().split()) for start, end in pairwise(places)]

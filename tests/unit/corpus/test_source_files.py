@@ -126,10 +126,10 @@ def test_source_is_either_files_or_dataset() -> None:
     assert SourceConfig(path=["a"], name="books").title == "books"
     assert SourceConfig(dataset="a", format="dataset").dataset == "a"
     for wrong in ({"path": ["a"], "format": "dataset"}, {"dataset": "a", "format": "text"}):
-        with pytest.raises(ValidationError, match="is not for a"):
+        with pytest.raises(ValidationError, match="is not valid for a"):
             SourceConfig.model_validate(wrong)
     for wrong in ({}, {"path": ["a"], "dataset": "b"}):
-        with pytest.raises(ValidationError, match="either `path` or `dataset`"):
+        with pytest.raises(ValidationError, match="exactly one of `path` and `dataset`"):
             SourceConfig.model_validate(wrong)
 
 

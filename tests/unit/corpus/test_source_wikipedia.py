@@ -113,8 +113,8 @@ def test_page_with_missing_text_is_named(tmp_path: Path, tag: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message", "where"),
     [
-        (HEADER + page("A", "A.") + "  <page><title>B</title", "ends in the middle", "line 17, page 2"),
-        (HEADER + page("A", "A."), "ends in the middle", "line 17, page 1 (A)"),
+        (HEADER + page("A", "A.") + "  <page><title>B</title", "is truncated", "line 17, page 2"),
+        (HEADER + page("A", "A."), "is truncated", "line 17, page 1 (A)"),
         (HEADER + page("A", "A.") + "<page><title>B</ttle>", "is not well-formed XML", "line 17, page 2"),
         (HEADER + "<page><title>\x00", "is not well-formed XML", "line 11, page 1"),
         ("<html><body>Not found</body></html>", "is not a MediaWiki dump", "line 1"),
@@ -131,7 +131,7 @@ def test_malformed_dump_is_named_with_position(tmp_path: Path, content: str, mes
 
 def test_truncated_compressed_dump_is_named(tmp_path: Path) -> None:
     packed = bz2.compress((HEADER + page("A", "A.") + FOOTER).encode())
-    with pytest.raises(DataError, match=r"a\.xml\.bz2 is damaged: it ends in the middle"):
+    with pytest.raises(DataError, match=r"a\.xml\.bz2 is damaged: truncated"):
         articles(put(tmp_path / "a.xml.bz2", packed[:-30]))
     with pytest.raises(DataError, match=r"b\.xml\.bz2 is not bzip2"):
         articles(put(tmp_path / "b.xml.bz2", "<html>403</html>"))

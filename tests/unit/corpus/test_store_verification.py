@@ -91,7 +91,7 @@ def test_inconsistent_counts_are_reported(store: TokenStore) -> None:
 def test_ids_outside_vocabulary_are_reported(store: TokenStore) -> None:
     size = store.manifest.vocab_size
     assert problems_after_rewrite(store, encoded_as([[[1, size], [2]]])) == [
-        f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
+        f"shard-00000-train.arrow: block 0: invalid id {size}: the vocabulary has {size} pieces"
     ]
 
 
@@ -99,8 +99,8 @@ def test_empty_sentences_and_documents_are_reported(store: TokenStore, monkeypat
     monkeypatch.setattr(EncodedDocuments, "without_empty", lambda documents: documents)
     problems = problems_after_rewrite(store, encoded_as([[[1], []], []]))
     assert problems == [
-        "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
-        "shard-00000-train.arrow: block 0: there are documents that hold nothing, or less",
+        "shard-00000-train.arrow: block 0: invalid offsets of sentences: they do not increase",
+        "shard-00000-train.arrow: block 0: invalid offsets of documents: they do not increase",
     ]
 
 

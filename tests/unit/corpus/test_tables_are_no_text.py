@@ -35,12 +35,12 @@ def test_table_is_refused_with_command_as_fix(tmp_path: Path, name: str) -> None
 def test_folder_without_text_names_skipped_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
-    assert "passed over" not in caught.value.facts
+    assert "skipped" not in caught.value.facts
     for name in ("a.md", "b.md", "c.md", "d.md", ".hidden"):
         (tmp_path / name).write_bytes(b"text\n")
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
-    assert caught.value.facts["passed over"] == "a.md, b.md, c.md and 1 more"
+    assert caught.value.facts["skipped"] == "a.md, b.md, c.md and 1 more"
     (tmp_path / "e.tsv").write_bytes(ROWS)
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))

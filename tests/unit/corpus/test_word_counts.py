@@ -10,7 +10,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from train_jobs.corpus.tokenize import vocabulary
-from train_jobs.corpus.tokenize.vocabulary import WordCounter, learn_vocabulary, train_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import WordCounter, train_on_counts, train_vocabulary
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -56,14 +56,14 @@ def test_memory_is_bounded_for_any_number_of_words(monkeypatch: pytest.MonkeyPat
 def test_vocabulary_depends_on_relative_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the text gives the same vocabulary and training text of the same length."""
     counts = {"banana": 40, "bandana": 20, "cabana": 10, "once": 1}
-    small = learn_vocabulary(counts, size=40, lowercase=True)
+    small = train_on_counts(counts, size=40, lowercase=True)
     written = []
     original = vocabulary._written_out
     monkeypatch.setattr(vocabulary, "MOST_OCCURRENCES", 71)
     monkeypatch.setattr(
         vocabulary, "_written_out", lambda counts: (written.append(text) or text for text in original(counts))
     )
-    large = learn_vocabulary({word: count * 10 for word, count in counts.items()}, size=40, lowercase=True)
+    large = train_on_counts({word: count * 10 for word, count in counts.items()}, size=40, lowercase=True)
     assert large.get_vocab() == small.get_vocab()
     assert Counter("".join(written).split()) == counts
 
@@ -72,5 +72,5 @@ def test_training_on_text_equals_training_on_counts() -> None:
     documents = list(fuzzed_strings(300, seed=6))
     counter = WordCounter(lowercase=False)
     counter.add(documents)
-    learnt = learn_vocabulary(counter.counts, size=400, lowercase=False)
+    learnt = train_on_counts(counter.counts, size=400, lowercase=False)
     assert learnt.get_vocab() == train_vocabulary(documents, size=400, lowercase=False).get_vocab()

@@ -14,7 +14,7 @@ from fuzzed_text import fuzzed_strings
 from tokenizers import Tokenizer
 
 from train_jobs.corpus.tokenize import word_encoder
-from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_ascii_blanks
 from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
 from train_jobs.corpus.tokenize.word_encoder import Tokens, WordPieceTokenizer
 
@@ -55,7 +55,7 @@ def google(*, lowercase: bool) -> Tokenizer:
 
 def encode(ours: WordPieceTokenizer, sentences: Sequence[str]) -> tuple[Tokens, Offsets]:
     """Return the ids of all sentences and the offsets of each sentence."""
-    text = with_plain_blanks("".join([sentence.replace("\n", " ") + "\n" for sentence in sentences]).encode())
+    text = with_ascii_blanks("".join([sentence.replace("\n", " ") + "\n" for sentence in sentences]).encode())
     starts = pretoken_starts(text)
     tokens, offsets = ours.encode(text, starts)
     newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))

@@ -205,11 +205,11 @@ def test_commit_with_wrong_contents_is_invalid(store: CheckpointStore, changes: 
 def test_valid_checkpoint_of_other_format_refused(store: CheckpointStore, written_as: int) -> None:
     change_commit(store, format=written_as)
     for find in (store.newest, lambda: store.at(8)):
-        with pytest.raises(ConflictError, match=f"the checkpoint is of format {written_as}") as caught:
+        with pytest.raises(ConflictError, match=f"unknown checkpoint format {written_as}") as caught:
             find()
         assert caught.value.facts == {"need": "format 2", "where": store.root / "step-00000008"}
         assert caught.value.fix is not None
-        assert caught.value.fix.startswith("another --output")
+        assert caught.value.fix.startswith("give another --output")
 
 
 def test_incomplete_checkpoint_of_other_format_is_skipped(store: CheckpointStore) -> None:

@@ -218,7 +218,7 @@ def test_missing_run_or_uri_is_usage_error(
     monkeypatch.delenv(missing)
     assert main([str(path), "--status", "FINISHED"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"error[usage]: {missing} not set")
+    assert captured.err.startswith(f"error[usage]: unknown MLflow run: {missing} not set")
     assert captured.out == ""
 
 
@@ -285,7 +285,7 @@ def test_unavailable_server_warns_once_and_continues(path: Path, capsys: pytest.
     thread.close()
     assert not thread._thread.is_alive()
     shown += capsys.readouterr().err
-    assert shown.count("warning: MLflow is not reachable") == 1
+    assert shown.count("warning: cannot reach MLflow") == 1
     assert str(path) in shown
 
 
@@ -333,7 +333,7 @@ def test_mirror_command_reports_unavailable_server(path: Path, capsys: pytest.Ca
     write(path, 1)
     assert main([str(path), "--status", "FAILED"]) == 7
     err = capsys.readouterr().err
-    assert err.startswith("error[service]: MLflow is not reachable")
+    assert err.startswith("error[service]: cannot reach MLflow")
     assert NOWHERE in err
     assert f"python -m train_jobs.tools.mirror {path}" in err
 
@@ -409,7 +409,7 @@ def test_refused_parameters_do_not_block_metrics(
     thread.start()
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
-    assert "warning: MLflow did not take all parameters" in capsys.readouterr().err
+    assert "warning: MLflow rejected some parameters" in capsys.readouterr().err
 
 
 def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,13 +49,13 @@ def test_unknown_task_lists_known_ones() -> None:
 @pytest.mark.parametrize(
     ("task", "data", "message"),
     [
-        ("MRPC", {"train": "t"}, "data.glue, a folder, or data.train and data.validation are needed for MRPC"),
-        ("SQuAD-2.0", {"glue": "g"}, "data.squad, a folder, or data.train and data.validation are needed for SQuAD"),
-        ("NER", {"validation": "d"}, "data.conll, a folder, or data.train and data.validation are needed for NER"),
-        ("own", {"train": "t"}, "data.train and data.validation, or data.dataset, are needed for a task of your own"),
+        ("MRPC", {"train": "t"}, "task MRPC requires data.glue, a folder, or data.train and data.validation"),
+        ("SQuAD-2.0", {"glue": "g"}, "requires data.squad, a folder, or data.train and data.validation"),
+        ("NER", {"validation": "d"}, "task NER requires data.conll, a folder, or data.train and data.validation"),
+        ("own", {"train": "t"}, "a task of your own requires data.train and data.validation, or data.dataset"),
         ("own", {"dataset": "d", "train": "t"}, "data.train and data.dataset are both given"),
-        ("glue", FILES, "data.glue, the folder of GLUE, is required for its tasks"),
-        ("glue", {"glue": "g", "test": "t"}, "data.test is one table, and the tasks of glue have one each"),
+        ("glue", FILES, "task glue requires data.glue, the folder of its files"),
+        ("glue", {"glue": "g", "test": "t"}, "data.test is a single table, but task glue has several tasks"),
         ("NER", {"conll": "c", "word_column": 2, "tag_column": 2}, "word_column and tag_column are both 2"),
     ],
 )
@@ -104,7 +104,7 @@ def test_per_task_values_override_defaults() -> None:
         ({"RTE": {"sed": [1]}}, 'per_task.RTE.sed: unknown key (did you mean "seeds"?)'),
         ({"RTF": {}}, 'did you mean "RTE"?'),
         ({"NER": {}}, "must be CoLA, SST-2"),
-        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: seeds has a seed twice"),
+        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: seeds contains a duplicate"),
         ({"RTE": {"train": {"epochs": 0}}}, "per_task.RTE.train.epochs"),
     ],
 )
@@ -113,7 +113,7 @@ def test_invalid_per_task_values_are_named(per_task: dict[str, Any], message: st
 
 
 def test_per_task_values_require_glue_job() -> None:
-    assert "per_task is for task glue, and task is RTE" in problem("RTE", {"glue": "g"}, per_task={"RTE": {}})
+    assert "per_task is only for task glue, and task is RTE" in problem("RTE", {"glue": "g"}, per_task={"RTE": {}})
 
 
 def test_unused_settings_of_task_are_listed() -> None:

@@ -208,10 +208,10 @@ def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": [1, 1]}, "seeds has a seed twice"),
+        ({"seeds": [1, 1]}, "seeds contains a duplicate"),
         ({"train": {"epoch": 3}}, 'train.epoch: unknown key (did you mean "epochs"?)'),
-        ({"optimizer": {"name": "lion:Lion"}}, "takes no code of your own"),
-        ({"schedule": {"hours": 2.0}}, "fine-tuning ends with train.epochs"),
+        ({"optimizer": {"name": "lion:Lion"}}, "does not support your own code"),
+        ({"schedule": {"hours": 2.0}}, "fine-tuning, which ends with train.epochs"),
     ],
 )
 def test_invalid_keys_and_values_are_named(

@@ -61,11 +61,11 @@ def test_input_files_must_have_same_format():
     ("wrong", "message"),
     [
         ({"output": "found.xlsx"}, "must end in .jsonl, .tsv, .parquet, .npz"),
-        ({"output": "found.npz", "task": "fill-mask"}, ".npz is for embeddings"),
-        ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score by"),
+        ({"output": "found.npz", "task": "fill-mask"}, ".npz is only for embeddings"),
+        ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score against"),
         ({"data": {"text": "a", "pair": "a"}}, "columns must differ"),
         ({"data": {"question": "a", "context": "a"}}, "columns must differ"),
-        ({"data": {"keep": ["id", "id"]}}, "a column is listed twice"),
+        ({"data": {"keep": ["id", "id"]}}, "keep contains a duplicate"),
         ({"input": []}, "at least 1 item"),
     ],
 )

@@ -236,7 +236,7 @@ def test_truncated_rows_are_counted_across_starts(saved, run, jsonl, tmp_path, m
         ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
         ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds only embeddings"),
         ("BertModel", {"evaluate": True}, "cannot score embeddings"),
-        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
+        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output already has a column embedding"),
     ],
 )
 def test_task_that_model_cannot_do_is_refused(saved, run, jsonl, kind, keys, message):

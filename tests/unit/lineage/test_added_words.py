@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.word_rules import unfit_words
+from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import DataError, PretrainConfig, SpecError
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.corpus.preparation import store_key
@@ -63,7 +63,7 @@ def test_words_that_tokenizer_never_finds_are_unfit() -> None:
         for word in [*odd, *(f"a{character}b" for character in odd)]:
             normal = tokenizer.normalizer.normalize_str(word)
             found = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [word]
-            fit = not list(unfit_words([word], (), lowercase=lowercase))
+            fit = not list(word_problems([word], (), lowercase=lowercase))
             assert found == fit, (word.encode(), lowercase)
 
 
@@ -87,8 +87,8 @@ def test_every_invalid_word_is_named(tmp_path: Path) -> None:
             '"co-op" is split at "-" before the lookup',
             '"a." is split at "." before the lookup',
             '"two words" has white space, which separates words',
-            '"bafo" is given twice',
-            f'"{"x" * 101}" has 101 characters, and a word of more than 100 is unknown to BERT',
+            '"bafo" is a duplicate',
+            f'"{"x" * 101}" has 101 characters, but BERT maps words of more than 100 to [UNK]',
             '"a\u200bb" has U+200B, which the tokenizer removes',
             '"" is empty',
         )
@@ -114,7 +114,7 @@ def test_cased_model_accepts_capitals(tmp_path: Path) -> None:
 
 def test_added_words_need_an_initial_model() -> None:
     (problem,) = problems_of("data.add_tokens=[bafo]")
-    assert "data.add_tokens adds to the vocabulary of the model in init_from, which is not given" in problem
+    assert "data.add_tokens requires init_from, whose vocabulary it extends" in problem
 
 
 def test_other_added_words_give_another_store(tmp_path: Path) -> None:

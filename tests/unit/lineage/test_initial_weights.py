@@ -93,8 +93,9 @@ def test_missing_heads_are_initialized_and_named(tmp_path: Path, capsys: pytest.
     initialise(drawn, 42)
     assert {name.split(".")[1] for name in absent} == {"pooler", "seq_relationship"}
     assert all(torch.equal(model.state_dict()[name], drawn.state_dict()[name]) for name in absent)
-    assert "warning: the initial model does not hold bert.pooler, cls.seq_relationship: drawn from train.seed" in (
-        capsys.readouterr().out
+    assert (
+        "warning: the initial model lacks bert.pooler, cls.seq_relationship: initialised at random from train.seed"
+        in (capsys.readouterr().out)
     )
 
 

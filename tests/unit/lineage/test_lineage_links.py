@@ -92,7 +92,7 @@ Change = Callable[[dict[str, Any]], object]
         (lambda d: d["links"].pop(0), "link 1 of 3, pretrain first: lacks its parent"),
         (lambda d: d["links"].reverse(), "link 1 of 4, pretrain second: lacks its parent"),
         (lambda d: d["links"].insert(1, d["links"].pop()), "link 2 of 4, pretrain second: lacks its parent"),
-        (lambda d: d["links"].clear(), "it has no link"),
+        (lambda d: d["links"].clear(), "no links"),
         (lambda d: d["links"][1].pop("name"), "links.1.name: Field required"),
         (lambda d: d.update(version=2), "version: Input should be 1"),
         (lambda d: d["links"][0].update(kind="magic"), "links.0.kind"),

@@ -67,8 +67,8 @@ def test_every_contradicting_value_is_named(first: Path, tmp_path: Path) -> None
         "--set: model.hidden_size: 64, but the earlier phase has 32",
         "--set: data.lowercase: False, but the earlier phase has True",
         f"--set: data.vocabulary: {other} is not the vocabulary of the earlier phase",
-        "--set: optimizer.name: adamw, but the earlier phase has the moments of lamb; to start from its weights"
-        " alone give init_from instead of phase_from",
+        "--set: optimizer.name: adamw, but the earlier phase has the moments of lamb; to use only its weights,"
+        " give init_from instead of phase_from",
     ]
 
 

@@ -94,7 +94,7 @@ def test_keys_of_other_kind_refused_in_file_and_flag(folder: Path) -> None:
         resolve("prepare", "train.steps=3")
     with pytest.raises(SpecError, match="init_from: unknown key"):
         resolve("prepare", flags={"init_from": Flag("bert", "--from")})
-    with pytest.raises(SpecError, match="a vocabulary trained on the text has its words"):
+    with pytest.raises(SpecError, match="a vocabulary trained on the text contains its words"):
         resolve("prepare", "data.add_tokens=[word]")
 
 
@@ -166,7 +166,7 @@ def test_training_on_a_store_uses_its_settings(folder: Path) -> None:
     (folder / "store" / "manifest.json").write_text('{"version": 1}')
     with pytest.raises(DataError) as caught:
         plan(folder, "pretrain", "data.store=store", *small)
-    assert caught.value.facts["why"] == "its version is 1, this code reads version 2"
+    assert caught.value.facts["why"] == "version 1, but this code reads version 2"
 
 
 def test_unfinished_store_is_not_a_text(folder: Path) -> None:

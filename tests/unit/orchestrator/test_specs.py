@@ -184,9 +184,9 @@ def test_profiled_steps_must_be_steps_of_the_run() -> None:
     assert resolve_spec("pretrain", sets=[*sets, "profile.start=11"], environ=NO_GPU).spec.profile.first == 11
     assert resolve_spec("pretrain", sets=["profile.start=null", "train.steps=1"], environ=NO_GPU).warnings == ()
     (problem,) = problems_of(sets=[*sets, "profile.start=12"])
-    assert problem == "profile: steps 12 to 13 are requested, train.steps is 12"
+    assert problem == "profile: steps 12 to 13 exceed train.steps 12"
     (problem,) = problems_of(sets=["train.steps=12", "profile.steps=10"])
-    assert problem == "profile: steps 4 to 13 are requested, train.steps is 12"
+    assert problem == "profile: steps 4 to 13 exceed train.steps 12"
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import transformers
 
 from tests.conftest import MICRO, write_corpus
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_preset, read_text
-from train_jobs.assembly.parts import exported_as, load_parts
+from train_jobs.assembly.parts import export_settings, load_parts
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
-from train_jobs.corpus.examples.pairs import checked
+from train_jobs.corpus.examples.pairs import with_checks
 from train_jobs.corpus.preparation import prepare_store
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
@@ -94,13 +94,13 @@ def test_misspelled_name_is_suggested_and_options_refused() -> None:
     with pytest.raises(SpecError) as caught:
         config_with(optimizer="adam", schedule={"options": {"power": 2}})
     assert 'did you mean "adamw"?' in caught.value.problems[0]
-    assert "options are for a class or function of your own, and name is polynomial" in caught.value.problems[1]
+    assert "options are only for a class or function of your own, and name is polynomial" in caught.value.problems[1]
 
 
 def test_missing_module_or_name_lists_known_ones(code: Path) -> None:
     gone = refused(optimizer="my_lion:Lion")
     assert gone.message == "optimizer.name: no module my_lion"
-    assert gone.fix == "--code DIR with my_lion.py in it"
+    assert gone.fix == "give the folder of my_lion.py: --code DIR"
     assert refused(optimizer="lion.inner:Lion").message == "optimizer.name: no module lion.inner"
     name = refused(optimizer="lion:Loin")
     assert name.message == 'optimizer.name: lion has no Loin (did you mean "Lion"?)'
@@ -137,12 +137,12 @@ def test_unsuitable_object_states_requirements(code: Path) -> None:
     assert "unexpected keyword argument 'momentum'" in options.message
     assert "betas" in str(options.facts["have"])
     assert refused(optimizer={"name": "torch.optim:RAdam", "options": {"eps": -1.0}}).message.startswith(
-        "optimizer: torch.optim:RAdam cannot be used: ValueError: Invalid epsilon"
+        "optimizer: torch.optim:RAdam failed: ValueError: Invalid epsilon"
     )
     assert "unexpected keyword argument 'total_steps'" in refused(schedule="odd:rate").message
     assert refused(schedule="odd:text").facts["have"] == "'fast' at step 1"
-    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns no learning rate"
-    assert refused(schedule="odd:fails").message == "schedule: odd:fails cannot be used: ZeroDivisionError: oh"
+    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns an invalid learning rate"
+    assert refused(schedule="odd:fails").message == "schedule: odd:fails failed: ZeroDivisionError: oh"
     assert refused(model="odd:no_model").message == "model.name: odd:no_model is not a subclass of torch.nn.Module"
     assert "takes no weights from init_from" in refused(model="odd:Other", init_from="/some/bert").message
     assert "has no valid labels" in refused(objective="odd:Blank").message
@@ -303,11 +303,11 @@ def test_invalid_plan_is_refused(rows: Any, have: str) -> None:
 
     given = {"sequence_length": 8, "short_sequence_probability": 0.0, "rng": np.random.default_rng(0)}
     with pytest.raises(SpecError, match=r"my:Plan plans invalid examples") as caught:
-        checked(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
+        with_checks(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
     assert caught.value.facts["have"] == have
     for fits in ([[0, 2, 2, 5, 0]], [[5, 10, 0, 5, 1]][:0], [[4, 10, 10, 10, 0]]):
         plan = np.array(fits, np.int64).reshape(-1, 5)
-        assert checked(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
+        assert with_checks(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
 
 
 def test_plans_of_own_objective_are_checked(store: TokenStore, code: Path) -> None:
@@ -327,7 +327,7 @@ def test_objective_without_examples_is_refused(store: TokenStore, code: Path) ->
         "class None_(SentenceOrder):\n    def plan(self, block, **given): return np.zeros((0, 5), np.int64)\n"
     )
     task = BertPretraining(config_with(objective="none:None_"), store, ALONE)
-    with pytest.raises(DataError, match="cannot make a single example of the text"):
+    with pytest.raises(DataError, match="cannot build any example from the text"):
         task.train_batch({})
 
 
@@ -344,7 +344,7 @@ def test_bert_variant_matches_transformers(tmp_path: Path, store: TokenStore) ->
         config=config.model,
         vocab_size=256,
         tokenizer=TokenizerFiles(store.vocabulary, lowercase=True),
-        config_entries=exported_as(model, config.model),
+        config_entries=export_settings(model, config.model),
     )
     loaded = transformers.BertForPreTraining.from_pretrained(tmp_path / "export").eval()
     assert loaded.config.hidden_act == "relu"
@@ -375,6 +375,6 @@ def test_own_model_initialises_weights_and_names_itself(tmp_path: Path, code: Pa
     assert first.table.weight.shape == (64, 8)
     assert torch.equal(first.table.weight, again.table.weight)
     assert not torch.equal(first.table.weight, other.table.weight)
-    document = exported_as(first, config.model)
+    document = export_settings(first, config.model)
     assert document == {"architectures": ["bag:Bag"], "model_type": "bag:Bag", "options": {"width": 8}}
     assert json.loads(json.dumps(document)) == document

@@ -1,1 +1,1 @@
-"""Examples out of a token store: order, pairs, masks, batches."""
+"""Training examples from a token store: order, pairs, masks, batches."""

@@ -1,4 +1,4 @@
-"""Batches of numpy arrays for pretraining; they do not depend on the number of processes that share them."""
+"""Batches of numpy arrays for pretraining, independent of the number of processes that share them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
 VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation is independent of the training seed
-VALIDATION_PROBABILITY = 0.15  # of pieces, whatever training masks, so that losses are comparable
+VALIDATION_PROBABILITY = 0.15  # of pieces, independent of the masking of training, so that losses are comparable
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,17 @@ class Sequences(NamedTuple):
     """Sequences before masking."""
 
     input_ids: Ids
+    """[sequences, length] padded with [PAD]."""
     token_type_ids: Ids
+    """[sequences, length] 0 for [CLS] A [SEP] and padding, 1 for B [SEP]."""
     lengths: Ids
+    """[sequences] tokens without padding."""
     candidates: Flags
-    """[sequences, length] every position but [CLS], [SEP] and padding."""
+    """[sequences, length] True at every position except [CLS], [SEP] and padding."""
 
 
 def assemble(block: Block, rows: Plan, *, sequence_length: int, special: SpecialIds) -> Sequences:
-    """Lay the ranges of a plan out as sequences.
+    """Build the sequences of a plan's ranges.
 
     Args:
         block: the text that the ranges refer to.
@@ -76,6 +79,7 @@ def assemble(block: Block, rows: Plan, *, sequence_length: int, special: Special
         sequence_length: length to pad to; no range needs more.
         special: ids of [PAD], [CLS], [SEP].
     """
+    # One gather over a position grid for the whole batch, without a Python loop over sequences.
     a_start, a_end, b_start, b_end = (rows[:, column, None] for column in range(4))
     a_length, b_length = a_end - a_start, b_end - b_start
     first_sep = a_length + 1
@@ -103,11 +107,11 @@ class PretrainingData:
     Args:
         store: tokenised text.
         split: "train" or "validation".
-        data: sequence_length and short_sequence_probability are used.
-        plan: makes the examples of a block.
-        objective: how training masks; validation ignores it.
-        max_predictions: most tokens to predict in a training sequence.
-        seed: decides order, pairs and masks of training batches.
+        data: only sequence_length and short_sequence_probability are used.
+        plan: plans the examples of a block.
+        objective: masking of training; validation only uses `duplicates`.
+        max_predictions: maximum number of tokens to predict in a training sequence.
+        seed: seed of the order, pairs and masks of training batches.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class PretrainingData:
         seed: int,
     ) -> None:
         self._store, self._data, self._seed = store, data, seed
-        # epoch 0, which validation reads, is the same with and without duplicates
+        # Validation reads epoch 0, which is the same with and without duplicates.
         self._examples = partial(ExampleStream, store, split, data=data, plan=plan, duplicates=objective.duplicates)
         sources = store.manifest.sources
         blocks = store.blocks_by_source(split).items()
@@ -140,8 +144,17 @@ class PretrainingData:
     def batch(self, cursor: Cursor, *, global_batch_size: int, rank: int, world_size: int) -> tuple[Batch, Cursor]:
         """Return this process's share of the next global batch, and the cursor after the whole batch.
 
-        Shares are consecutive and differ by at most one sequence. Together, in the order of ranks, they are the same
+        Shares are consecutive and differ by at most one sequence. Concatenated in the order of ranks, they are the same
         for any number of processes.
+
+        Args:
+            cursor: position in the stream of examples.
+            global_batch_size: sequences of the global batch, at least `world_size`.
+            rank: rank of this process.
+            world_size: number of processes.
+
+        Raises:
+            DataError: the text has no example.
         """
         assert global_batch_size >= world_size, "a process without a sequence"
         spans, following = self._stream.take(cursor, global_batch_size)
@@ -149,11 +162,16 @@ class PretrainingData:
         return self._collate(self._stream, list(share(spans, start, stop)), self._rule, self._seed), following
 
     def validation_batches(self, max_sequences: int, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
-        """Yield this process's share of the first `max_sequences` examples: always the same examples and masks.
+        """Yield this process's share of the first `max_sequences` examples, always with the same masks.
 
-        15% of the pieces are masked. Neither the seed nor the masking of training (rate, whole words, static) nor the
-        weights of sources change them, so that the losses of recipes are comparable. A smaller split yields all of its
-        examples; a process may get none.
+        15% of the pieces are masked. The seed, the masking of training and the weights of sources do not change them,
+        so the losses of different recipes are comparable. A smaller split yields all of its examples.
+
+        Args:
+            max_sequences: maximum number of examples over all processes.
+            batch_size: sequences of a batch; the last one may have fewer.
+            rank: rank of this process.
+            world_size: number of processes; with few examples some yield nothing.
         """
         stream = self._examples(seed=VALIDATION_SEED)
         rule = self._rule._replace(
@@ -172,7 +190,8 @@ class PretrainingData:
             assemble(stream.block(span.block), span.rows, sequence_length=length, special=special) for span in spans
         ]
         input_ids, token_type_ids, lengths, candidates = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        # an example's masks are a function of the seed and of its own name
+        # Keyed by the example, not by its place in the batch: a resumed run, or one with another number of processes,
+        # draws the same masks.
         names = [keys(seed, MASK_STREAM, span.copy, span.block, span.numbers) for span in spans]
         masked = mask_tokens(input_ids, candidates, lengths, np.concatenate(names), rule)
         return Batch(

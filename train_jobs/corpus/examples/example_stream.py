@@ -1,16 +1,16 @@
 """The order of examples: epochs of shuffled blocks of shuffled examples, and a cursor to resume from.
 
-A block's plan (`pairs.plan_block`) is made again for each pass over it, so pairs differ from epoch to epoch. Order and
-plan are functions of the seed, the epoch and the block alone: a cursor of three numbers is all there is to save.
+A block's plan (`pairs.plan_block`) is made again for each pass over it, so pairs differ between epochs. Order and plan
+depend only on the seed, the epoch and the block, so a checkpoint stores just a cursor of three numbers.
 
-Which blocks an epoch visits depends on the weights of the sources. Each source is an endless cycle of passes over its B
-blocks, each pass in its own order. Epoch e covers blocks floor(e w B) to floor((e + 1) w B): with weight 1 every block
-once, with 2 each twice, with 0.5 one half and in the next epoch the other. The visits of all sources are shuffled
-together.
+The weights of the sources decide which blocks an epoch visits. Each source is an endless cycle of passes over its B
+blocks, each pass in its own order. Epoch e covers blocks floor(e w B) to floor((e + 1) w B). With weight 1 an epoch
+visits every block once, with 2 twice; with 0.5 it visits one half, and the next epoch the other. The visits of all
+sources are shuffled together.
 
-Static data, as `create_pretraining_data.py` writes it, is a number of copies of the text, each with its own pairs and
-masks, which training repeats. Here nothing is written: a copy is the data of an early pass, and pass p has the examples
-of copy p % duplicates, with the names under which their masks were drawn, reshuffled.
+Static data, as Google's `create_pretraining_data.py` writes it, is a number of copies of the text (`dupe_factor`). Each
+has its own pairs and masks, and training repeats them. Here nothing is written: a copy is the data of an early pass.
+Pass p has the examples of copy p % duplicates, with the same masks, in another order.
 """
 
 from __future__ import annotations
@@ -39,25 +39,28 @@ class SourceBlocks(NamedTuple):
     blocks: Sequence[int]
     """Numbers of its blocks in the split."""
     weight: float = 1.0
-    """How often an epoch visits them."""
+    """Visits of an epoch to each block, on average."""
 
 
 class Visits(NamedTuple):
     """The blocks of an epoch, in order."""
 
     blocks: npt.NDArray[np.int64]
-    """[visits] numbers of blocks; its source's weight decides how often a block occurs."""
+    """[visits] numbers of blocks; the weight of its source decides how often a block occurs."""
     passes: npt.NDArray[np.int64]
-    """[visits] number of earlier passes over the block's source: no pair of block and pass occurs twice."""
+    """[visits] number of earlier passes over the block's source; no pair of block and pass occurs twice."""
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """The next example: blocks of the epoch that are done, and examples of the block after them."""
+    """The position of the next example."""
 
     epoch: int = 0
+    """Epoch, from 0."""
     block: int = 0
+    """Finished blocks of the epoch."""
     offset: int = 0
+    """Finished examples of the current block."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the fields for a checkpoint."""
@@ -71,15 +74,15 @@ class Cursor:
 
 @dataclass(frozen=True)
 class ExampleSpan:
-    """Consecutive examples of one block, with the names that their masks depend on."""
+    """Consecutive examples of one block, with the numbers that their masks depend on."""
 
     copy: int
-    """First pass over the block's source that had these examples: the current pass, unless data is static. With sources
+    """First pass over the block's source that had these examples; the current pass unless data is static. With sources
     of weight 1, passes are epochs."""
     block: int
     """Number of the block in the store, not its place in the epoch."""
     numbers: npt.NDArray[np.int64]
-    """[examples] their places in the block's plan."""
+    """[examples] their positions in the block's plan."""
     rows: Plan
     """[examples, 5], see `plan_block`."""
 
@@ -97,9 +100,9 @@ class ExampleStream:
     Args:
         store: tokenised text.
         split: "train" or "validation".
-        data: sequence_length and short_sequence_probability are used.
-        plan: makes the examples of a block.
-        seed: decides the order of blocks, the pairs and their order.
+        data: only sequence_length and short_sequence_probability are used.
+        plan: plans the examples of a block.
+        seed: seed of the order of blocks, the pairs and their order.
         duplicates: passes after which examples repeat. None: never.
         sources: blocks of the split by source. None: all have weight 1.
     """
@@ -123,32 +126,33 @@ class ExampleStream:
         self._plan = lru_cache(maxsize=1)(self._planned)  # the next batch usually continues in the same block
 
     def block(self, index: int) -> Block:
-        """Return the block with the number that spans give."""
+        """Return a block by its number in `ExampleSpan.block`."""
         return self._store.block(self._split, index)
 
     def take(self, cursor: Cursor, count: int) -> tuple[list[ExampleSpan], Cursor]:
-        """Return the next `count` examples, across the ends of blocks and epochs, and the cursor after them.
+        """Return the next `count` examples, across ends of blocks and epochs, and the cursor after them.
 
         Raises:
-            DataError: the whole text has no example.
+            DataError: the text has no example.
         """
         spans: list[ExampleSpan] = []
         barren = 0
         while count > 0:
-            while len(self._order(cursor.epoch).blocks) == 0:  # small weights and few blocks leave epochs empty
+            while len(self._order(cursor.epoch).blocks) == 0:  # with small weights and few blocks, epochs can be empty
                 cursor = Cursor(cursor.epoch + 1)
             rest = self._rest_of_block(cursor)
             taken = rest.slice(0, count)
             count -= len(taken)
             spans += [taken] if len(taken) else []
+            # An objective of the user's own may plan no example for any block; without a limit this would never end.
             barren += 1 if not spans else 0
             cursor = self._after(cursor, len(taken), block_done=len(taken) == len(rest))
             if barren > 2 * self._store.blocks(self._split):
-                raise DataError("cannot make a single example of the text", fix="--data PATH with more text")
+                raise DataError("cannot build any example from the text", fix="give more text: --data PATH")
         return spans, cursor
 
     def first_epoch(self, most: int) -> list[ExampleSpan]:
-        """Return the first `most` examples, or all of epoch 0 if it has fewer."""
+        """Return the first `most` examples, or all examples of epoch 0 if it has fewer."""
         spans: list[ExampleSpan] = []
         cursor = Cursor()
         while cursor.epoch == 0 and most > 0:
@@ -179,6 +183,7 @@ class ExampleStream:
             rng=generator(self._seed, PLAN_STREAM, copy, index),
         )
         numbers = np.arange(len(plan))
+        # The numbers keep the places of the copy, so the masks that are keyed by them repeat.
         if copy != number:
             numbers = generator(self._seed, RESHUFFLE_STREAM, number, index).permutation(numbers)
         return ExampleSpan(copy, index, numbers, plan[numbers])
@@ -193,16 +198,24 @@ def share(spans: list[ExampleSpan], start: int, stop: int) -> Iterator[ExampleSp
 
 
 def visits(sources: Sequence[SourceBlocks], seed: int, epoch: int) -> Visits:
-    """Return the visits of an epoch; small weights may leave none."""
+    """Return the visits of an epoch; with small weights there may be none.
+
+    Args:
+        sources: blocks and weight of each source.
+        seed: seed of all orders.
+        epoch: number of the epoch, from 0.
+    """
     parts = [_source_visits(source, number, seed=seed, epoch=epoch) for number, source in enumerate(sources)]
     blocks, passes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    # Sorted before the shuffle, so the order depends only on the set of visits, not on how they were collected.
     order = np.lexsort((passes, blocks))[generator(seed, ORDER_STREAM, epoch).permutation(len(blocks))]
     return Visits(blocks[order], passes[order])
 
 
 def _source_visits(source: SourceBlocks, number: int, *, seed: int, epoch: int) -> Visits:
     count = len(source.blocks)
-    step = Fraction(str(source.weight)) * count  # exact: no float equals 0.1
+    # Exact: 0.1 has no float, and rounding would let two epochs visit a block of one pass twice or skip it.
+    step = Fraction(str(source.weight)) * count
     places = np.arange(int(epoch * step), int((epoch + 1) * step))
     passes = places // count
     blocks = np.array(source.blocks, np.int64)
@@ -214,5 +227,6 @@ def _source_visits(source: SourceBlocks, number: int, *, seed: int, epoch: int) 
 
 
 def generator(seed: int, *path: int) -> np.random.Generator:
-    """Return a numpy generator whose stream depends on the seed and the path alone."""
+    """Return a numpy generator whose stream depends only on the seed and the path."""
+    # SeedSequence hashes the whole list, so neighbouring seeds and paths give independent streams.
     return np.random.default_rng([seed, *path])

@@ -1,19 +1,18 @@
-"""Chooses the tokens to predict and hides them, by the rules of Devlin et al. 2019, section 3.1.
+"""Masking: choose the tokens to predict and hide them, by the rules of Devlin et al. 2019, section 3.1.
 
-Every position but [CLS], [SEP] and padding is a candidate; min(max_predictions, max(1, round(length x probability)))
-are chosen without replacement, length counting [CLS] and [SEP]; of these 80% become [MASK], 10% stay, 10% become a
-piece drawn from the whole vocabulary, special ones included (`create_pretraining_data.py`).
+Every position except [CLS], [SEP] and padding is a candidate. Chosen without replacement are min(max_predictions,
+max(1, round(length x probability))), where length counts [CLS] and [SEP]. Of these, 80% become [MASK], 10% stay, and
+10% become a piece drawn from the whole vocabulary, special pieces included (Google's `create_pretraining_data.py`).
 
-Whole words are chosen by the rules of that program's `--do_whole_word_mask`: a ## piece belongs to the candidate before
-it; words come in random order, one that would exceed the number is passed over, and of those taken all pieces are
-predicted, each treated by a draw of its own. So there may be fewer predictions, or none. A ## piece that opens the
-second segment, its word's start cut off, belongs to the last word of the first, [SEP] between them or not: as there.
-
+Whole words follow that program's `--do_whole_word_mask`. A ## piece belongs to the candidate before it. Words are taken
+in random order, and one that would exceed the number is skipped. All pieces of a taken word are predicted, each with
+its own draw, so there may be fewer predictions, or none. As in that program, a ## piece that opens the second segment
+belongs to the last word of the first, even with [SEP] between them.
 
 Draws have no state: each is a function of a key and a counter, so any draw can be computed without the others. A key is
 the hash of a seed and of the numbers that identify an example. Draw n of a key is the n-th number of a splitmix64
-generator that starts there (Steele, Lea and Flood 2014; the finaliser is Stafford's variant 13 of murmur3's), which a
-closed formula gives for whole arrays.
+generator that starts there (Steele, Lea and Flood 2014; the finaliser is Stafford's variant 13 of murmur3's). A closed
+formula computes it for whole arrays.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 IGNORED_LABEL = -100  # torch's cross_entropy leaves it out
-MASKED, KEPT = 0.8, 0.9  # bounds of one draw: below the first [MASK], below the second as it was, else random
-CHOICE, TREATMENT, PIECE = 0, 1, 2  # what a position's draws are for
+MASKED, KEPT = 0.8, 0.9  # bounds of one draw: below the first [MASK], below the second unchanged, else random
+CHOICE, TREATMENT, PIECE = 0, 1, 2  # purposes of a position's draws
 DRAWS_PER_POSITION = 4
 
 
@@ -38,13 +37,13 @@ class MaskingRule(NamedTuple):
     probability: float
     """Share of the tokens to predict."""
     max_predictions: int
-    """Most tokens to predict in a sequence."""
+    """Maximum number of tokens to predict in a sequence."""
     mask_id: int
     """Id of [MASK]."""
     vocab_size: int
-    """Random pieces are below this."""
+    """Number of pieces; a random piece is any of them."""
     continues_word: Flags | None = None
-    """[vocab_size] True for ids of ## pieces, to choose whole words. None: pieces are chosen."""
+    """[vocab_size] True for ids of ## pieces, to choose whole words. None: choose pieces."""
 
 
 class Masked(NamedTuple):
@@ -62,11 +61,11 @@ def mask_tokens(input_ids: Ids, candidates: Flags, lengths: Ids, key: Keys, rule
     """Mask a batch.
 
     Args:
-        input_ids: [sequences, length] whole sequences.
-        candidates: [sequences, length] positions that may be chosen.
+        input_ids: [sequences, length] before masking; not modified.
+        candidates: [sequences, length] True at positions that may be chosen.
         lengths: [sequences] tokens with [CLS] and [SEP], without padding.
-        key: [sequences] each sequence's source of draws: equal keys and lengths choose equal positions.
-        rule: how to mask.
+        key: [sequences] source of each sequence's draws; equal keys and lengths choose equal positions.
+        rule: rule to apply.
     """
     wanted = np.clip(np.rint(lengths * rule.probability), 1, None)
     counts = np.minimum(np.minimum(wanted, rule.max_predictions).astype(np.int64), candidates.sum(axis=1))
@@ -90,6 +89,7 @@ def mask_tokens(input_ids: Ids, candidates: Flags, lengths: Ids, key: Keys, rule
 def _choose(candidates: Flags, counts: Ids, draws: npt.NDArray[np.float64], *, max_predictions: int) -> Ids:
     """Return the candidates with the smallest draws: `counts` in each row, ascending, then zeros."""
     sequences, length = candidates.shape
+    # 2.0 is above every draw, so other positions sort last. A stable sort makes ties independent of numpy's version.
     order = np.argsort(np.where(candidates, draws, 2.0), axis=1, kind="stable")[:, :max_predictions]
     chosen = np.full((sequences, max_predictions), length)
     chosen[:, : order.shape[1]] = order
@@ -98,11 +98,11 @@ def _choose(candidates: Flags, counts: Ids, draws: npt.NDArray[np.float64], *, m
 
 
 def _whole_words(candidates: Flags, continuing: Flags, counts: Ids, draws: npt.NDArray[np.float64]) -> Flags:
-    """Return the candidates of the words with the smallest draws (of their first pieces) that fit into `counts`."""
+    """Return the candidates of the chosen words: smallest draw of the first piece first, while they fit `counts`."""
     sequences, length = candidates.shape
     rows = np.arange(sequences)
     starts = candidates & ~continuing
-    starts[rows, candidates.argmax(axis=1)] = candidates.any(axis=1)  # a piece without a word before it opens one
+    starts[rows, candidates.argmax(axis=1)] = candidates.any(axis=1)  # a leading ## piece has no word to belong to
     words = starts.cumsum(axis=1) - 1
     place = rows[:, None] * length + words
     sizes = np.bincount(place[candidates], minlength=sequences * length).reshape(sequences, length)
@@ -111,7 +111,8 @@ def _whole_words(candidates: Flags, continuing: Flags, counts: Ids, draws: npt.N
     order = np.argsort(word_draws.reshape(sequences, length), axis=1, kind="stable")
     taken = np.zeros((sequences, length), np.bool_)
     room = counts.copy()
-    for word in order.T[: starts.sum(axis=1).max()]:  # a sequence of fewer words has words without pieces at the end
+    # A loop over the ranks of words, each step for all sequences: which word fits depends on those taken before.
+    for word in order.T[: starts.sum(axis=1).max()]:  # sequences with fewer words have words of no pieces at the end
         size = sizes[rows, word]
         fits = size <= room
         taken[rows, word] = fits
@@ -126,7 +127,7 @@ Keys = npt.NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd
 _MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-_TO_DOUBLE = np.uint64(11)  # a double holds 53 bits
+_TO_DOUBLE = np.uint64(11)  # drops all but the 53 bits of a double's mantissa
 
 
 def keys(seed: int, *path: int | npt.NDArray[np.integer]) -> Keys:
@@ -134,30 +135,43 @@ def keys(seed: int, *path: int | npt.NDArray[np.integer]) -> Keys:
 
     Args:
         seed: in [0, 2**64).
-        path: numbers or arrays of numbers, not negative, that broadcast together.
+        path: non-negative numbers or arrays of them, which broadcast together.
 
     Returns:
         uint64 array of the broadcast shape, at least one-dimensional.
     """
     key = _mix(np.array([seed], np.uint64))
     for part in path:
+        # Mixed before the XOR: small numbers differ in few bits, and (1, 2) and (2, 1) must give different keys.
         key = _mix(key ^ _mix(np.atleast_1d(np.asarray(part)).astype(np.uint64) + _GOLDEN))
     return key
 
 
 def uniform(key: Keys, counters: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-    """Return draws `counters` of `key`, which broadcast together, uniform in [0, 1) with 53 bits."""
+    """Return draws that are uniform in [0, 1), with 53 random bits.
+
+    Args:
+        key: uint64 keys.
+        counters: numbers of the draws, broadcast with `key`.
+    """
     bits = _mix(key + (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     return (bits >> _TO_DOUBLE).astype(np.float64) * 2.0**-53
 
 
 def integers(key: Keys, counters: npt.NDArray[np.integer], *, below: int) -> npt.NDArray[np.int64]:
-    """Return draws `counters` of `key`, uniform in 0 ... below - 1 (uneven by less than below / 2**53)."""
+    """Return draws that are uniform in 0 ... below - 1, with a bias of less than below / 2**53.
+
+    Args:
+        key: uint64 keys.
+        counters: numbers of the draws, broadcast with `key`.
+        below: exclusive upper limit.
+    """
     return (uniform(key, counters) * below).astype(np.int64)
 
 
 def _mix(x: Keys) -> Keys:
-    """Mix the bits of a key. uint64 arrays wrap around silently, as the formula requires; scalars would warn."""
+    """Mix the bits of keys: the finaliser of splitmix64."""
+    # uint64 arrays wrap around silently, as the formula requires; numpy scalars would warn of an overflow.
     x = (x ^ (x >> _SHIFTS[0])) * _MULTIPLIERS[0]
     x = (x ^ (x >> _SHIFTS[1])) * _MULTIPLIERS[1]
     return x ^ (x >> _SHIFTS[2])

@@ -1,10 +1,10 @@
-"""Cut the documents of a block into training sequences: the instances of BERT's `create_pretraining_data.py`.
+"""Plans of training sequences: the instances of Google's `create_pretraining_data.py`, as ranges of a block's tokens.
 
-A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, is_random_next), ranges of the block's
-tokens. With next-sentence prediction it follows the original exactly (Devlin et al. 2019, A.2, and their code):
-sentences of a document are gathered up to the target length and cut in two at random. Half of the time, and always when
-there is one sentence only, the second part is replaced by a piece of another document, and the unused sentences are put
-back. So more than half of the pairs are random. Without next-sentence prediction, sequences are consecutive text.
+A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, is_random_next). With next-sentence
+prediction it follows the original exactly (Devlin et al. 2019, A.2, and their code). Sentences of a document are
+gathered up to the target length and cut in two at random. Half of the time, and always with a single sentence, the
+second part is replaced by a piece of another document, and the unused sentences are put back. So more than half of the
+pairs are random. Without next-sentence prediction, sequences are consecutive text.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ Plan = npt.NDArray[np.int64]
 Row = tuple[int, int, int, int, int]
 
 DRAWS_AT_ONCE = 4096
-OTHER_DOCUMENT_DRAWS = 10
+OTHER_DOCUMENT_DRAWS = 10  # as in create_pretraining_data.py
 SPECIALS_OF_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIALS_OF_ONE = 2  # [CLS] A [SEP]
 
 
 class PlanBlock(Protocol):
-    """Plans the examples of a block for an objective, see `train_jobs.protocols.Objective.plan`."""
+    """A function that plans the examples of a block, see `train_jobs.protocols.Objective.plan`."""
 
     def __call__(
         self, block: Block, *, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
     ) -> Plan: ...
 
 
-def checked(plan: PlanBlock, name: str) -> PlanBlock:
-    """Wrap a plan of a user's class so that its result is checked.
+def with_checks(plan: PlanBlock, name: str) -> PlanBlock:
+    """Wrap the plan method of a user's class so that its results are checked.
 
     Args:
-        plan: to call.
-        name: of the class, for messages.
+        plan: the method.
+        name: name of the class, for messages.
+
+    Returns:
+        A function that raises SpecError if a plan is invalid.
     """
 
     def plan_and_check(
@@ -50,22 +53,22 @@ def checked(plan: PlanBlock, name: str) -> PlanBlock:
         rows = plan(
             block, sequence_length=sequence_length, short_sequence_probability=short_sequence_probability, rng=rng
         )
-        if have := _unfit(rows, len(block.tokens), sequence_length):
+        if have := _plan_defect(rows, len(block.tokens), sequence_length):
             raise SpecError(
                 f"objective.name: {name} plans invalid examples",
                 facts={
                     "need": f"int64 [examples, 5]: ranges of {len(block.tokens)} tokens, A not empty, at most"
-                    f" {sequence_length} together with [CLS] and [SEP]",
+                    f" {sequence_length} tokens with [CLS] and [SEP]",
                     "have": have,
                 },
-                fix="correct the method plan, see docs/own-classes.md",
+                fix="fix its method plan, see docs/own-classes.md",
             )
         return rows
 
     return plan_and_check
 
 
-def _unfit(rows: object, tokens: int, sequence_length: int) -> str | None:
+def _plan_defect(rows: object, tokens: int, sequence_length: int) -> str | None:
     """Return the defect of a plan, or None."""
     if not isinstance(rows, np.ndarray):
         return f"a {type(rows).__name__}"
@@ -86,16 +89,20 @@ def plan_block(
     next_sentence: bool,
     rng: np.random.Generator,
 ) -> Plan:
-    """Return all examples of a block, shuffled: a pure function of the arguments and the generator's state.
+    """Return all examples of a block, shuffled; a pure function of the arguments and the generator's state.
 
     Args:
-        block: whole documents.
+        block: complete documents.
         sequence_length: tokens of a sequence, [CLS] and [SEP] included.
         short_sequence_probability: share of documents with a random shorter target length.
-        next_sentence: make pairs; otherwise each row is consecutive text, `b` is empty and the label 0.
+        next_sentence: make pairs. False: each row is consecutive text, `b` is empty and the label 0.
         rng: source of all draws.
+
+    Returns:
+        int64 [examples, 5], see the module.
     """
     draws = _Draws(rng)
+    # Lists, because reading single elements of a numpy array from Python is several times slower.
     offsets, documents = block.sentence_offsets.tolist(), block.document_offsets.tolist()
     longest = sequence_length - (SPECIALS_OF_PAIR if next_sentence else SPECIALS_OF_ONE)
     rows: list[Row] = []
@@ -107,13 +114,13 @@ def plan_block(
             rows += _pairs(document, offsets, documents, target=target, longest=longest, draws=draws)
         else:
             start, end = documents[document], documents[document + 1]
-            rows += _stretches(offsets, start, end, target=target)
+            rows += _consecutive_rows(offsets, start, end, target=target)
     plan = np.array(rows, np.int64).reshape(-1, 5)
     return plan[rng.permutation(len(plan))]
 
 
 class _Draws:
-    """Single draws, taken from the generator in bulk: a call for each would dominate the run time."""
+    """Single random numbers; the generator is called in bulk, since a call per number would dominate the run time."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -142,44 +149,46 @@ def _pairs(
 ) -> Iterator[Row]:
     first, last = documents[document], documents[document + 1]
     while first < last:
-        end = _sentences_of(offsets, first, last, target)
+        end = _end_of_sentences(offsets, first, last, target)
         cut = first + 1 if end - first == 1 else first + draws.integer(1, end - first - 1)
         is_random = end - first == 1 or draws.uniform() < 0.5
         if is_random:
             wanted = target - (offsets[cut] - offsets[first])
-            b_first, b_last = _elsewhere(document, offsets, documents, wanted=wanted, draws=draws)
-            following = cut  # the sentences after the cut are put back
+            b_first, b_last = _draw_other_document(document, offsets, documents, wanted=wanted, draws=draws)
+            following = cut  # the sentences after the cut are put back, as in the original
         else:
             b_first, b_last = cut, end
             following = end
-        a, b = _truncated(
+        a, b = _truncate_pair(
             (offsets[first], offsets[cut]), (offsets[b_first], offsets[b_last]), longest=longest, draws=draws
         )
         yield (*a, *b, int(is_random))
         first = following
 
 
-def _sentences_of(offsets: list[int], first: int, last: int, tokens: int) -> int:
+def _end_of_sentences(offsets: list[int], first: int, last: int, tokens: int) -> int:
     """Return the end of the shortest run of sentences from `first` that has `tokens` tokens, else `last`."""
     return min(bisect_left(offsets, offsets[first] + tokens, first + 1, last), last)
 
 
-def _elsewhere(
+def _draw_other_document(
     document: int, offsets: list[int], documents: list[int], *, wanted: int, draws: _Draws
 ) -> tuple[int, int]:
-    """Draw sentences of another document. If all draws hit the same document, it is used and still called random."""
+    """Draw sentences of another document; as in the original, ten unlucky draws use the same one as if random."""
     for _ in range(OTHER_DOCUMENT_DRAWS):
         other = draws.integer(0, len(documents) - 2)
         if other != document:
             break
     start = draws.integer(documents[other], documents[other + 1] - 1)
-    return start, _sentences_of(offsets, start, documents[other + 1], wanted)
+    return start, _end_of_sentences(offsets, start, documents[other + 1], wanted)
 
 
-def _truncated(
+def _truncate_pair(
     a: tuple[int, int], b: tuple[int, int], *, longest: int, draws: _Draws
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Remove tokens from the longer segment (B if equal), each at front or back by even chance, until both fit."""
+    """Remove tokens from the longer segment (B in a tie), each at front or back by even chance, until both fit."""
+    # The original removes one token per iteration. Only the counts matter, so they are computed, and all coins of a
+    # segment are tossed together.
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     excess = a_length + b_length - longest
     if excess <= 0:
@@ -187,16 +196,16 @@ def _truncated(
     ahead = min(excess, abs(a_length - b_length))  # these all come from the longer one
     alternate = excess - ahead  # then both are equal: B, A, B, ...
     from_a = alternate // 2 + (ahead if a_length > b_length else 0)
-    return _shortened(a, from_a, draws), _shortened(b, excess - from_a, draws)
+    return _truncate_segment(a, from_a, draws), _truncate_segment(b, excess - from_a, draws)
 
 
-def _shortened(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[int, int]:
+def _truncate_segment(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[int, int]:
     front = draws.heads(tokens)
     return segment[0] + front, segment[1] - (tokens - front)
 
 
-def _stretches(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
-    """Yield runs of whole sentences that fit the target; a longer sentence is cut. Each token is used exactly once."""
+def _consecutive_rows(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
+    """Yield runs of complete sentences that fit the target; longer sentences are cut. Each token is used once."""
     start, end = offsets[first], offsets[last]
     while start < end:
         whole = offsets[bisect_right(offsets, start + target, first, last + 1) - 1]

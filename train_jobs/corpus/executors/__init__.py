@@ -1,1 +1,1 @@
-"""Worker processes and nodes, which share the work of a preparation."""
+"""Worker processes and nodes that share the work of a preparation."""

@@ -1,8 +1,8 @@
-"""A worker process of a preparation: reads tasks from stdin and writes messages to stdout, one JSON object a line.
+"""A worker process of a preparation: reads tasks from stdin, writes messages to stdout, one JSON object per line.
 
-    python -m train_jobs.corpus.executors.worker PARENT
+    python -m train_jobs.corpus.executors.worker PARENT_PID
 
-It dies with its parent, however the parent ends. Files that it has not finished have no record and are written again.
+The kernel kills it when its parent dies. Unfinished files have no record and are written again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,23 @@ STEPS = {"documents": extract, "tokens": tokenise}
 
 
 def perform(setting: PreparationSetting, task: PartTask, advance: Advance) -> None:
-    """Carry out a task in this process; its record is written last."""
+    """Run a task in this process.
+
+    Args:
+        setting: settings shared by all tasks.
+        task: step and part.
+        advance: called with the bytes and documents processed since its last call.
+
+    Raises:
+        UserError: the text or the vocabulary cannot be used.
+    """
     STEPS[task.step](setting, task, advance)
 
 
 def keep_freed_memory() -> bool:
-    """Configure the allocator to keep freed arrays for reuse; return whether it accepted every setting.
-
-    By default glibc returns them to the system, which must clear every page before it can be used again: a tenth of the
-    time when one batch of text is processed after the other.
-    """
+    """Configure the allocator to keep freed memory; return whether it accepted every setting."""
+    # By default glibc returns freed arrays to the system, which must clear every page before it is used again. That
+    # takes a tenth of the time when one batch of text follows another.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all([mallopt(*setting) for setting in KEPT_MEMORY.items()])  # noqa: C419  # set all
 
@@ -48,8 +55,10 @@ class ParentChannel:
     """Sends messages to the parent; progress at most twice a second."""
 
     def __init__(self) -> None:
+        # Libraries may print to stdout, even from C: such a line would break the protocol. File descriptor 1 becomes
+        # stderr, and messages use a copy of the pipe.
         self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # the output of libraries goes to stderr: it is no message
+        os.dup2(2, 1)
         self._bytes = self._documents = 0
         self._sent = time.monotonic()
 
@@ -74,12 +83,13 @@ class ParentChannel:
 
 
 def main() -> int:
-    """Carry out tasks until stdin ends or one fails."""
+    """Run tasks until stdin ends or one fails; return an exit code."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
-        return 1  # the parent died before the call above took effect
-    for number in (signal.SIGINT, signal.SIGTERM):  # the terminal and torchrun send them to the whole process group
-        signal.signal(number, signal.SIG_IGN)  # the parent decides
+        return 1  # the parent died before the call above took effect, so no signal will arrive
+    # The terminal and torchrun send these to the whole process group. The parent handles them and ends its workers.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     keep_freed_memory()
     channel = ParentChannel()
     setting = PreparationSetting.model_validate_json(sys.stdin.readline())

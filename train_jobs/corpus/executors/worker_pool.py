@@ -1,8 +1,8 @@
 """The pool that runs the tasks of a preparation: in worker processes, or in this one if the text is small.
 
-`concurrent.futures.ProcessPoolExecutor` is not used, for it loses these properties: an error names the part that a
-killed worker was processing and the signal (a broken pool names neither), messages are JSON and never pickles, workers
-report progress within a task, and they die with a parent that is killed.
+`concurrent.futures.ProcessPoolExecutor` lacks four properties that this pool has. An error names the signal and the
+part that a killed worker was processing (a broken pool names neither). Messages are JSON, never pickles. Workers report
+progress within a task. They die with a parent that is killed.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from train_jobs.corpus.executors.worker import perform
 from train_jobs.corpus.steps.documents import Advance
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
-MIN_BYTES_FOR_WORKERS = 16 << 20  # of text: this process is done with less before workers have started
+MIN_BYTES_FOR_WORKERS = 16 << 20  # of text; this process finishes less than that before workers have started
 READ_AT_ONCE = 1 << 16
 KINDS = {kind.kind: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, UserError)}
 
 
 def usable_cores() -> int:
     """Return the number of CPU cores that this process may use."""
+    # `os.cpu_count` ignores the affinity that Slurm or taskset sets; macOS has no affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class WorkerPool:
-    """Runs the tasks of a preparation, step after step. Workers start when they first pay off and then stay.
+    """Runs the tasks of a preparation. Workers start with the first step that is large enough and serve all others.
 
     Args:
-        setting: shared by the tasks.
-        workers: most worker processes.
-        min_bytes: smaller tasks, taken together, run in this process. None: 16 MiB.
+        setting: settings shared by the tasks.
+        workers: maximum number of worker processes.
+        min_bytes: a step with fewer bytes in total runs in this process. None: 16 MiB.
     """
 
     def __init__(self, setting: PreparationSetting, workers: int, *, min_bytes: int | None = None) -> None:
@@ -57,11 +58,11 @@ class WorkerPool:
             worker.end()
 
     def run(self, tasks: Sequence[PartTask], advance: Advance) -> Iterator[int]:
-        """Run all tasks; yield the number of each part when it is done.
+        """Run all tasks; yield the number of each part when it is done, in any order.
 
         Args:
-            tasks: of one step.
-            advance: called with the bytes and documents since its last call.
+            tasks: tasks of one step.
+            advance: called with the bytes and documents processed since its last call.
 
         Raises:
             UserError: the first error of a task; the other tasks are abandoned.
@@ -77,7 +78,8 @@ class WorkerPool:
             self._workers.append(_Worker(self._setting))
         waiting = iter(tasks)
         with selectors.DefaultSelector() as selector:
-            for worker, task in zip(self._workers[:count], waiting, strict=False):  # the other tasks wait
+            # One task per worker at a time: parts differ in cost, and a queue per worker would leave some idle.
+            for worker, task in zip(self._workers[:count], waiting, strict=False):
                 worker.give(task)
                 selector.register(worker.out, selectors.EVENT_READ, worker)
             while selector.get_map():
@@ -97,12 +99,15 @@ class _Worker:
     """A worker process, started with the settings that its tasks share."""
 
     def __init__(self, setting: PreparationSetting) -> None:
+        # A new interpreter, not a fork: a forked child would inherit torch, its threads and their locks. The path is
+        # passed on because the parent may run from a snapshot that is not installed.
         root = str(Path(train_jobs.__file__).resolve().parents[1])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             [sys.executable, "-m", "train_jobs.corpus.executors.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # One thread each: the workers already occupy all cores.
             env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
         )
         assert self._process.stdin is not None
@@ -118,10 +123,10 @@ class _Worker:
         self._write(task)
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the worker's messages; wait for one.
+        """Wait for messages of the worker and return them.
 
         Raises:
-            UserError: the error that a task met.
+            UserError: the task failed.
             OutOfMemoryError: the worker was killed.
         """
         fresh = os.read(self.out.fileno(), READ_AT_ONCE)
@@ -153,7 +158,7 @@ class _Worker:
             f"a worker ended with {how}",
             facts={
                 "where": f"part {self._task.part.name}" if self._task else "at its start",
-                "why": "SIGKILL without a message most often comes from the kernel, when memory runs out",
+                "why": "SIGKILL without a message usually comes from the kernel when memory runs out",
             },
-            fix="the same command with --set data.workers=1 resumes (orchestrator submit: --new as well)",
+            fix="repeat the command with --set data.workers=1 to resume (for orchestrator submit, add --new)",
         )

@@ -1,6 +1,6 @@
 """MediaWiki's XML dumps: stream the articles of a wiki in any language, and split a dump by its index.
 
-Wikipedia's multi-stream dumps are bzip2 streams of 100 pages each, with an index file of where each stream begins.
+Wikipedia's multi-stream dumps consist of bzip2 streams of 100 pages each; an index file lists their offsets.
 """
 
 from __future__ import annotations
@@ -29,27 +29,38 @@ class Article(NamedTuple):
 
     title: str
     markup: str
+    """Wikitext."""
     namespaces: Namespaces
     """Namespaces of its wiki."""
 
 
 def read_wikipedia(piece: Piece, read: Read) -> Iterator[str]:
-    """Yield the plain text of every article that contains a passage; see `read_articles`."""
+    """Yield the plain text of every article that is not empty without its markup.
+
+    Args:
+        piece: see `read_articles`.
+        read: see `read_articles`.
+
+    Raises:
+        DataError: see `read_articles`.
+    """
     for article in read_articles(piece, read):
         if text := plain_text(article.markup, article.namespaces):
             yield text
 
 
 def read_articles(piece: Piece, read: Read) -> Iterator[Article]:
-    """Yield every article: the pages of namespace 0 that are no redirects.
+    """Yield every article: the pages of namespace 0 except redirects.
 
     Args:
         piece: a dump, or a range of one that begins and ends between two pages.
-        read: called with the number of bytes that have been read from the disk.
+        read: called with the bytes read from the disk since its last call.
 
     Raises:
-        DataError: the file is no dump, damaged or truncated, or a dump without text; the message gives the place.
+        DataError: the file is not a dump, is damaged or truncated, or has no text; the message gives the place.
     """
+    # A range in the middle has neither the header with the namespaces nor the root element. The header is read
+    # separately, and the root is opened and closed around the range, or the parser would refuse it.
     dump = _DumpParser(piece, _header_namespaces(piece) if piece.start > 0 else ENGLISH)
     with open_piece(piece, read) as stream:
         if piece.start > 0:
@@ -64,7 +75,7 @@ def read_articles(piece: Piece, read: Read) -> Iterator[Article]:
 
 
 def _header_namespaces(piece: Piece) -> Namespaces:
-    """Return the namespaces that a dump lists before its first page."""
+    """Return the namespaces that a dump lists in its header, before its first page."""
     dump = _DumpParser(Piece(piece.path, piece.compression), ENGLISH)
     with open_piece(dump.piece, ignore) as stream:
         for line in stream:
@@ -75,7 +86,12 @@ def _header_namespaces(piece: Piece) -> Namespaces:
 
 
 class _DumpParser:
-    """Parses a dump: collects the fields of the current page, and finished articles until they are taken."""
+    """Incremental parser of a dump, which keeps finished articles until `articles` is called.
+
+    Args:
+        piece: the piece, for messages.
+        namespaces: known namespaces; those of the header are added.
+    """
 
     def __init__(self, piece: Piece, namespaces: Namespaces) -> None:
         self.piece, self.namespaces = piece, namespaces
@@ -88,7 +104,9 @@ class _DumpParser:
         self._key = ""  # of the current <namespace>
         self._collected: list[str] = []
         self._depth = 0
+        # expat directly: ElementTree's iterparse keeps every page in memory unless each is removed from its parent.
         self._parser = expat.ParserCreate()
+        # Otherwise expat calls the handler once per line of text.
         self._parser.buffer_text, self._parser.buffer_size = True, BLOCK
         self._parser.StartElementHandler, self._parser.EndElementHandler = self._start, self._end
 
@@ -110,7 +128,7 @@ class _DumpParser:
             raise DataError(
                 f"{self.piece.path} is not a MediaWiki dump",
                 facts={"where": self._place(), "have": f"<{name}>", "need": f"<{ROOT}>"},
-                fix="fetch it again, or set its format",
+                fix="download it again, or set its `format`",
             )
         if name in _COLLECTED:
             self._collected = []
@@ -149,7 +167,7 @@ class _DumpParser:
         if self._redirect or fields.get("ns", "0") != "0" or fields.get("model", "wikitext") != "wikitext":
             return
         markup = fields.get("text", "")
-        # the attributes of <text> show whether a page is empty, or its text was deleted
+        # Only the attributes of <text> distinguish an empty or deleted page from a dump that contains no texts.
         empty = self._text is not None and ("deleted" in self._text or self._text.get("bytes", "0") == "0")
         if not markup and not empty:
             raise DataError(
@@ -162,11 +180,11 @@ class _DumpParser:
 
     def _refuse(self, problem: expat.ExpatError, *, ended: bool) -> NoReturn:
         if ended:
-            what = "contains no dump" if self._pages == 0 and self._depth == 0 else "ends in the middle"
+            what = "contains no dump" if self._pages == 0 and self._depth == 0 else "is truncated"
         else:
             what = "is not well-formed XML"
         facts = {"where": self._place(), "why": expat.ErrorString(problem.code)}
-        raise DataError(f"{self.piece.path} {what}", facts=facts, fix="fetch the dump again") from None
+        raise DataError(f"{self.piece.path} {what}", facts=facts, fix="download the dump again") from None
 
     def _place(self) -> str:
         """Return the position of the parser as line and page, counted from the beginning of the piece."""
@@ -176,7 +194,7 @@ class _DumpParser:
 
 
 def index_of(path: Path) -> Path | None:
-    """Return the index file of a dump, compressed or not, or None."""
+    """Return the index file next to a dump, compressed or not; None without one."""
     if (match := _DUMP.fullmatch(path.name)) is None:
         return None
     name = f"{match['head']}-index{match['number']}.txt{match['pages'] or ''}"
@@ -184,7 +202,12 @@ def index_of(path: Path) -> Path | None:
 
 
 def stream_cuts(path: Path, index: Path, distance: int) -> list[int]:
-    """Return offsets of streams of a dump, at least `distance` bytes apart and from the beginning of the file.
+    """Return offsets of streams of a dump at which it can be divided.
+
+    Args:
+        path: path of the dump.
+        index: path of its index.
+        distance: minimum bytes between two offsets, and before the first one.
 
     Raises:
         DataError: the index is damaged, or belongs to another dump.
@@ -199,19 +222,19 @@ def stream_cuts(path: Path, index: Path, distance: int) -> list[int]:
                 raise DataError(
                     f"{index} is not the index of {path.name}",
                     facts={"where": f"byte {offset} of the dump", "need": "a bzip2 stream"},
-                    fix=f"fetch both again, of the same date; without {index.name} the dump is read as one",
+                    fix=f"download both again, of the same date, or delete {index.name} to read the dump as one part",
                 )
             cuts.append(offset)
     return cuts
 
 
 def _offsets(index: Path) -> Iterator[int]:
-    """Yield where the stream of each page begins, from the lines `OFFSET:PAGE:TITLE` of the index."""
+    """Yield the offset of the stream of each page, from the lines `OFFSET:PAGE:TITLE` of the index."""
     with open_piece(Piece(str(index), "bzip2" if index.suffix == ".bz2" else None), ignore) as stream:
         for number, line in enumerate(stream, start=1):
             offset = line.partition(b":")[0]
             if not offset.isdigit():
                 raise DataError(
-                    f"{index} is not the index of a dump", facts={"where": f"line {number}"}, fix="fetch it again"
+                    f"{index} is not the index of a dump", facts={"where": f"line {number}"}, fix="download it again"
                 )
             yield int(offset)

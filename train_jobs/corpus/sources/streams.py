@@ -1,4 +1,4 @@
-"""The bytes of a file, or of a range of it: counted as they are read, decompressed, UTF-16 converted to UTF-8."""
+"""Streams of a file or a range of it: bytes are counted, decompressed, and converted from UTF-16 to UTF-8."""
 
 from __future__ import annotations
 
@@ -20,52 +20,60 @@ from train_jobs.config.errors import DataError, in_shell
 
 Read = Callable[[int], None]  # called with the number of bytes read from the disk since the last call
 BLOCK = 1 << 18  # bytes per read from the disk
-MOST = 1 << 22  # bytes per decompressed block, at most
+MOST = 1 << 22  # maximum bytes of a decompressed block: limits memory for highly compressed data
 BOM = b"\xef\xbb\xbf"
 UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, a range of one, or a file of a dataset: what a reader reads at a time."""
+    """The input of one call of a reader: a file, a range of one, or a file of a dataset."""
 
     path: str
-    """Path of the file; of a dataset, its name."""
+    """Path of the file, or name of the dataset."""
     compression: Compression | None = None
+    """Compression of the file; None: not compressed."""
     start: int = 0
-    """First byte on the disk; of Parquet, the first row group; of a dataset, the number of its file."""
+    """First byte on the disk; for Parquet the first row group, for a dataset the number of its file."""
     stop: int | None = None
     """End of the range, exclusive. None: the end of the file."""
     commit: str | None = None
-    """Of a dataset: its commit when the work was planned."""
+    """Dataset: its commit when the work was planned."""
 
 
 def ignore(count: int) -> None:
-    """Ignore how many bytes have been read."""
+    """Ignore the number of bytes: a `Read` callback that does nothing."""
 
 
 @contextmanager
 def file_errors(path: str) -> Iterator[None]:
-    """Raise DataError for a file that is missing or must not be read."""
+    """Convert errors of opening a file to errors that the user can fix.
+
+    Args:
+        path: path of the file, for messages.
+
+    Raises:
+        DataError: the file is missing, or permission to read it is missing.
+    """
     try:
         yield
     except FileNotFoundError:
         raise DataError(
-            f"cannot read {path}: no such file", fix="repeat the command with --data of the existing files"
+            f"cannot read {path}: no such file", fix="repeat the command with --data and the existing files"
         ) from None
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+        raise DataError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
 
 
 def open_piece(piece: Piece, read: Read) -> BinaryIO:
     """Open a piece for reading its decompressed bytes.
 
     Args:
-        piece: which file, and which bytes of it on the disk.
-        read: called with the number of bytes that have been read from the disk.
+        piece: file, compression and range of bytes on the disk.
+        read: called with the bytes read from the disk since its last call.
 
     Raises:
-        DataError: the file is missing or not readable; when read: its compressed data is damaged or truncated.
+        DataError: the file is missing or not readable. Reading the stream raises it for damaged or truncated data.
     """
     disk = _Disk(piece, read)
     if piece.compression is None:
@@ -75,10 +83,14 @@ def open_piece(piece: Piece, read: Read) -> BinaryIO:
 
 
 def open_text(piece: Piece, read: Read) -> BinaryIO:
-    """Open a piece of text like `open_piece`, as UTF-8 without a byte-order mark, from UTF-8 or UTF-16.
+    """Open a piece of UTF-8 or UTF-16 text for reading it as UTF-8 without a byte-order mark.
+
+    Args:
+        piece: see `open_piece`.
+        read: see `open_piece`.
 
     Raises:
-        DataError: as by `open_piece`; invalid UTF-16.
+        DataError: see `open_piece`. Reading the stream also raises it for invalid UTF-16.
     """
     stream = open_piece(piece, read)
     if piece.start > 0:
@@ -92,12 +104,12 @@ def open_text(piece: Piece, read: Read) -> BinaryIO:
 
 
 def unpacked(piece: Piece) -> str:
-    """Return the beginning of a shell command that decompresses the file; empty if it is not compressed."""
+    """Return the start of a shell pipeline that decompresses the file; empty if it is not compressed."""
     return f"{piece.compression} -dc {in_shell(piece.path)} | " if piece.compression else ""
 
 
 class _Disk(io.RawIOBase):
-    """The bytes of a piece on the disk."""
+    """Raw stream of a piece's bytes on the disk."""
 
     def __init__(self, piece: Piece, read: Read) -> None:
         self.piece, self.position, self._read = piece, piece.start, read
@@ -124,16 +136,16 @@ class _Disk(io.RawIOBase):
         return DataError(
             f"{self.piece.path} is damaged: {why}",
             facts={"where": f"before byte {self.position} of the {self.piece.compression} data"},
-            fix=f"fetch the file again, then test it: {self.piece.compression} -t {in_shell(self.piece.path)}",
+            fix=f"download the file again, then test it: {self.piece.compression} -t {in_shell(self.piece.path)}",
         )
 
 
 class _BlockStream(io.RawIOBase):
-    """A stream of blocks of any size.
+    """Raw stream over blocks of any size.
 
     Args:
         blocks: the content.
-        source: closed with the stream.
+        source: stream to close together with this one.
     """
 
     def __init__(self, blocks: Iterator[bytes], source: io.IOBase | BinaryIO) -> None:
@@ -159,9 +171,10 @@ class _BlockStream(io.RawIOBase):
 
 
 class _Gzip:
-    """zlib's decompressor with the interface of those of bz2 and lzma."""
+    """zlib's decompressor with the interface of `bz2.BZ2Decompressor` and `lzma.LZMADecompressor`."""
 
     def __init__(self) -> None:
+        # + 16: expect gzip's header and checksum instead of zlib's.
         self._inner = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
     @property
@@ -189,11 +202,17 @@ _DECOMPRESSORS: dict[Compression, Callable[[], _Decompressor]] = {
 
 
 def _blocks(disk: _Disk, decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
-    """Yield the content of all streams of a compressed file, each read to its end.
+    """Yield the content of all streams of a compressed file.
 
-    Python's own readers treat anything after a stream that is not a stream as the end of the file. In a file of many
-    streams, such as Wikipedia's, damage would go unnoticed.
+    Args:
+        disk: compressed bytes.
+        decompressor: called for each stream.
+
+    Raises:
+        DataError: the data is damaged or truncated.
     """
+    # Not `gzip.open` and similar: they treat invalid data after the first stream as the end of the file. In a file of
+    # many streams, such as Wikipedia's, damage would go unnoticed.
     data = b""
     while data := data.lstrip(b"\0") or disk.read(BLOCK) or b"":  # tapes and xz pad between streams with zeros
         if data[0] == 0:
@@ -201,7 +220,7 @@ def _blocks(disk: _Disk, decompressor: Callable[[], _Decompressor]) -> Iterator[
         stream = decompressor()
         while not stream.eof:
             if stream.needs_input and not data and not (data := disk.read(BLOCK) or b""):
-                raise disk.damaged("it ends in the middle of its data")
+                raise disk.damaged("truncated")
             try:
                 block = stream.decompress(data, MOST)
             except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as problem:
@@ -212,7 +231,8 @@ def _blocks(disk: _Disk, decompressor: Callable[[], _Decompressor]) -> Iterator[
 
 
 def _zstd_blocks(disk: _Disk) -> Iterator[bytes]:
-    """Yield the content of zstd frames, read by Arrow: Python's library has a reader from version 3.14 on."""
+    """Yield the content of zstd frames, read by Arrow."""
+    # The standard library reads zstd only from Python 3.14 on, and Arrow is a dependency anyway.
     with pa.CompressedInputStream(pa.PythonFile(io.BufferedReader(disk, BLOCK), mode="r"), "zstd") as stream:
         while True:
             try:
@@ -234,8 +254,8 @@ def _utf16_blocks(stream: BinaryIO, path: str) -> Iterator[bytes]:
             yield decoder.decode(data, final=not data).encode()
         except UnicodeError as problem:
             raise DataError(
-                f"{path} is not valid UTF-16, though it begins with its byte-order mark",
+                f"{path} begins with a UTF-16 byte-order mark but is not valid UTF-16",
                 facts={"where": f"between byte {done} and {done + len(data)}", "why": problem},
-                fix="fetch it again, or save it as UTF-8",
+                fix="download it again, or save it as UTF-8",
             ) from None
         done += len(data)

@@ -1,6 +1,6 @@
-"""Sources with a column of text: Parquet files, and datasets by name.
+"""Sources with a column of text: Parquet files, and Hugging Face datasets by name.
 
-Datasets are read by Hugging Face's `datasets`, which only they need to be installed.
+Datasets need the optional package `datasets`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 ROWS = 64  # documents per read
-_COLUMN_FIX = "set the source's column to the one that holds the text"
+_COLUMN_FIX = "set the source's `column` to the one that contains the text"
 
 
 def read_parquet(piece: Piece, column: str, read: Read) -> Iterator[str]:
-    """Yield the column of every row of the piece's row groups; null is no document.
+    """Yield the column of every row of the piece's row groups; nulls are skipped.
+
+    Args:
+        piece: file and range of row groups.
+        column: name of the column.
+        read: called with the bytes read from the disk since its last call.
 
     Raises:
-        DataError: not Parquet, damaged, without the column, or the column is no text.
+        DataError: the file is not Parquet or is damaged, or the column is missing or not text.
     """
     with _parquet_errors(piece.path), pq.ParquetFile(piece.path, buffer_size=1 << 20) as file:
         _text_column(file.schema_arrow, column, piece.path)
         stop = file.metadata.num_row_groups if piece.stop is None else piece.stop
+        # Parquet does not report bytes per batch of rows; the size of a row group is spread evenly over its rows.
         for group in range(piece.start, stop):
             left = _row_group_bytes(file.metadata, group)
             per_batch = left * ROWS // max(file.metadata.row_group(group).num_rows, 1)
@@ -46,10 +52,14 @@ def read_parquet(piece: Piece, column: str, read: Read) -> Iterator[str]:
 
 
 def row_groups(path: str, column: str) -> list[tuple[int, int]]:
-    """Return (bytes on the disk, bytes of the column's text) of each row group.
+    """Return (bytes on the disk, uncompressed bytes of the column) of each row group.
+
+    Args:
+        path: path of a Parquet file.
+        column: name of the column of text.
 
     Raises:
-        DataError: as by `read_parquet`.
+        DataError: see `read_parquet`.
     """
     with _parquet_errors(path), pq.ParquetFile(path) as file:
         index, metadata = _text_column(file.schema_arrow, column, path), file.metadata
@@ -60,13 +70,13 @@ def row_groups(path: str, column: str) -> list[tuple[int, int]]:
 
 
 def _row_group_bytes(metadata: pq.FileMetaData, group: int) -> int:
-    """Return the bytes of all columns of a row group on the disk; together, groups are about the size of the file."""
+    """Return the bytes on the disk of all columns of a row group; their sum is about the size of the file."""
     columns = metadata.row_group(group)
     return sum(columns.column(index).total_compressed_size for index in range(columns.num_columns))
 
 
 def _text_column(schema: pa.Schema, column: str, path: str) -> int:
-    """Return the index of the column, which must be text."""
+    """Return the index of the column; raise DataError if it is missing or not text."""
     index = schema.get_field_index(column)
     if index < 0:
         raise DataError(f"{path} has no column {column!r}", facts={"have": ", ".join(schema.names)}, fix=_COLUMN_FIX)
@@ -90,17 +100,18 @@ def _parquet_errors(path: str) -> Iterator[None]:
         raise DataError(
             f"{path} is not a Parquet file, or is damaged",
             facts={"why": str(problem).splitlines()[0]},
-            fix="fetch it again",
+            fix="download it again",
         ) from None
 
 
 def dataset_pieces(source: SourceConfig) -> list[Piece]:
-    """Return a piece for each file of a dataset, all of its current commit.
+    """Return a piece for each file of a dataset, all with its current commit.
 
     Raises:
-        DataError: `datasets` is not installed, the dataset does not exist, or it has no such column of text.
+        DataError: `datasets` is not installed, the dataset does not exist, or it lacks the column.
     """
     name = source.dataset_parts()[0]
+    # All nodes and later starts read this commit, even if the dataset changes on the Hub meanwhile.
     commit = None if Path(name).is_dir() else dataset_commit(name)
     dataset = _open_dataset(source, commit)
     with _dataset_errors(source):
@@ -113,10 +124,14 @@ def dataset_pieces(source: SourceConfig) -> list[Piece]:
 
 
 def read_dataset(source: SourceConfig, piece: Piece) -> Iterator[str]:
-    """Yield the column of every row of a piece, downloaded while it is read; null is no document.
+    """Yield the column of every row of a piece, downloaded while it is read; nulls are skipped.
+
+    Args:
+        source: name and column of the dataset.
+        piece: a piece from `dataset_pieces`.
 
     Raises:
-        DataError: as by `dataset_pieces`, or the network failed.
+        DataError: see `dataset_pieces`; or the column is not text, or the network failed.
     """
     rows = _open_dataset(source, piece.commit)
     rows = rows.shard(num_shards=rows.num_shards, index=piece.start).select_columns([source.column])
@@ -148,12 +163,12 @@ def _open_dataset(source: SourceConfig, commit: str | None) -> IterableDataset:
 
 @contextmanager
 def _dataset_errors(source: SourceConfig) -> Iterator[None]:
-    """Raise DataError for the errors of `datasets` and of the network."""
+    """Convert errors of `datasets` and of the network to DataError."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as problem:
         raise DataError(
             f"cannot read the dataset {source.dataset}",
             facts={"why": re.sub(r"\s+", " ", str(problem))[:300]},
-            fix="give NAME[:CONFIGURATION][@SPLIT] as on huggingface.co/datasets, or `path` with files",
+            fix="give NAME[:CONFIGURATION][@SPLIT] from huggingface.co/datasets, or `path` with files",
         ) from None

@@ -1,7 +1,7 @@
 """Readers of text formats: plain text, JSON Lines, the output of wikiextractor, and the embedded corpus.
 
 - plain text: UTF-8, blank lines between documents, as in Google's `create_pretraining_data.py`
-- JSON Lines: one object a line, one field of which is a document
+- JSON Lines: one object per line, one field of which is a document
 - wikiextractor: `<doc ...>`, the title, the text, `</doc>`
 - embedded corpus: docstrings of Python's standard library and topics of its language reference
 """
@@ -21,7 +21,7 @@ from train_jobs.config.errors import DataError, in_shell
 from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Piece, Read, ignore, open_piece, open_text, unpacked
 
 CHUNK = 1 << 20  # bytes decoded per call
-MIN_DOCSTRING_CHARACTERS = 200  # a module with less has nothing to learn from
+MIN_DOCSTRING_CHARACTERS = 200  # modules with shorter docstrings are skipped
 TOPICS = ("pydoc_data", "topics.py")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,7 +29,7 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 _RETURNS = re.compile(r"\r+(?=\n|\Z)")
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
 _TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
-_RULE = re.compile(r"^[ \t]*[^\w\s]{3,}[ \t]*$\n?", re.MULTILINE)  # underlines of titles: each sign would be a token
+_RULE = re.compile(r"^[ \t]*[^\w\s]{3,}[ \t]*$\n?", re.MULTILINE)  # underlined titles: each sign would be a token
 
 
 def read_text(piece: Piece, read: Read) -> Iterator[str]:
@@ -37,14 +37,18 @@ def read_text(piece: Piece, read: Read) -> Iterator[str]:
 
     A byte-order mark and carriage returns at line ends are dropped. Memory holds one document and one chunk at most.
 
+    Args:
+        piece: a file, or a range of one between two documents.
+        read: called with the bytes read from the disk since its last call.
+
     Raises:
         DataError: the file is not UTF-8 (the message gives the place) or cannot be read.
     """
     with open_text(piece, read) as stream:
         pending: list[str] = []
         for chunk in _decoded_chunks(stream, piece):
-            # A chunk consists of complete lines, and the newline before its first line is matched with it: blank lines
-            # are found wherever the chunks are cut.
+            # A chunk consists of complete lines. The newline before its first line is added for the match, so that a
+            # blank line is found even at the boundary of two chunks.
             first, *others = _BLANK_LINES.split("\n" + chunk)
             pending.append(first)
             for other in others:
@@ -57,13 +61,14 @@ def read_text(piece: Piece, read: Read) -> Iterator[str]:
 
 
 def _decoded_chunks(stream: BinaryIO, piece: Piece) -> Iterator[str]:
-    """Yield UTF-8 as texts of about a megabyte, each of whole lines that end with `\\n`."""
+    """Yield UTF-8 as texts of about a megabyte, each of complete lines that end with `\\n`."""
     done = 0
     while raw := stream.read(CHUNK):
         if not raw.endswith(b"\n"):
             raw += stream.readline()
         chunk = _decoded(raw, piece, done)
         done += len(raw)
+        # `replace` first: it handles Windows files without the regular expression, which halved the speed of reading.
         if "\r" in chunk:
             chunk = chunk.replace("\r\n", "\n")
             if "\r" in chunk:
@@ -76,11 +81,11 @@ def _decoded(raw: bytes, piece: Piece, offset: int) -> str:
 
     Args:
         raw: bytes of a piece.
-        piece: named in errors.
-        offset: of the bytes, from where the text of the piece begins.
+        piece: the piece, for messages.
+        offset: offset of the bytes in the decompressed piece.
 
     Raises:
-        DataError: it is not UTF-8.
+        DataError: the bytes are not UTF-8; the fix is a command that converts the file.
     """
     try:
         return raw.decode()
@@ -97,7 +102,13 @@ def _decoded(raw: bytes, piece: Piece, offset: int) -> str:
 
 
 def _place(piece: Piece, offset: int) -> str:
-    """Return byte and line in its file of a byte of a piece, counted from where the text of the piece begins."""
+    """Return the byte and the line in the file of a byte of a piece.
+
+    Args:
+        piece: a file, or a range of one.
+        offset: offset of the byte in the decompressed piece, without a byte-order mark.
+    """
+    # Lines are counted by reading the file again: only an error needs them, and counting always would cost every read.
     whole = Piece(piece.path, piece.compression)
     with open_piece(whole, ignore) as stream:
         head = stream.peek(len(BOM))  # type: ignore[attr-defined]  # a BufferedReader
@@ -113,10 +124,15 @@ def _place(piece: Piece, offset: int) -> str:
 
 
 def read_jsonl(piece: Piece, column: str, read: Read) -> Iterator[str]:
-    """Yield the field `column` of every line; blank lines, and lines where it is null, hold no document.
+    """Yield the field `column` of every line; blank lines, and lines where it is null, are skipped.
+
+    Args:
+        piece: a file, or a range of complete lines of one.
+        column: name of the field.
+        read: called with the bytes read from the disk since its last call.
 
     Raises:
-        DataError: a line is no JSON object, lacks the field, or the field is no text.
+        DataError: a line is not a JSON object, or the field is missing or not text.
     """
     with open_text(piece, read) as stream:
         offset = 0
@@ -134,13 +150,13 @@ def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
         raise DataError(
             f"{piece.path} has a line that is not JSON",
             facts={"where": _place(piece, offset), "why": problem, "have": _excerpt(text)},
-            fix="correct or remove the line; if the file ends here, it was not downloaded completely: fetch it again",
+            fix="correct or remove the line; if the file ends here, download it again",
         ) from None
     if not isinstance(record, dict):
         raise DataError(
             f"{piece.path} is not JSON Lines: a line is not an object",
             facts={"where": _place(piece, offset), "have": _excerpt(text)},
-            fix="write one JSON object a line, or set another format",
+            fix="write one JSON object per line, or set another `format`",
         )
     field = record.get(column)
     if column in record and (field is None or isinstance(field, str)):
@@ -148,11 +164,11 @@ def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
     if column in record:
         what, have = f"the field {column!r} of a line is not text", type(field).__name__
     else:
-        what, have = f"a line has no field {column!r}", ", ".join(map(str, record)) or "no field at all"
+        what, have = f"a line has no field {column!r}", ", ".join(map(str, record)) or "no fields"
     raise DataError(
         f"{piece.path}: {what}",
         facts={"where": _place(piece, offset), "have": have},
-        fix="set the source's column to the field that holds the text",
+        fix="set the source's `column` to the field that contains the text",
     )
 
 
@@ -162,12 +178,16 @@ def _excerpt(text: str) -> str:
 
 
 def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:
-    """Yield the text of every article without its title; articles without text are no documents.
+    """Yield the text of every article without its title; articles without text are skipped.
 
     Entities that wikiextractor wrote (`&lt;`) are replaced by their characters.
 
+    Args:
+        piece: a file, or a range of one between two articles.
+        read: called with the bytes read from the disk since its last call.
+
     Raises:
-        DataError: text outside of an article, or an article without an end.
+        DataError: there is text outside of an article, or an article has no end.
     """
     with open_text(piece, read) as stream:
         lines: list[bytes] | None = None
@@ -192,7 +212,8 @@ def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:
 
 
 def unescaped(text: str) -> str:
-    """Replace HTML entities that are written in full, such as `&amp;`, by their characters."""
+    """Replace HTML entities with a semicolon, such as `&amp;`, by their characters."""
+    # `html.unescape` alone would also replace entities without a semicolon, such as `&not` in `&notice`.
     return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
 
 
@@ -200,15 +221,18 @@ def _not_wikiextractor(piece: Piece, offset: int, what: str) -> DataError:
     return DataError(
         f"{piece.path} is not wikiextractor's output: {what}",
         facts={"where": _place(piece, offset)},
-        fix="extract the dump again, or give its XML itself",
+        fix="run wikiextractor again, or give the XML dump itself",
     )
 
 
 def embedded_documents(files: list[Path]) -> Iterator[str]:
-    """Yield the documents in Python source files: each topic of the reference, and each module's docstrings.
+    """Yield the documents in Python source files: topics of the language reference, and docstrings.
 
-    A module's docstrings (module, classes, functions, in source order) make one document, joined by blank lines.
-    Modules with fewer than 200 characters of them, and files that do not parse, are skipped.
+    The docstrings of a module (module, classes, functions, in source order) are one document, joined by blank lines.
+    Modules with fewer than 200 characters of docstrings, and files that do not parse, are skipped.
+
+    Args:
+        files: files of the standard library, see `fingerprints.embedded_files`.
     """
     for path in files:
         source = path.read_text(encoding="utf-8", errors="replace")
@@ -228,7 +252,7 @@ def _topics(source: str) -> Iterator[str]:
 
 def _docstrings(source: str) -> str | None:
     if sum(len(text) for text in _TRIPLE_QUOTED.findall(source)) < MIN_DOCSTRING_CHARACTERS:
-        return None  # a third of the library, and its largest tables: not worth parsing
+        return None  # a third of the library, including its largest tables, is skipped without parsing
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in the source of the standard library

@@ -1,6 +1,7 @@
-"""The parts of a corpus: units of work of about equal size, planned from the input alone, and their documents.
+"""The parts of a corpus: units of work of about equal size, and their documents.
 
-The same parts are planned however many processes share them. Each part is read by the reader of its format.
+Parts are planned from the input alone, so they do not depend on the number of processes. Each part is read by the
+reader of its format.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from train_jobs.corpus.sources.text_formats import embedded_documents, read_json
 EMBEDDED, DATASET = "embedded", "dataset"
 # Approximate text per byte on the disk. The exact values do not matter, but a change would change all stores.
 _RATIOS: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
-# Where a match ends, no document is open and another may begin.
+# At the end of a match, one document is complete and the next may begin.
 _BOUNDARIES = {
     "text": re.compile(rb"\n[ \t\r]*\n"),
     "jsonl": re.compile(rb"\n"),
@@ -39,7 +40,7 @@ _COLUMN_READERS: dict[str, Callable[[Piece, str, Read], Iterator[str]]] = {
     "jsonl": read_jsonl,
     "parquet": read_parquet,
 }
-_LONGEST_BOUNDARY = 64  # bytes; a longer one may be missed, which only makes a part larger
+_LONGEST_BOUNDARY = 64  # bytes; a longer one may be missed between two blocks, which only makes a part larger
 _BLOCK = 1 << 20
 
 
@@ -48,24 +49,24 @@ class Part:
     """A unit of work: a group of small files, one file, or a range of a large one."""
 
     source: int
-    """Number of its source."""
+    """Number of its source, from 0."""
     name: str
     """Name in messages."""
     size: int
-    """Bytes on the disk that are read; 0 if unknown."""
+    """Bytes to read from the disk; 0 if unknown."""
     format: str
     """Format of its pieces."""
     pieces: tuple[Piece, ...]
-    """What to read, in order."""
+    """Files or ranges, in order."""
 
 
 def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignore) -> Iterator[str]:
     """Yield the text of each document of a part; memory holds one document and buffers at most.
 
     Args:
-        sources: as given to `plan_parts`.
-        part: as planned by `plan_parts`.
-        read: called with the number of bytes that have been read from the disk since the last call.
+        sources: the sources given to `plan_parts`.
+        part: a part that `plan_parts` returned.
+        read: called with the bytes read from the disk since its last call.
 
     Raises:
         DataError: a file has another format than expected; the message names the file and the place.
@@ -82,12 +83,16 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
             documents = _PLAIN_READERS[part.format](piece, read)
         else:
             documents = _COLUMN_READERS[part.format](piece, source.column, read)
+        # Closed here, because a consumer that stops early would leave files open until garbage collection.
         with closing(documents):  # type: ignore[type-var]  # every reader is a generator, annotated as an iterator
             yield from documents
 
 
 def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
-    """Cut sources into parts of about `part_bytes`; without any source, the embedded corpus is one part.
+    """Divide sources into parts of about `part_bytes` of text each.
+
+    Args:
+        sources: sources of text; empty: the embedded corpus, as one part.
 
     Raises:
         DataError: a source does not exist, or has another format than expected.
@@ -116,7 +121,7 @@ def _dataset_parts(index: int, source: SourceConfig) -> Iterator[Part]:
 
 
 def _file_parts(index: int, source: SourceConfig, files: list[tuple[SourceFile, int]], size: int) -> Iterator[Part]:
-    """Group small neighbours, and cut large files into ranges."""
+    """Yield parts of a source: small neighbouring files as groups, large files as ranges."""
     group: list[SourceFile] = []
     held = 0
     for file, text in files:
@@ -133,7 +138,7 @@ def _file_parts(index: int, source: SourceConfig, files: list[tuple[SourceFile, 
 
 
 def _text_bytes(file: SourceFile, column: str) -> int:
-    """Return about how much text a file holds."""
+    """Return the approximate bytes of text in a file."""
     if file.format == "parquet":
         return sum(text for _, text in row_groups(str(file.path), column))
     return _size(file.path) * _RATIOS[file.compression]
@@ -146,7 +151,7 @@ def _group(index: int, files: list[SourceFile]) -> Part:
 
 
 def _ranges(index: int, source: SourceConfig, file: SourceFile, part_size: int) -> Iterator[Part]:
-    """Cut a large file where its format allows it."""
+    """Yield parts of a large file: ranges between documents, or the complete file if its format has none."""
     path, name = str(file.path), file.path.name
     if file.format == "parquet":
         for start, stop, stored in _row_group_runs(path, source.column, part_size):
@@ -163,7 +168,7 @@ def _ranges(index: int, source: SourceConfig, file: SourceFile, part_size: int) 
 
 
 def _row_group_runs(path: str, column: str, part_size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first row group, end, bytes on the disk) of runs of about `part_size` bytes of text."""
+    """Yield (first row group, end, bytes on the disk) of consecutive groups with about `part_size` bytes of text."""
     start = stored = text = 0
     sizes = row_groups(path, column)
     for group, (more_stored, more_text) in enumerate(sizes):
@@ -177,6 +182,7 @@ def _row_group_runs(path: str, column: str, part_size: int) -> Iterator[tuple[in
 
 def _cuts(file: SourceFile, part_size: int) -> list[int]:
     """Return offsets on the disk where a document begins, about `part_size` bytes of text apart."""
+    # Compressed data cannot be entered in the middle, except for Wikipedia's dumps with an index of their streams.
     if file.compression == "bzip2" and file.format == "wikipedia" and (index := index_of(file.path)) is not None:
         return stream_cuts(file.path, index, part_size // _RATIOS["bzip2"])
     cuts: list[int] = []
@@ -185,14 +191,14 @@ def _cuts(file: SourceFile, part_size: int) -> list[int]:
     size = _size(file.path)
     with file.path.open("rb") as stream:
         if stream.read(2) in UTF16_BOMS:
-            return cuts  # its newlines are not single bytes
+            return cuts  # in UTF-16, a newline is not a single byte
         while (cut := _boundary(stream, _BOUNDARIES[file.format], (cuts or [0])[-1] + part_size)) and cut < size:
             cuts.append(cut)
     return cuts
 
 
 def _boundary(stream: BinaryIO, pattern: re.Pattern[bytes], start: int) -> int | None:
-    """Return where the first match after `start` ends."""
+    """Return the offset of the end of the first match after `start`; None without one."""
     stream.seek(start)
     rest = b""
     while block := stream.read(_BLOCK):

@@ -1,1 +1,1 @@
-"""The steps of a preparation; each leaves a record."""
+"""The steps of a preparation; each writes a record."""

@@ -1,7 +1,7 @@
 """Rules for single documents: cleaning, the hash that identifies a document, and the split.
 
-Cleaning drops only what BERT's own normalisation would drop, so nothing that a model could see is lost. Composed
-characters (NFC) matter to cased vocabularies, which treat a letter and its accent as one character.
+Cleaning only drops characters that BERT's own normalisation drops, so a model loses nothing. Characters are composed
+(NFC) for cased vocabularies, which contain a letter and its accent as one character.
 
 The hash of a document's text decides its split, so neither the order of documents nor the seed changes the split.
 """
@@ -21,9 +21,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import CleanConfig
 
-CLEANER = f"rules 1, Unicode {unicodedata.unidata_version}"  # name and version: raise it when the cleaned text changes
+# Part of the key of a store: increase the version when the cleaned text changes. Python's Unicode tables change it too.
+CLEANER = f"rules 1, Unicode {unicodedata.unidata_version}"
 
-_LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # the end of a page is also the end of a line
+_LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # includes the form feed at the end of a page
 _DROPPED = re.compile(
     "["
     "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f"  # controls (Cc)
@@ -31,23 +32,23 @@ _DROPPED = re.compile(
     "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f"  # format characters (Cf)
     "\ue000-\uf8ff\U000f0000-\U000ffffd\U00100000-\U0010fffd"  # private use (Co)
     "\ufffd"  # written by a decoder where decoding failed
-    "\ud800-\udfff"  # half a character, which JSON can spell and no tokenizer accepts
+    "\ud800-\udfff"  # lone surrogates: JSON can contain them, and no tokenizer accepts them
     "]+"
 )
 _PLAIN = bytes([*b"\t\n", *range(0x20, 0x7F)])
 
-HASH_SEED = b"validation split 1\n"
+HASH_SEED = b"validation split 1\n"  # changing it would change the split of every text
 HASH_SIZE = 1 << 64
 HASH_BYTES = 8
 DIGEST_BYTES = 16  # identifies a document: the chance of a collision among a billion is about 1e-21
-MIN_DOCUMENTS = 2  # distinct: one to train on, one to validate on
-MIN_WORDS = 100  # distinct: fewer are too few to model language
-ENOUGH_CHARACTERS = 100_000  # of a document, searched for words
+MIN_DOCUMENTS = 2  # distinct documents: one to train on, one to validate on
+MIN_WORDS = 100  # distinct words
+ENOUGH_CHARACTERS = 100_000  # characters of a document that are searched for distinct words
 
 
 @dataclass
 class DocumentSurvey:
-    """Counts over all documents that must be known before they can be split."""
+    """Counts over all documents, which the threshold of the split depends on."""
 
     documents: int = 0
     """Number of documents."""
@@ -56,10 +57,15 @@ class DocumentSurvey:
     highest: int = -1
     """Largest `document_hash`."""
     words: set[str] = field(default_factory=set)
-    """Distinct words: all of them, or at least `MIN_WORDS`."""
+    """Distinct words; counting stops once there are `MIN_WORDS`."""
 
     def add(self, documents: Sequence[str], hashes: Sequence[int]) -> None:
-        """Count more documents, given the `document_hash` of each."""
+        """Add documents.
+
+        Args:
+            documents: cleaned texts, at least one.
+            hashes: `document_hash` of each.
+        """
         self.documents += len(documents)
         self.lowest, self.highest = min(self.lowest, *hashes), max(self.highest, *hashes)
         for document in documents:
@@ -75,29 +81,32 @@ class DocumentSurvey:
 
 
 def document_digest(document: str) -> bytes:
-    """Return 16 bytes that depend only on the text; the first 8 are `document_hash`."""
+    """Return 16 bytes of a SHA-256 that depend only on the text; the first 8 are `document_hash`."""
     return hashlib.sha256(HASH_SEED + document.encode()).digest()[:DIGEST_BYTES]
 
 
 def document_hash(document: str) -> int:
-    """Return a number in [0, 2**64) that looks random and depends only on the text."""
+    """Return a uniformly distributed number in [0, 2**64) that depends only on the text."""
     return int.from_bytes(document_digest(document)[:HASH_BYTES], "big")
 
 
 def split_threshold(survey: DocumentSurvey, *, validation_fraction: float) -> int:
     """Return the threshold of the split: a document is held out if its `document_hash` is below it.
 
-    Equal documents have equal hashes and so fall on the same side. About `validation_fraction` of the documents are
-    held out. If that would be none or all of them, the document with the smallest hash, or all but the one with the
-    largest, are held out instead.
+    Equal documents have equal hashes, so they are in the same split. If the fraction would hold out no document, the
+    one with the smallest hash is held out; if it would hold out all, the one with the largest hash is kept.
+
+    Args:
+        survey: counts over all documents.
+        validation_fraction: expected share of documents to hold out.
 
     Raises:
         DataError: no document, only one distinct document, or fewer than 100 distinct words.
     """
     if survey.documents == 0:
-        raise DataError("the text contains no document", fix="--data PATH with text in it")
+        raise DataError("the text contains no document", fix="give a path that contains text: --data PATH")
     if survey.lowest == survey.highest:
-        have = "1 document" if survey.documents == 1 else f"{survey.documents} documents, all the same"
+        have = "1 document" if survey.documents == 1 else f"{survey.documents} identical documents"
         raise DataError(
             "cannot split a single document into train and validation",
             facts={"need": f"{MIN_DOCUMENTS} different documents", "have": have},
@@ -107,7 +116,7 @@ def split_threshold(survey: DocumentSurvey, *, validation_fraction: float) -> in
         raise DataError(
             "the text is too small to train on",
             facts={"need": f"{MIN_WORDS} different words", "have": len(survey.words)},
-            fix="--data PATH with more text; without --data, the embedded corpus is used",
+            fix="give more text with --data PATH, or omit --data to use the embedded corpus",
         )
     return min(max(round(validation_fraction * HASH_SIZE), survey.lowest + 1), survey.highest)
 
@@ -118,10 +127,17 @@ def _words(document: str) -> set[str]:
 
 
 def clean(text: str, rules: CleanConfig) -> list[str]:
-    """Return the cleaned document: one text, no text if it is too short, or several if it is too long.
+    """Clean a document.
 
     Line ends become newlines, control and format characters are dropped, accents and letters are composed (NFC), and
-    white space at both ends is stripped. Cleaning clean text changes nothing.
+    white space at both ends is stripped. Cleaning is idempotent.
+
+    Args:
+        text: the document.
+        rules: minimum and maximum length.
+
+    Returns:
+        One text; none if it is too short, several if it is too long.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not _is_clean(text):
@@ -135,20 +151,17 @@ def clean(text: str, rules: CleanConfig) -> list[str]:
 
 
 def _is_clean(text: str) -> bool:
-    """Return whether the text is surely clean, judged by its distinct characters.
-
-    Most text is plain ASCII, which `translate` removes quickly, so few characters are examined.
-    """
+    """Return whether all distinct characters of the text are inert; False does not mean that cleaning changes it."""
+    # Most text is plain ASCII, which `translate` removes quickly, so few characters are examined one by one.
+    # "surrogatepass": JSON may have brought lone surrogates, which strict UTF-8 refuses.
     others = text.encode("utf-8", "surrogatepass").translate(None, _PLAIN)
     return not others or all(map(_is_inert, set(others.decode("utf-8", "surrogatepass"))))
 
 
 @lru_cache(maxsize=1 << 14)
 def _is_inert(character: str) -> bool:
-    """Return whether cleaning keeps the character whatever its neighbours are.
-
-    Marks, and the letters of Korean syllables, may be composed with the character before them.
-    """
+    """Return whether cleaning keeps the character regardless of its neighbours."""
+    # NFC may compose marks, and the letters of Korean syllables (U+1100 to U+11FF), with the character before them.
     marks = unicodedata.category(character).startswith("M") or "\u1100" <= character <= "\u11ff"
     return not (
         marks
@@ -159,7 +172,7 @@ def _is_inert(character: str) -> bool:
 
 
 def _cut(text: str, most: int) -> Iterator[str]:
-    """Yield parts of at most `most` characters, cut at a line end, else between words, else anywhere."""
+    """Yield parts of at most `most` characters, divided at a line end, else between words, else anywhere."""
     start = 0
     while start < len(text):
         end = start + most

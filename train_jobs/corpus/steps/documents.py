@@ -1,12 +1,12 @@
-"""The documents step cleans and hashes the documents of a part; the duplicates step finds those that occur again.
+"""The documents step, which cleans and hashes the documents of a part, and the duplicates step.
 
     documents-00012.arrow   text and the first half of its hash, in the order of the source; zstd
     hashes-00012.arrow      the hash in two halves and the position of its document, sorted by hash
     duplicates.arrow        positions of the duplicates of all parts
 
 Of documents with equal hashes the first one is kept, in the order of parts. The hashes of a billion documents do not
-fit into memory. Each part has sorted its own, so a range of hashes is one slice of every part's file, and no range
-holds more than a few million.
+fit into memory, so they are compared in ranges. Each part has sorted its own hashes: a range is one slice of every
+part's file, with a few million hashes in total.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from train_jobs.corpus.steps.records import (
     DuplicatesRecord,
     PartTask,
     PreparationSetting,
-    Stretch,
+    RowRange,
     describe_file,
     part_name,
     write_record,
@@ -42,8 +42,8 @@ from train_jobs.corpus.steps.records import (
 Advance = Callable[[int, int], None]  # called with the bytes and documents processed since the last call
 Positions = npt.NDArray[np.uint32]
 
-BATCH_CHARACTERS = 1 << 21  # per batch of documents: what a reader holds in memory
-HASHES_AT_ONCE = 1 << 22  # compared together: about 400 MB including the memory for sorting
+BATCH_CHARACTERS = 1 << 21  # per batch of documents; limits the memory of a reader
+HASHES_AT_ONCE = 1 << 22  # compared together; about 400 MB including the memory for sorting
 TEXT = pa.schema([("text", pa.large_string()), ("hash", pa.uint64())])
 HASHES = pa.schema([("high", pa.uint64()), ("low", pa.uint64()), ("position", pa.uint32())])
 READ = "read"
@@ -57,7 +57,7 @@ class Documents(NamedTuple):
     first: int
     """Position of the first one in the part."""
     texts: list[str]
-    """Cleaned text."""
+    """[documents] cleaned text of each."""
     hashes: npt.NDArray[np.uint64]
     """[documents] `document_hash` of each."""
 
@@ -72,8 +72,8 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
 
     Args:
         setting: sources, rules and folders.
-        task: the part.
-        advance: called as the work progresses.
+        task: the part and the key of its record.
+        advance: called with the bytes read and documents processed since its last call.
 
     Raises:
         DataError: a file has another format than expected; the message names the file and the place.
@@ -83,11 +83,12 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
     path, survey, counts = folder / f"{name}.arrow", DocumentSurvey(), Counter[str]()
     digests: list[bytes] = []
     text_bytes = 0
-    with path.open("wb") as stream:  # not Arrow's own: errors keep their errno
+    with path.open("wb") as stream:  # not Arrow's own stream, whose errors lose the errno that names a full disk
         writer = pa.ipc.new_file(stream, TEXT, options=pa.ipc.IpcWriteOptions(compression="zstd"))
         try:
             for texts in _cleaned_batches(setting, task, counts, advance):
                 fresh = [document_digest(text) for text in texts]
+                # Big-endian, as `document_hash` reads it; every second number is the first half of a digest.
                 hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
                 survey.add(texts, hashes.tolist())
                 column = text_column(texts)
@@ -121,7 +122,7 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
 def _cleaned_batches(
     setting: PreparationSetting, task: PartTask, counts: Counter[str], advance: Advance
 ) -> Iterator[list[str]]:
-    """Yield the cleaned documents of a part in batches; count those read and those dropped."""
+    """Yield the cleaned documents of a part in batches; add those read and those dropped to `counts`."""
     pending: list[str] = []
     size = reported = 0
     for document in read_part(setting.data.text, task.part, read=lambda count: advance(count, 0)):
@@ -141,8 +142,13 @@ def _cleaned_batches(
     advance(0, counts[READ] - reported)
 
 
-def read_back(folder: Path, part: int) -> Iterator[Documents]:
-    """Yield the documents of a part in batches."""
+def read_documents(folder: Path, part: int) -> Iterator[Documents]:
+    """Yield the documents of a part in batches.
+
+    Args:
+        folder: folder of the steps' files.
+        part: number of the part.
+    """
     first = 0
     with (folder / f"{part_name('documents', part)}.arrow").open("rb") as stream:
         reader = pa.ipc.open_file(stream)
@@ -158,10 +164,13 @@ def find_duplicates(
     """Find the documents to drop; write their positions and the record.
 
     Args:
-        folder: holds the hashes of every part.
+        folder: folder with the hashes of every part.
         documents: number of documents of each part.
-        key: of the record.
-        at_once: hashes in memory; in addition, 8 bytes for each duplicate.
+        key: key of the record.
+        at_once: approximate number of hashes in memory; each duplicate takes 8 more bytes.
+
+    Returns:
+        The record.
     """
     started = time.monotonic()
     found = list(_duplicates(folder, len(documents), ranges=max(1, -(-sum(documents) // at_once))))
@@ -188,18 +197,24 @@ def no_duplicates(parts: int, *, key: str) -> DuplicatesRecord:
     return DuplicatesRecord(key=key, seconds=0.0, dropped=[0] * parts, digests=[empty] * parts)
 
 
-def stretches(record: DuplicatesRecord) -> list[Stretch]:
-    """Return for each part which rows of the file of duplicates are its own."""
+def stretches(record: DuplicatesRecord) -> list[RowRange]:
+    """Return the rows of each part in the file of duplicates."""
     ends = list(accumulate(record.dropped))
     return [(end - count, count) for end, count in zip(ends, record.dropped, strict=True)]
 
 
-def dropped_of(folder: Path, stretch: Stretch) -> Positions:
-    """Return the positions in a part whose documents are dropped, ascending."""
+def read_duplicates(folder: Path, stretch: RowRange) -> Positions:
+    """Return the positions [n] of the dropped documents of a part, uint32, ascending.
+
+    Args:
+        folder: folder of the steps' files.
+        stretch: rows of the part in the file of duplicates.
+    """
     first, count = stretch
     if not count:
         return np.empty(0, np.uint32)
     with pa.memory_map(str(folder / f"{DUPLICATES}.arrow")) as mapped:
+        # Copied: the array would otherwise refer to a mapping that is closed on return.
         return numbers(pa.ipc.open_file(mapped).get_batch(0).column(0).slice(first, count)).copy()
 
 
@@ -208,8 +223,9 @@ def _positions_digest(positions: Positions) -> str:
 
 
 def _write_hashes(path: Path, digests: Sequence[bytes]) -> None:
+    # numpy has no 128-bit integer, so a digest is two numbers.
     halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
-    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: of equal hashes the first stays first
+    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: equal hashes keep the order of their documents
     _write_columns(path, HASHES, [halves[order, 0], halves[order, 1], order.astype(np.uint32)])
 
 
@@ -219,12 +235,12 @@ def _write_columns(path: Path, schema: pa.Schema, columns: Sequence[npt.NDArray[
 
 
 def _duplicates(folder: Path, parts: int, *, ranges: int) -> Iterator[tuple[npt.NDArray[np.uint32], Positions]]:
-    """Yield the part and the position of each document to drop, one range of hashes after the other."""
+    """Yield the part and the position of each document to drop, for one range of hashes after the other."""
     for low, high in pairwise(HASH_SIZE * index // ranges for index in range(ranges + 1)):
         slices = [_hashes_between(folder / hashes_file(part), low, high) for part in range(parts)]
         first, second, places = (np.concatenate(columns) for columns in zip(*slices, strict=True))
         part_of = np.repeat(np.arange(parts, dtype=np.uint32), [len(columns[0]) for columns in slices])
-        order = np.lexsort((second, first))  # stable: parts and positions stay in order
+        order = np.lexsort((second, first))  # stable: equal hashes keep the order of parts and positions
         first, second = first[order], second[order]
         again = order[1:][(first[1:] == first[:-1]) & (second[1:] == second[:-1])]
         yield part_of[again], places[again]
@@ -236,5 +252,5 @@ def _hashes_between(path: Path, low: int, high: int) -> list[npt.NDArray[np.unsi
         batch = pa.ipc.open_file(mapped).get_batch(0)
         hashes = numbers(batch.column(0))
         start = int(np.searchsorted(hashes, np.uint64(low)))
-        stop = len(hashes) if high == HASH_SIZE else int(np.searchsorted(hashes, np.uint64(high)))
+        stop = len(hashes) if high == HASH_SIZE else int(np.searchsorted(hashes, np.uint64(high)))  # 2**64 overflows
         return [numbers(column)[start:stop].copy() for column in batch.columns]

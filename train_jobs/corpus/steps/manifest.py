@@ -1,4 +1,4 @@
-"""Build the manifest of a token store from the records of all steps, once the shards are written."""
+"""The manifest of a token store, built from the records of all steps after the shards are written."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class PreparationRecords(NamedTuple):
     """The records of all steps."""
 
     documents: Sequence[DocumentsRecord]
-    """Of each part."""
+    """One per part."""
     duplicates: DuplicatesRecord
     vocabulary: VocabularyRecord
     tokens: Sequence[TokensRecord]
-    """Of each part."""
+    """One per part."""
 
 
 def source_names(data: TextConfig) -> list[str]:
@@ -60,9 +60,9 @@ def make_manifest(
     Args:
         setting: rules and folders.
         found: fingerprint of the text.
-        key: of the store.
-        parts: of the text.
-        records: of all steps.
+        key: key of the store, see `records.store_key`.
+        parts: parts of the text.
+        records: records of all steps.
 
     Raises:
         DataError: a split contains no token.
@@ -71,7 +71,7 @@ def make_manifest(
     splits = {split: sum_counts(record.splits[split] for record in tokens) for split in SPLITS}
     for split, counts in splits.items():
         if counts.documents == 0:
-            raise DataError(f"the {split} split contains no token", fix="--data PATH with more text")
+            raise DataError(f"the {split} split contains no token", fix="give more text: --data PATH")
     shards = [shard for split in SPLITS for record in tokens for shard in record.shards if shard.split == split]
     tokenizer = load_vocabulary(setting.store / VOCABULARY_FILE, lowercase=data.lowercase)
     pad, unk, cls, sep, mask = (tokenizer.token_to_id(piece) for piece in (PAD, UNK, CLS, SEP, MASK))
@@ -103,6 +103,7 @@ def _source_counts(data: TextConfig, parts: Sequence[Part], records: Preparation
             dropped.update(documents[index].dropped)
             dropped["duplicate"] += duplicates.dropped[index]
             dropped["no token"] += documents[index].documents - duplicates.dropped[index]
+        # Documents whose characters BERT's normalisation drops have no tokens, and the writer leaves them out.
         dropped["no token"] -= counts.documents
         yield SourceCounts(
             name=name,

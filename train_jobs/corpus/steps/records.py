@@ -1,11 +1,11 @@
-"""Records of the steps of a preparation, the keys that decide whether a record still applies, and the tasks of workers.
+"""Records of the steps of a preparation, the keys that decide whether a record is valid, and the tasks of workers.
 
     parts/documents-00012.arrow   cleaned documents of part 12
     parts/documents-00012.json    key, counts, size and SHA-256 of the files
 
-A record is written last: files without one are ignored. Its key is a hash of everything that decides what its files
-contain. A step whose record has the expected key is skipped; any other step is repeated. No rename is relied on,
-because a mounted blob store does not make renames atomic.
+A record is written last: files without one are ignored. Its key is a hash of everything that determines the content of
+its files. A step whose record has the expected key is skipped; any other step is repeated. Nothing relies on renames,
+because a mounted blob store does not make them atomic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from train_jobs.corpus.tokenize.sentences import SPLITTER
 from train_jobs.corpus.tokenize.vocabulary import read_vocabulary
 
 Count = Annotated[int, Field(ge=0)]
-Stretch = tuple[int, int]  # rows of the file of duplicates: first row, number of rows
+RowRange = tuple[int, int]  # rows of the file of duplicates: first row, number of rows
 KEY_DIGITS = 16
 RecordT = TypeVar("RecordT", bound="StepRecord")
 
@@ -60,11 +60,11 @@ class PartTask(Config):
     key: str
     """Key of the record."""
     size: int
-    """Bytes to read, of the part or of its text."""
+    """Bytes to read: of the part's files, or of its cleaned text."""
     threshold: int = 0
-    """tokens: see `document_rules.split_threshold`."""
-    drop: Stretch = (0, 0)
-    """tokens: the duplicates to leave out, see `documents.stretches`."""
+    """Step tokens: see `document_rules.split_threshold`."""
+    drop: RowRange = (0, 0)
+    """Step tokens: rows of the part in the file of duplicates, see `documents.stretches`."""
 
 
 class StepFile(Config):
@@ -82,11 +82,11 @@ class StepRecord(Config):
     """Fields of every step's record."""
 
     key: str
-    """Hash of everything that decides what the files contain."""
+    """Hash of everything that determines the content of the files."""
     seconds: float
     """Duration of the step."""
     files: list[StepFile] = []  # noqa: RUF012 - pydantic copies defaults
-    """Files that it wrote, except shards."""
+    """Files that the step wrote, except shards."""
 
     @property
     def contents(self) -> list[StepFile]:
@@ -153,23 +153,24 @@ def part_name(step: str, part: int) -> str:
 
 
 def describe_file(path: Path) -> StepFile:
-    """Force a new file to the disk, read it back and return its size and hash."""
+    """Write a new file through to the disk, read it back and return its size and hash."""
+    # A record must not outlive its files in a power failure: they are synced before it is written.
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     return StepFile(name=path.name, size=path.stat().st_size, sha256=file_sha256(path))
 
 
 def write_record(folder: Path, name: str, record: StepRecord) -> None:
-    """Write NAME.json."""
+    """Write NAME.json into a folder."""
     write_text(folder / f"{name}.json", record.model_dump_json(indent=1))
 
 
 def read_record(folder: Path, name: str, kind: type[RecordT], key: str, *, files: Path | None = None) -> RecordT | None:
-    """Return the record with that key; None if it is missing or torn, or if a file has another size.
+    """Return the record with this key; None if it is missing or truncated, or if a file has another size.
 
     Args:
-        folder: of the record.
-        name: of the record.
+        folder: folder of the record.
+        name: name of the record, without `.json`.
         kind: class of the record.
         key: the expected key.
         files: folder of its files. None: the folder of the record.
@@ -183,19 +184,19 @@ def read_record(folder: Path, name: str, kind: type[RecordT], key: str, *, files
 
 
 def damaged_file(folder: Path, record: StepRecord) -> StepFile | None:
-    """Return the first file in `folder` whose content does not match the record; every byte is read."""
+    """Return the first file in `folder` whose content does not match the record, or None; all files are hashed."""
     return next((file for file in record.contents if file_sha256(folder / file.name) != file.sha256), None)
 
 
 def key_of(**facts: Any) -> str:
-    """Return 16 hex digits over the facts that decide the result of a step."""
+    """Return a hash of the facts that determine the result of a step, 16 hex digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
 
 
 def reading(data: TextConfig) -> str:
-    """Return 16 hex digits over how text is read: formats, weights, rules for documents and sentences.
+    """Return a hash of the settings of reading: formats, weights, rules for documents and sentences; 16 hex digits.
 
-    Neither the paths of the sources nor their names count: the content of their files is hashed elsewhere.
+    Paths and names of the sources are left out, because `fingerprints.fingerprint` hashes the content of their files.
     """
     shape = ("dataset", "format", "column", "weight")
     return key_of(
@@ -207,10 +208,14 @@ def reading(data: TextConfig) -> str:
 
 
 def store_key(data: TextConfig, found: DataFingerprint) -> str:
-    """Return 16 hex digits over what determines a token store: equal keys mean equal stores.
+    """Return a hash of everything that determines a token store, 16 hex digits; equal keys mean equal stores.
 
-    These are the text, the rules for reading it, the vocabulary (its content and added words, or the size to train),
-    lower case and the validation share; neither the sequence length nor any other setting of training.
+    It covers the text, the rules for reading it, the vocabulary (its content and added words, or the size to train),
+    lower case and the validation fraction. It excludes the sequence length and all other settings of training.
+
+    Args:
+        data: sources and rules.
+        found: fingerprint of the text.
 
     Raises:
         DataError: the vocabulary file cannot be read.
@@ -226,20 +231,23 @@ def store_key(data: TextConfig, found: DataFingerprint) -> str:
 
 
 def _vocabulary_facts(data: TextConfig) -> list[Any]:
-    """Return the facts that decide the vocabulary, except the text."""
+    """Return the facts that determine the vocabulary, except the text."""
     if data.vocabulary is None:
         return [data.vocab_size, data.lowercase]
     return [hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(), data.add_tokens]
 
 
 def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerprint, cache: Path | None) -> list[str]:
-    """Return the key of each part's documents, from the content of the files that the part is read from.
+    """Return the key of each part's documents, from the content of its files.
 
     Args:
         data: sources and rules.
-        parts: of the text.
-        found: fingerprint of the text, used for pieces that are no files.
+        parts: parts of the text.
+        found: fingerprint of the text, used for pieces that are not files.
         cache: see `fingerprints.content_hashes`.
+
+    Raises:
+        DataError: a file is not readable.
     """
     paths = sorted({piece.path for part in parts for piece in part.pieces if Path(piece.path).is_file()})
     hashes = dict(zip(paths, content_hashes([Path(path) for path in paths], cache), strict=True))
@@ -257,11 +265,12 @@ def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerpri
 
 def duplicates_key(data: TextConfig, documents: Sequence[DocumentsRecord]) -> str:
     """Return the key of the duplicates of all parts."""
+    # One key for all parts: a document of any part can make one of a later part a duplicate.
     return key_of(documents=[record.key for record in documents], drop=data.clean.drop_duplicates)
 
 
 def vocabulary_key(data: TextConfig, duplicates: DuplicatesRecord) -> str:
-    """Return the key of the vocabulary; a given one does not depend on the text."""
+    """Return the key of the vocabulary; that of a given one does not depend on the text."""
     return key_of(vocabulary=_vocabulary_facts(data), text=duplicates.key if data.vocabulary is None else None)
 
 
@@ -275,6 +284,7 @@ def tokens_key(setting: PreparationSetting, threshold: int, documents: str, dupl
         duplicates: digest of the part's duplicates.
         vocabulary: SHA-256 of vocab.txt.
     """
+    # The part's own duplicates, not the key of all: another source then leaves the shards of this part valid.
     return key_of(
         documents=documents,
         dropped=duplicates,

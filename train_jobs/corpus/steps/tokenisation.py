@@ -1,4 +1,4 @@
-"""The vocabulary step and the tokens step: the documents of a part become shards of a token store."""
+"""The vocabulary step, and the tokens step, which turns the documents of a part into shards of a token store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.steps.documents import Advance, Documents, Positions, dropped_of, read_back, stretches
+from train_jobs.corpus.steps.documents import Advance, Documents, Positions, read_documents, read_duplicates, stretches
 from train_jobs.corpus.steps.records import (
     DocumentsRecord,
     DuplicatesRecord,
@@ -25,8 +25,8 @@ from train_jobs.corpus.steps.records import (
     write_record,
 )
 from train_jobs.corpus.store.token_store import EncodedDocuments, StoreWriter
-from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
-from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
+from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
+from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, sentence_starts
 from train_jobs.corpus.tokenize.vocabulary import (
     UNK,
     VOCABULARY_FILE,
@@ -37,7 +37,7 @@ from train_jobs.corpus.tokenize.vocabulary import (
 from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
 VOCABULARY = "vocabulary"
-SAMPLE_BYTES = 256_000_000  # of text to train a vocabulary on; of a longer text, a sample chosen by hash
+SAMPLE_BYTES = 256_000_000  # maximum bytes of text to train a vocabulary on; longer text is sampled by hash
 SAMPLE_RANGE = 1 << 32
 MAX_UNKNOWN_SHARE = 0.5
 
@@ -49,9 +49,12 @@ def make_vocabulary(
 
     Args:
         setting: rules and folders.
-        documents: of all parts.
-        duplicates: of all parts.
-        key: of the record.
+        documents: records of all parts.
+        duplicates: record of all parts.
+        key: key of the record.
+
+    Returns:
+        The record of the step.
 
     Raises:
         DataError: the given file is not a vocabulary.
@@ -74,19 +77,19 @@ def make_vocabulary(
 
 
 def _sample(folder: Path, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> Iterator[str]:
-    """Yield the documents that are no duplicates; of a long text, a share chosen by hash."""
+    """Yield the documents without duplicates; a long text is sampled by hash."""
     total = sum(record.text_bytes for record in documents)
     below = min(SAMPLE_RANGE, SAMPLE_RANGE * SAMPLE_BYTES // max(total, 1))
     for part, stretch in enumerate(stretches(duplicates)):
-        dropped = dropped_of(folder, stretch)
-        for batch in read_back(folder, part):
-            # the lower half of the hash: the upper half decides the split, and the sample must contain both splits
+        dropped = read_duplicates(folder, stretch)
+        for batch in read_documents(folder, part):
+            # By the lower half of the hash: the upper half decides the split, and the sample needs both splits.
             chosen = _kept(batch, dropped) & (batch.hashes % SAMPLE_RANGE < below)
             yield from (batch.texts[index] for index in np.flatnonzero(chosen))
 
 
 def _kept(batch: Documents, dropped: Positions) -> np.ndarray:
-    """bool [documents]: which documents of a batch are not among the dropped positions of its part."""
+    """Return bool [documents]: True for the documents of a batch whose position is not dropped."""
     return ~np.isin(np.arange(batch.first, batch.first + len(batch.texts)), dropped)
 
 
@@ -94,7 +97,7 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
     """Write the shards of a part into the store, and the record.
 
     Args:
-        setting: rules and folders; the store holds vocab.txt.
+        setting: rules and folders; vocab.txt must be in the store.
         task: the part, its duplicates and the threshold of the split.
         advance: called with the bytes and documents of each batch.
 
@@ -108,10 +111,10 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
     writer = StoreWriter(
         store, vocab_size=size, part=task.number, source=task.part.source, block_tokens=setting.block_tokens
     )
-    dropped = dropped_of(setting.folder, task.drop)
+    dropped = read_duplicates(setting.folder, task.drop)
     unknown = 0
     try:
-        for batch in read_back(setting.folder, task.number):
+        for batch in read_documents(setting.folder, task.number):
             chosen = _kept(batch, dropped)
             encoded = _encode(words, [batch.texts[index] for index in np.flatnonzero(chosen)])
             held_out = batch.hashes[chosen] < task.threshold
@@ -123,7 +126,7 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
     except BaseException:
         writer.abort()
         for torn in store.glob(f"shard-{task.number:05d}-*.arrow"):
-            torn.unlink()  # the disk may be full
+            torn.unlink()  # frees space: the disk may be full
         raise
     _require_known(unknown / max(sum(counts.tokens for counts in writer.splits.values()), 1), data)
     record = TokensRecord(
@@ -137,8 +140,9 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
 
 
 def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments:
-    raw = [document.encode() + BETWEEN for document in documents]
-    text = with_plain_blanks(b"".join(raw))
+    # The documents of a batch are processed as one text: numpy's cost per call is paid once, not per document.
+    raw = [document.encode() + DOCUMENT_SEPARATOR for document in documents]
+    text = with_ascii_blanks(b"".join(raw))
     starts = pretoken_starts(text)
     sentences = sentence_starts(text, starts)
     tokens, offsets = words.encode(text, starts)
@@ -152,7 +156,8 @@ def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments
 
 @lru_cache(maxsize=1)
 def _encoder(vocabulary: Path, content: str, lowercase: bool) -> tuple[WordPieceTokenizer, int, int]:
-    """Return the tokenizer, its number of pieces and the id of [UNK]; `content`, the file's hash, is a cache key."""
+    """Return the tokenizer, its number of pieces and the id of [UNK]."""
+    # `content`, the hash of the file, is only a cache key: a later store in the same process may replace the file.
     tokenizer = load_vocabulary(vocabulary, lowercase=lowercase)
     return WordPieceTokenizer(tokenizer), tokenizer.get_vocab_size(), tokenizer.get_vocab()[UNK]
 
@@ -166,5 +171,5 @@ def _require_known(unknown_share: float, data: TextConfig) -> None:
                 "have": f"{unknown_share:.0%}",
                 "where": data.vocabulary or f"trained with data.vocab_size {data.vocab_size}",
             },
-            fix="leave data.vocabulary out to train one on the text" if data.vocabulary else "raise data.vocab_size",
+            fix="omit data.vocabulary to train one on the text" if data.vocabulary else "increase data.vocab_size",
         )

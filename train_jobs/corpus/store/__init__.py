@@ -1,1 +1,1 @@
-"""The token store: read, measured and verified."""
+"""The token store: writing, reading, measuring and verifying it."""

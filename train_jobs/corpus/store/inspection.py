@@ -1,4 +1,4 @@
-"""Inspect a token store: verify every file, count, offset and id against the manifest; measure lengths and entropy."""
+"""Inspection of a token store: verify files, counts, offsets and ids; measure lengths and entropy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 
 def verify(folder: Path) -> list[str]:
-    """Return the problems of a store, each with the name of its file; an empty list if the store is valid.
+    """Verify every file, count, offset and id of a store against its manifest.
+
+    Args:
+        folder: folder of the store.
+
+    Returns:
+        One line per problem, each with the name of its file; an empty list if the store is valid.
 
     Raises:
         DataError: the folder contains no complete store.
@@ -42,12 +48,12 @@ def verify(folder: Path) -> list[str]:
         counted[shard.split].append(counts)
         if shard.source < len(by_source):
             by_source[shard.source].append(counts)
-    if whole:  # else wrong totals follow from the problems found
+    if whole:  # else wrong totals are only a consequence of the problems above
         problems += _count_problems(manifest, counted, by_source)
         listed = manifest.validation_unigram_entropy
         entropy = unigram_entropy(folder, manifest.shards, manifest.vocab_size)
         if abs(entropy - listed) > ENTROPY_TOLERANCE:
-            problems.append(f"manifest.json: validation_unigram_entropy is {listed:.6f}, it should be {entropy:.6f}")
+            problems.append(f"manifest.json: validation_unigram_entropy is {listed:.6f}, the shards have {entropy:.6f}")
     return problems
 
 
@@ -73,11 +79,12 @@ def _vocabulary_problems(folder: Path, manifest: StoreManifest) -> Iterator[str]
 
 def _inspect_shard(path: Path, shard: Shard, manifest: StoreManifest) -> tuple[list[str], SplitCounts]:
     """Return the problems of a shard, and its counts."""
+    # The hash comes first: Arrow would follow wrong offsets of a damaged file out of its buffers.
     if (found := file_sha256(path)) != shard.sha256:
         return [f"its SHA-256 is {found[:8]}, the manifest lists {shard.sha256[:8]}"], SplitCounts()
     problems, counts = [], []
     if shard.source >= max(len(manifest.sources), 1):
-        problems.append(f"of source {shard.source}, and the manifest has {len(manifest.sources)}")
+        problems.append(f"unknown source {shard.source}: the manifest lists {len(manifest.sources)} sources")
     for index, block in enumerate(_blocks(path)):
         problems += [f"block {index}: {problem}" for problem in _block_problems(block, manifest.vocab_size)]
         documents, sentences = len(block.document_offsets) - 1, len(block.sentence_offsets) - 1
@@ -100,11 +107,11 @@ def _block_problems(block: Block, vocab_size: int) -> Iterator[str]:
         ("documents", block.document_offsets, len(block.sentence_offsets) - 1),
     ):
         if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != total:
-            yield f"offsets of {what} do not go from 0 to {total}"
+            yield f"invalid offsets of {what}: they do not run from 0 to {total}"
         elif (np.diff(offsets) <= 0).any():
-            yield f"there are {what} that hold nothing, or less"
+            yield f"invalid offsets of {what}: they do not increase"
     if len(block.tokens) and int(block.tokens.max()) >= vocab_size:
-        yield f"an id of {int(block.tokens.max())}, and the vocabulary has {vocab_size} pieces"
+        yield f"invalid id {int(block.tokens.max())}: the vocabulary has {vocab_size} pieces"
 
 
 def _count_problems(
@@ -113,23 +120,24 @@ def _count_problems(
     for split, each in counted.items():
         for name, count in sum_counts(each).model_dump().items():
             if count != (listed := getattr(manifest.splits[split], name)):
-                yield f"manifest.json: splits.{split}.{name} is {listed}, there are {count}"
+                yield f"manifest.json: splits.{split}.{name} is {listed}, the shards have {count}"
     for source, some in zip(manifest.sources, by_source, strict=True):
         for name, count in sum_counts(some).model_dump(exclude={"blocks"}).items():
             if count != (listed := getattr(source, name)):
-                yield f"manifest.json: {name} of source {source.name} is {listed}, there are {count}"
+                yield f"manifest.json: {name} of source {source.name} is {listed}, the shards have {count}"
 
 
 class Histogram(NamedTuple):
     """A histogram of lengths in tokens, with bins that double."""
 
     edges: list[int]
-    """[bins + 1] 1, 2, 4, 8, ...: a bin is from its edge to below the next."""
+    """[bins + 1] 1, 2, 4, 8, ...: a bin contains its lower edge and excludes its upper one."""
     counts: list[int]
     """[bins] number of lengths in each bin."""
     mean: float
+    """Mean length."""
     quantiles: dict[str, int]
-    """5%, 50% and 95% quantiles."""
+    """Name (5%, 50%, 95%) -> length."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -137,7 +145,11 @@ class Histogram(NamedTuple):
 
 
 def histogram(lengths: npt.NDArray[np.int64]) -> Histogram:
-    """Return the histogram of lengths, of which there is at least one and all are above 0."""
+    """Return the histogram of lengths.
+
+    Args:
+        lengths: [n] in tokens, n > 0, all of them positive.
+    """
     bins = int(lengths.max()).bit_length()
     edges = [1 << power for power in range(bins + 1)]
     counts, _ = np.histogram(lengths, edges)
@@ -147,10 +159,18 @@ def histogram(lengths: npt.NDArray[np.int64]) -> Histogram:
 
 
 def unigram_entropy(store: Path, shards: Sequence[Shard], vocab_size: int) -> float:
-    """Return the entropy in nats of the frequencies of the validation tokens."""
+    """Return the entropy in nats of the frequencies of the validation tokens.
+
+    It is the loss of a model that only knows token frequencies, and so the baseline of the masked-LM loss.
+
+    Args:
+        store: folder of the store.
+        shards: shards of the store; only those of the validation split are read.
+        vocab_size: number of pieces of the vocabulary.
+    """
     frequencies = np.zeros(vocab_size, np.int64)
     for block in (block for shard in shards if shard.split == "validation" for block in _blocks(store / shard.file)):
         frequencies += np.bincount(block.tokens, minlength=vocab_size)
-    seen = frequencies[frequencies > 0]
+    seen = frequencies[frequencies > 0]  # 0 log 0 is nan in numpy
     shares = seen / seen.sum()
     return float(-(shares * np.log(shares)).sum())

@@ -1,9 +1,9 @@
-"""The token store: a folder of tokenised text for every sequence length, memory-mapped when read.
+"""The token store: a folder of tokenised text that serves every sequence length; memory-mapped when read.
 
     manifest.json             counts, hashes; written last
     vocab.txt                 WordPiece vocabulary
-    shard-00000-train.arrow   Arrow IPC file; a record batch is a block: whole documents, about a million tokens
-    ...                       each shard holds blocks of one part of the text and of one split
+    shard-00000-train.arrow   Arrow IPC file; a record batch is a block: complete documents, about a million tokens
+    ...                       each shard contains blocks of one part of the text and of one split
     parts/                    files of the steps, while the store is being made; see `pipeline`
 
 A row is a document: list<list<token id>>, sentences of tokens, ids in 16 bits where the vocabulary allows. Arrow
@@ -48,9 +48,9 @@ class EncodedDocuments:
     tokens: npt.NDArray[np.integer]
     """[tokens] ids."""
     sentences: npt.NDArray[np.int64]
-    """[sentences] number of tokens."""
+    """[sentences] number of tokens of each."""
     documents: npt.NDArray[np.int64]
-    """[documents] number of sentences."""
+    """[documents] number of sentences of each."""
 
     @classmethod
     def joined(cls, parts: Sequence[EncodedDocuments]) -> EncodedDocuments:
@@ -63,11 +63,12 @@ class EncodedDocuments:
 
     @property
     def tokens_per_document(self) -> npt.NDArray[np.int64]:
-        """[documents] number of tokens."""
+        """[documents] number of tokens of each, int64."""
         return np.diff(_offsets(self.sentences)[_offsets(self.documents)])
 
     def without_empty(self) -> EncodedDocuments:
         """Return the documents without empty sentences and empty documents."""
+        # A sentence is empty if BERT's normalisation removes all of its characters.
         if self.sentences.all() and self.documents.all():
             return self
         filled = _offsets((self.sentences > 0).astype(np.int64))
@@ -75,14 +76,18 @@ class EncodedDocuments:
         return EncodedDocuments(self.tokens, self.sentences[self.sentences > 0], documents[documents > 0])
 
     def chosen(self, keep: npt.NDArray[np.bool_]) -> EncodedDocuments:
-        """Return the documents for which `keep`, bool [documents], is true."""
+        """Return the documents that a mask selects.
+
+        Args:
+            keep: bool [documents].
+        """
         sentences = np.repeat(keep, self.documents)
         return EncodedDocuments(
             self.tokens[np.repeat(sentences, self.sentences)], self.sentences[sentences], self.documents[keep]
         )
 
     def cut(self, documents: int) -> tuple[EncodedDocuments, EncodedDocuments]:
-        """Return the first `documents` documents, and the rest."""
+        """Return the first `documents` documents, and the others."""
         sentences = int(self.documents[:documents].sum())
         tokens = int(self.sentences[:sentences].sum())
         return (
@@ -90,8 +95,9 @@ class EncodedDocuments:
             EncodedDocuments(self.tokens[tokens:], self.sentences[sentences:], self.documents[documents:]),
         )
 
-    def as_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
-        """Return the column of a store: list<list<dtype>>."""
+    def to_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
+        """Return the documents as a column of a shard: list<list<dtype>>."""
+        # A block has about a million tokens, so Arrow's 32-bit offsets are enough.
         inner = pa.ListArray.from_arrays(
             number_column(_offsets(self.sentences).astype(np.int32)),
             number_column(self.tokens.astype(dtype, copy=False)),
@@ -106,13 +112,13 @@ def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
 
 
 def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return [n + 1] the offset of each item, given lengths [n], and the end of the last one."""
+    """Return the offsets [n + 1] of items with lengths [n]: the start of each, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 @dataclass(frozen=True)
 class Block:
-    """Whole documents, as views into a mapped file (do not write to them).
+    """Complete documents, as views into a mapped file (do not write to them).
 
     Sentence s is `tokens[sentence_offsets[s]:sentence_offsets[s + 1]]`; document d is the sentences from
     `document_offsets[d]` to `document_offsets[d + 1]`. No sentence and no document is empty.
@@ -131,10 +137,10 @@ class StoreWriter:
 
     Args:
         folder: an existing folder.
-        vocab_size: ids are below this.
+        vocab_size: exclusive upper limit of the ids; above 65,536 they are stored in 32 bits.
         part: number of the part, used in the names of its shards.
         source: number of the source of the part.
-        block_tokens: tokens at which a block is closed, after a whole document.
+        block_tokens: tokens at which a block is closed, after a complete document.
         blocks_per_shard: blocks at which a shard is closed.
     """
 
@@ -159,7 +165,8 @@ class StoreWriter:
         self._splits: dict[Split, SplitCounts] = {split: SplitCounts() for split in SPLITS}
 
     def add(self, split: Split, documents: EncodedDocuments) -> None:
-        """Append documents, without empty sentences and empty documents."""
+        """Append documents to a split; empty sentences and empty documents are dropped."""
+        # The limit of a block is independent of the batches that arrive, so the bytes of a shard are as well.
         documents = documents.without_empty()
         while len(documents.sentences):
             ends = np.cumsum(documents.tokens_per_document)
@@ -171,14 +178,14 @@ class StoreWriter:
                 self._write_block(split)
 
     def close(self) -> None:
-        """Write pending documents; vocabulary and manifest are written elsewhere."""
+        """Write pending documents and close the shards."""
         for split in SPLITS:
             if self._pending[split]:
                 self._write_block(split)
             self._close_shard(split)
 
     def abort(self) -> None:
-        """Close the files as they are, after an error."""
+        """Close the files without writing pending documents, after an error."""
         for shard in self._open.values():
             with suppress(OSError):  # closing writes the buffer, and the disk may be full
                 shard.stream.close()
@@ -186,7 +193,7 @@ class StoreWriter:
 
     @property
     def shards(self) -> list[Shard]:
-        """The closed shards: those to train on, then those to validate on."""
+        """The closed shards: training shards, then validation shards."""
         return sorted(self._shards, key=lambda shard: SPLITS.index(shard.split))
 
     @property
@@ -197,7 +204,7 @@ class StoreWriter:
     def _write_block(self, split: Split) -> None:
         documents = EncodedDocuments.joined(self._pending[split])
         shard = self._open.get(split) or self._start_shard(split)
-        shard.writer.write_batch(pa.record_batch([documents.as_arrow(self._dtype)], schema=self._schema))
+        shard.writer.write_batch(pa.record_batch([documents.to_arrow(self._dtype)], schema=self._schema))
         shard.blocks += 1
         added = SplitCounts(
             documents=len(documents.documents),
@@ -213,7 +220,7 @@ class StoreWriter:
     def _start_shard(self, split: Split) -> _OpenShard:
         number = sum(shard.split == split for shard in self._shards)
         path = self._folder / f"shard-{self._part:05d}-{split}{f'-{number}' if number else ''}.arrow"
-        stream = path.open("wb")  # not Arrow's own: errors keep their errno
+        stream = path.open("wb")  # not Arrow's own stream, whose errors lose the errno that names a full disk
         self._open[split] = _OpenShard(path, stream, pa.ipc.new_file(stream, self._schema))
         return self._open[split]
 
@@ -222,6 +229,7 @@ class StoreWriter:
             return
         shard.writer.close()
         shard.stream.flush()
+        # The manifest lists this hash: the bytes must be on the disk before anything refers to them.
         os.fsync(shard.stream.fileno())
         shard.stream.close()
         del self._open[split]
@@ -246,7 +254,12 @@ class _OpenShard:
 
 
 class TokenStore:
-    """A store opened for reading. A shard is mapped, and its hash checked, when it is first read."""
+    """A store opened for reading; a shard is mapped, and its hash checked, when it is first read.
+
+    Args:
+        folder: folder of the store.
+        manifest: its manifest.
+    """
 
     def __init__(self, folder: Path, manifest: StoreManifest) -> None:
         self.folder = folder
@@ -264,7 +277,7 @@ class TokenStore:
 
     @classmethod
     def find(cls, folder: Path, key: str) -> TokenStore | None:
-        """Return the store in a folder if it has that key (see `records.store_key`), else None."""
+        """Return the store in a folder if it is complete and has this key (see `records.store_key`), else None."""
         manifest = read_manifest(folder)
         return cls(folder, manifest) if manifest is not None and manifest.key == key else None
 
@@ -279,7 +292,7 @@ class TokenStore:
 
     @property
     def vocabulary(self) -> Path:
-        """The vocab.txt of the store."""
+        """Path of the store's vocab.txt."""
         return self.folder / VOCABULARY_FILE
 
     def blocks(self, split: Split) -> int:
@@ -287,7 +300,7 @@ class TokenStore:
         return len(self._places[split])
 
     def blocks_by_source(self, split: Split) -> dict[int, list[int]]:
-        """Return the numbers of the blocks of a split by source number."""
+        """Return number of a source -> numbers of its blocks in a split."""
         found: dict[int, list[int]] = {}
         for number, (shard, _) in enumerate(self._places[split]):
             found.setdefault(shard.source, []).append(number)
@@ -295,6 +308,10 @@ class TokenStore:
 
     def block(self, split: Split, index: int) -> Block:
         """Return block `index` of a split, without copying.
+
+        Args:
+            split: "train" or "validation".
+            index: number of the block in the split, from 0.
 
         Raises:
             DataError: the shard's content does not match its hash.
@@ -306,7 +323,8 @@ class TokenStore:
 
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
-        if file_sha256(path) != shard.sha256:  # this also brings the file into the page cache
+        # Hashing also reads the file into the page cache, so the random reads of training do not wait for the disk.
+        if file_sha256(path) != shard.sha256:
             raise DataError(
                 f"the token store is damaged: {path}",
                 fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",

@@ -1,1 +1,1 @@
-"""From text to words and their numbers."""
+"""Tokenization: from text to sentences, words and token ids."""

@@ -1,9 +1,9 @@
-"""Pre-tokens: text cut into words and signs; BERT's tokens of each do not depend on the others.
+"""Pre-tokens: text split into words and signs, whose BERT tokens do not depend on each other.
 
-Text is cut only where no rule of BERT's normalisation looks across: at white space and around ASCII punctuation, around
-the common punctuation beyond it, and around Chinese characters. Everything else, control characters and rarer white
-space included, stays inside a pre-token, which `tokenizers` may cut further. All functions are numpy over the bytes of
-UTF-8.
+Text is split only where no rule of BERT's normalisation looks across the boundary: at white space, around ASCII
+punctuation, around common punctuation beyond ASCII, and around Chinese characters. Everything else stays inside a
+pre-token, which `tokenizers` may split further; this includes control characters and rarer white space. All functions
+work with numpy on the bytes of UTF-8.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import pyarrow as pa
 Offsets = npt.NDArray[np.int64]
 Classes = npt.NDArray[np.uint8]
 
-WORD, ALONE, SPACE, TAIL = range(4)  # class of a byte: in a word, a sign, white space, the rest of a sign
+WORD, ALONE, SPACE, TAIL = range(4)  # class of a byte: in a word, first of a sign, white space, rest of a sign
 _SPACES = b" \t\n\r"
-_ALONE_BEYOND_ASCII = (  # three bytes in UTF-8, without decomposition: what English and Chinese text uses
+# Signs of English and Chinese text. All have three bytes in UTF-8, so one vectorised test finds them. None has a
+# canonical decomposition, so normalisation cannot merge one with its neighbours.
+_ALONE_BEYOND_ASCII = (
     (0x2010, 0x2027),  # dashes, quotation marks, daggers, bullets, ellipsis
     (0x2030, 0x205E),  # per mille, primes, angle quotation marks; without the two that are not punctuation
     (0x3001, 0x3003),  # ideographic comma and full stop
@@ -37,7 +39,7 @@ _BLANKS_BEYOND_ASCII = (
     0x205F,
     0x3000,
 )  # three bytes in UTF-8
-_NOT_ALONE = (0x2044, 0x2052)  # fraction slash, commercial minus: mathematics
+_NOT_ALONE = (0x2044, 0x2052)  # fraction slash, commercial minus: BERT does not treat symbols as punctuation
 _FIRST_LEAD, _LAST_LEAD = 0xE2, 0xEF  # first bytes of these characters
 
 
@@ -52,7 +54,11 @@ def _class_table() -> bytes:
 
 
 def folding_table(*, lowercase: bool) -> bytes:
-    """Return a table for `bytes.translate` that maps white space to a blank and, with `lowercase`, A-Z to a-z."""
+    """Return a table for `bytes.translate` that folds ASCII.
+
+    Args:
+        lowercase: map A-Z to a-z. White space always becomes a blank.
+    """
     table = bytearray(range(256))
     for code in _SPACES:
         table[code] = ord(" ")
@@ -75,14 +81,15 @@ _ALONE[list(_NOT_ALONE)] = False
 _BLANK = _table((code, code) for code in _BLANKS_BEYOND_ASCII)
 
 
-def with_plain_blanks(text: bytes) -> bytes:
-    """Replace white space beyond ASCII in UTF-8 text by blanks, one for each byte, so that offsets stay valid.
+def with_ascii_blanks(text: bytes) -> bytes:
+    """Replace white space beyond ASCII in UTF-8 text by blanks, one per byte, so that offsets stay valid.
 
-    BERT treats all of it as a blank, so ids stay the same.
+    BERT treats all of it as a blank, so ids do not change.
     """
     if text.isascii():
         return text
     raw = np.frombuffer(text, np.uint8).copy()
+    # C2 A0 is the no-break space. In valid UTF-8 the bytes after a lead byte exist, so reading ahead is safe.
     two = np.flatnonzero(raw == 0xC2)
     two = two[raw[two + 1] == 0xA0]
     three = np.flatnonzero((raw >= 0xE1) & (raw <= 0xE3))
@@ -93,7 +100,10 @@ def with_plain_blanks(text: bytes) -> bytes:
 
 
 def pretoken_starts(raw: bytes) -> Offsets:
-    """Return where pre-tokens start in UTF-8 text: words and signs, each with the white space after it."""
+    """Return the byte offsets [pre-tokens] where words and signs start in UTF-8 text.
+
+    A pre-token includes the white space after it. The first one starts at 0, even if the text starts with white space.
+    """
     classes = np.frombuffer(raw.translate(_CLASSES), np.uint8)
     if not raw.isascii():
         classes = _with_signs_beyond_ascii(classes, np.frombuffer(raw, np.uint8))
@@ -119,7 +129,13 @@ def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[Any]:
 
 
 def pretokens_at(text: bytes, bounds: Offsets) -> pa.LargeBinaryArray:
-    """Return the pre-tokens between consecutive bounds."""
+    """Return the pre-tokens [n] between the byte offsets `bounds` [n + 1].
+
+    Args:
+        text: UTF-8; the result refers to its memory.
+        bounds: int64, ascending.
+    """
+    # Text and offsets become Arrow's buffers as they are: no pre-token is copied or becomes a Python object.
     return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(text)]
     )

@@ -1,8 +1,8 @@
-"""The WordPiece vocabulary: count words, train a vocabulary, read and write vocab.txt, make the tokenizer that uses it.
+"""The WordPiece vocabulary: count words, train a vocabulary, read and write vocab.txt, build its tokenizer.
 
-Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`): control characters are
-dropped, CJK characters are words of their own, text is optionally lower-cased without accents, and words are split at
-white space and punctuation.
+Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`). Control characters are
+dropped, and each CJK character is a word. Uncased text is lower-cased and loses its accents. Words are split at white
+space and punctuation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from train_jobs.artifacts.word_rules import LONGEST_WORD, unfit_words
+from train_jobs.artifacts.word_rules import LONGEST_WORD, word_problems
 from train_jobs.config.errors import DataError, in_shell
-from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_ascii_blanks
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 VOCABULARY_FILE = "vocab.txt"
 MAX_ALPHABET = 1000  # rarer characters than these become [UNK]
-MOST_OCCURRENCES = 10_000_000  # of words, for the trainer to read: seconds, whatever the size of the text
+MOST_OCCURRENCES = 10_000_000  # words that the trainer reads; keeps training to seconds for any size of text
 
 
 def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) -> Tokenizer:
@@ -31,23 +31,27 @@ def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) ->
 
     Args:
         documents: text.
-        size: most pieces, the five special ones included; a small text gives fewer.
+        size: maximum number of pieces, including the five special ones; a small text gives fewer.
         lowercase: lower-case and strip accents.
 
     Returns:
-        The tokenizer, with [PAD], [UNK], [CLS], [SEP], [MASK] at ids 0 to 4. It adds no special tokens itself.
+        The tokenizer, with [PAD], [UNK], [CLS], [SEP], [MASK] at ids 0 to 4. It does not add special tokens.
     """
     counter = WordCounter(lowercase=lowercase)
     counter.add(documents)
-    return learn_vocabulary(counter.counts, size=size, lowercase=lowercase)
+    return train_on_counts(counter.counts, size=size, lowercase=lowercase)
 
 
-def learn_vocabulary(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
+def train_on_counts(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
     """Train a vocabulary on word counts.
 
     Args:
-        counts: occurrences of each word, see `WordCounter`. Above 10 million in total, only their shares count.
-        size, lowercase: see `train_vocabulary`.
+        counts: occurrences of each word, see `WordCounter`. Above 10 million in total they are scaled down.
+        size: see `train_vocabulary`.
+        lowercase: see `train_vocabulary`.
+
+    Returns:
+        The tokenizer, as from `train_vocabulary`.
     """
     blank = _tokenizer({UNK: 0}, lowercase=lowercase)
     # The trainer numbers `##x` pieces in the order of its hash map, which differs from run to run, and breaks ties
@@ -73,19 +77,22 @@ def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -
     """Read a vocab.txt: one piece a line; its line number, from 0, is its id.
 
     Args:
-        path: the file.
+        path: path of the vocab.txt.
         lowercase: lower-case and strip accents.
-        words: more pieces, with the ids after those of the file.
+        words: additional pieces; their ids follow those of the file.
+
+    Returns:
+        The tokenizer. It does not add special tokens.
 
     Raises:
-        DataError: the file is missing, not UTF-8, lacks a special piece, has an empty line or a repeated piece; or
-            the tokenizer would split some of the words.
+        DataError: the file is missing, not UTF-8, lacks a special piece, or has an empty or repeated line; or the
+            tokenizer would split some of the words.
     """
     pieces = _pieces(path)
     _require_valid(pieces, path)
-    unfit = list(unfit_words(words, frozenset(pieces), lowercase=lowercase))
+    unfit = list(word_problems(words, frozenset(pieces), lowercase=lowercase))
     tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, lowercase=lowercase)
-    if not unfit:  # only the tokenizer knows characters that are newer than Python's tables
+    if not unfit:  # only the tokenizer knows characters that Python's Unicode tables lack
         encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
         unfit = [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]
     if unfit:
@@ -94,10 +101,10 @@ def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -
 
 
 def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
-    """Return bool [pieces], True for the pieces of a vocab.txt that continue a word: those with ##.
+    """Return bool [pieces]: True for the pieces of a vocab.txt that continue a word, which start with ##.
 
     Raises:
-        DataError: no such file, or not UTF-8.
+        DataError: the file is missing or not UTF-8.
     """
     return np.array([piece.startswith(CONTINUATION) for piece in _pieces(path)], np.bool_)
 
@@ -123,7 +130,7 @@ def read_vocabulary(path: Path) -> bytes:
         raise DataError(
             f"no such vocabulary file: {path}",
             facts={"where": "data.vocabulary"},
-            fix="give a vocab.txt, or leave data.vocabulary out to train one on the text",
+            fix="give a vocab.txt, or omit data.vocabulary to train one on the text",
         ) from None
     except PermissionError:
         raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
@@ -140,7 +147,8 @@ def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:
 
 
 def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
-    """Make BERT's tokenizer. Special pieces are not registered: text that spells "[MASK]" is text, not a mask."""
+    """Return BERT's tokenizer for these pieces."""
+    # Special pieces are not registered with it: text that spells "[MASK]" must stay text.
     options = {"max_input_chars_per_word": LONGEST_WORD, "continuing_subword_prefix": CONTINUATION}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=UNK, **options))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)  # strips accents if it lower-cases
@@ -159,7 +167,8 @@ def _alphabet(words: Mapping[str, int], *, limit: int) -> list[str]:
 
 
 def _written_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield each word as often as it was counted, scaled to 10 million in total: the trainer counts for itself."""
+    """Yield each word as often as it was counted, scaled to 10 million in total."""
+    # The trainer only accepts text, not counts, and repeats of a word are cheap for it to count.
     total = sum(counts.values())
     most = min(total, MOST_OCCURRENCES)
     for word, count in counts.items():
@@ -167,7 +176,7 @@ def _written_out(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _continues_word(character: str, tokenizer: Tokenizer) -> bool:
-    """Return whether the character can be inside a word: punctuation and CJK characters are words of their own."""
+    """Return whether the character can follow another in a word; punctuation and CJK characters cannot."""
     text = tokenizer.normalizer.normalize_str("a" + character)
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
 
@@ -176,20 +185,21 @@ def _require_valid(pieces: list[str], path: Path) -> None:
     lines: dict[str, int] = {}
     for line, piece in enumerate(pieces, start=1):
         if not piece:
-            raise DataError(f"{path} has an empty line", facts={"where": f"line {line}"})
+            raise DataError(f"invalid vocabulary {path}: an empty line", facts={"where": f"line {line}"})
         if piece in lines:
-            raise DataError(f"{path} contains {piece!r} twice", facts={"where": f"lines {lines[piece]} and {line}"})
+            where = f"lines {lines[piece]} and {line}"
+            raise DataError(f"invalid vocabulary {path}: {piece!r} occurs twice", facts={"where": where})
         lines[piece] = line
     if missing := [piece for piece in SPECIAL_PIECES if piece not in lines]:
         raise DataError(
             f"{path} is not a BERT vocabulary",
             facts={"need": " ".join(SPECIAL_PIECES), "missing": " ".join(missing)},
-            fix=f"add the missing pieces, each on a line of its own, to {path}",
+            fix=f"add each missing piece on a separate line to {path}",
         )
 
 
-CHARACTERS_AT_ONCE = 1 << 21  # bounds memory: some 15 bytes each
-MOST_WORDS = 1_000_000  # held at a time, some 200 MB; of more, the rarest are forgotten
+CHARACTERS_AT_ONCE = 1 << 21  # limits memory, about 15 bytes each
+MOST_WORDS = 1_000_000  # distinct words in memory, about 200 MB; above it the rarest are dropped
 
 
 class WordCounter:
@@ -199,7 +209,7 @@ class WordCounter:
 
     Args:
         lowercase: lower-case and strip accents.
-        most: distinct words to keep; above it, the rarest are dropped until at most half as many are left.
+        most: maximum number of distinct words; above it, the rarest are dropped until at most half as many remain.
     """
 
     def __init__(self, *, lowercase: bool, most: int = MOST_WORDS) -> None:
@@ -211,13 +221,14 @@ class WordCounter:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Occurrences of each word, without words of more than 100 characters, which are [UNK] to BERT."""
+        """Occurrences of each word; words of more than 100 characters are left out, as BERT maps them to [UNK]."""
         return self._counts
 
     def add(self, documents: Iterable[str]) -> None:
         """Count the words of documents."""
         for text in _joined(documents):
-            raw = with_plain_blanks(text.encode())
+            # Arrow counts equal pre-tokens, so Python handles each distinct one only once per batch.
+            raw = with_ascii_blanks(text.encode())
             bounds = np.append(pretoken_starts(raw), len(raw))
             found = pretokens_at(raw.translate(self._folding), bounds).value_counts()
             pretokens, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()
@@ -226,7 +237,7 @@ class WordCounter:
             self._drop_rarest()
 
     def _count(self, pretoken: bytes, count: int) -> None:
-        if pretoken.isalnum():  # of ASCII: normalisation leaves it as it is
+        if pretoken.isalnum():  # ASCII letters and digits only, which normalisation does not change
             words = [pretoken.decode()]
         else:
             normal = self._normalizer.normalize_str(pretoken.decode())
@@ -236,14 +247,15 @@ class WordCounter:
                 self._counts[word] += count
 
     def _drop_rarest(self) -> None:
-        """Drop the words that are no more frequent than the median."""
+        """Drop the rarest words if there are more than `most`."""
         if len(self._counts) > self._most:
+            # Words of equal count are dropped together: to keep some of them would be an arbitrary choice.
             rare = sorted(self._counts.values())[len(self._counts) - self._most // 2]
             self._counts = Counter({word: count for word, count in self._counts.items() if count > rare})
 
 
 def _joined(documents: Iterable[str]) -> Iterator[str]:
-    """Yield documents joined to texts of at least `CHARACTERS_AT_ONCE` characters."""
+    """Yield texts of at least `CHARACTERS_AT_ONCE` characters, each several documents joined by newlines."""
     batch: list[str] = []
     length = 0
     for document in documents:
