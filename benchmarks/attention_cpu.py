@@ -20,17 +20,17 @@ SHAPES = [(64, 2), (128, 4), (128, 12), (256, 12)]  # sequence length, heads of 
 
 
 def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
-    """Reference that `plain_attention` replaces on a CPU."""
+    """Run torch's fused kernel, which `plain_attention` replaces on a CPU."""
     return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
 
 
 def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
-    """The attention of our model."""
+    """Run the attention of our model."""
     return plain_attention(query, key, value, None, dropout)
 
 
 def once(function: Callable[..., torch.Tensor], length: int, heads: int, dropout: float) -> float:
-    """Seconds of one forward and backward pass."""
+    """Return the seconds of one forward and backward pass."""
     shape = (TOKENS // length, heads, length, 64)
     query, key, value = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     started = time.perf_counter()
@@ -39,12 +39,13 @@ def once(function: Callable[..., torch.Tensor], length: int, heads: int, dropout
 
 
 def main() -> None:
-    """Prints a table of milliseconds."""
+    """Print a table of milliseconds."""
     print(f"{describe('torch')}; bf16, {torch.get_num_threads()} threads, {TOKENS} tokens; milliseconds\n")
     print("| length | heads | dropout | fused | plain | fused / plain |\n|---|---|---|---|---|---|")
     for length, heads in SHAPES:
         for dropout in (0.0, 0.1):
             taken: dict[Callable[..., torch.Tensor], list[float]] = {fused: [], plain: []}
+            # Interleaved, so that a slow moment affects both; the first two rounds warm up caches and thread pools.
             for _ in range(ROUNDS + 2):
                 for function, seconds in taken.items():
                     seconds.append(once(function, length, heads, dropout))

@@ -63,6 +63,7 @@ async function timed(redraw, repeats) {
     await redraw(turn);
     document.body.getBoundingClientRect();
     script.push(performance.now() - started);
+    // A message posted inside a frame callback arrives after the frame was painted.
     await new Promise(done => requestAnimationFrame(() => {
       const channel = new MessageChannel();
       channel.port1.onmessage = done;
@@ -77,23 +78,23 @@ REPORT = "fetch('/', {method: 'POST', body: JSON.stringify(found)})"
 
 
 def curve(seed: int, count: int = POINTS) -> list[Point]:
-    """A loss that falls with noise, as (step, value)."""
+    """Return a falling loss with noise, as (step, value)."""
     noise = random.Random(seed)
     return [(step, 4 + 6 * math.exp(-step / 20_000) + noise.gauss(0, 0.1)) for step in range(1, count + 1)]
 
 
 def own_chart(points: list[Point]) -> Chart:
-    """The curve as reports have it."""
+    """Return the chart of a curve, as in reports."""
     return Chart("MLM loss (nats per token)", (Line("training", "training", Series(tuple(points))),))
 
 
 def own_figure(points: list[Point]) -> str:
-    """The figure of a page."""
+    """Return the SVG figure of a page."""
     return figure(own_chart(points), last_step=points[-1][0])
 
 
 def own_page(*, hovers: bool = True) -> str:
-    """Two versions of a figure that replace each other, with or without the strips that show values."""
+    """Return a page with two versions of a figure that replace each other, with or without the hover strips."""
     drawn = [own_figure(curve(seed)) for seed in (1, 2)]
     strips = re.compile('<g class="hover">.*?</g>', re.DOTALL)
     versions = json.dumps(drawn if hovers else [strips.sub("", one) for one in drawn])
@@ -105,7 +106,7 @@ def own_page(*, hovers: bool = True) -> str:
 
 
 def vega_spec(points: list[Point]) -> dict[str, Any]:
-    """The same curve as Vega-Lite has it."""
+    """Return the Vega-Lite specification of a curve."""
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": 560,
@@ -120,7 +121,7 @@ def vega_spec(points: list[Point]) -> dict[str, Any]:
 
 
 def vega_page(renderer: str, thin: Callable[[list[Point]], list[Point]]) -> str:
-    """The same with Vega-Lite inside the page."""
+    """Return a page that redraws the curve with Vega-Lite."""
     redraws = SLOW_REDRAWS if thin is list else REDRAWS
     specs = [vega_spec(thin(curve(seed))) for seed in (1, 2)]
     values = json.dumps([spec["data"]["values"] for spec in specs])
@@ -134,7 +135,7 @@ def vega_page(renderer: str, thin: Callable[[list[Point]], list[Point]]) -> str:
 
 
 def in_browser(browser: str, page: str) -> dict[str, list[float]]:
-    """Milliseconds of each redraw, as the page measured and posted them."""
+    """Return the milliseconds of each redraw, as measured and posted by the page."""
     posted: queue.Queue[dict[str, list[float]]] = queue.Queue()
 
     class Handler(BaseHTTPRequestHandler):
@@ -167,7 +168,7 @@ def in_browser(browser: str, page: str) -> dict[str, list[float]]:
 
 
 def pictures() -> dict[str, Callable[[], bytes]]:
-    """Programs that draw the curve as PNG, by name."""
+    """Return functions that draw the curve as PNG, by name."""
     points = curve(1)
     svg = svg_of([draw(own_chart(points), last_step=POINTS)])
     spec = vega_spec(decimate(points))
@@ -187,13 +188,13 @@ def pictures() -> dict[str, Callable[[], bytes]]:
 
 
 def import_seconds(name: str) -> float:
-    """Seconds that importing takes in a fresh interpreter."""
+    """Return the seconds of an import in a fresh interpreter."""
     code = f"import time; started = time.perf_counter(); import {name}; print(time.perf_counter() - started)"
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
 def installed_bytes(package: str) -> int:
-    """Size of a distribution's own files."""
+    """Return the bytes of a distribution's own files."""
     found = 0
     for file in distribution(package).files or ():
         with suppress(OSError):
@@ -202,7 +203,7 @@ def installed_bytes(package: str) -> int:
 
 
 def cpu_seconds(work: Callable[[], object], repeats: int) -> list[float]:
-    """Processor seconds of each call, after one to warm up."""
+    """Return the processor seconds of each call, after a warm-up."""
     taken = []
     for _ in range(repeats + 1):
         started = time.process_time()

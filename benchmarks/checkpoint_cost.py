@@ -43,7 +43,7 @@ from train_jobs.optim.factory import build_optimizer
 
 VOCABULARY, SEQUENCES, LENGTH, PREDICTIONS = 30_522, 4, 128, 20
 CPU = torch.device("cpu")
-WAITING, BESIDE = MODES = ("training waits", "beside training")
+WAITING, CONCURRENT = MODES = ("training waits", "concurrent")
 
 
 class RandomBatch:
@@ -63,18 +63,18 @@ class RandomBatch:
         return SEQUENCES
 
     def slice(self, start: int, stop: int) -> RandomBatch:
-        """The whole batch: it is one micro batch."""
+        """Return the whole batch, which is one micro batch."""
         assert (start, stop) == (0, SEQUENCES)
         return self
 
     @property
     def tokens(self) -> int:
-        """Return that there is no padding."""
+        """Return the number of tokens; nothing is padded."""
         return SEQUENCES * LENGTH
 
 
 class RandomText:
-    """BERT-base on random text, as the loop wants a task."""
+    """Task of the loop: BERT-base on random text."""
 
     def __init__(self) -> None:
         config = ModelConfig()
@@ -83,32 +83,32 @@ class RandomText:
         self._batch = RandomBatch()
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """The loss of pretraining."""
+        """Return the context in which backward passes add to the gradients in place."""
         return gradients_in_place()
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[RandomBatch, dict[str, int]]:
-        """The same batch every time."""
+        """Return the same batch every time."""
         return self._batch, cursor
 
     def counts(self, batch: RandomBatch) -> list[float]:
-        """Masked tokens and pairs."""
+        """Return the numbers of masked tokens and of pairs."""
         return [float(SEQUENCES * PREDICTIONS), float(SEQUENCES)]
 
     def loss(self, batch: RandomBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both losses."""
+        """Return the sum of both mean losses."""
         sums = pretraining_sums(self.model, batch.tensors, next_sentence=True, padded=False)
         return sums.mlm_loss_sum / totals[0] + sums.nsp_loss_sum / totals[1], torch.zeros(1)
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Unused."""
+        """Raise: the benchmark does not use it."""
         raise NotImplementedError
 
     def largest_batch(self, sequences: int) -> RandomBatch:
-        """Unused."""
+        """Raise: the benchmark does not use it."""
         raise NotImplementedError
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Unused."""
+        """Raise: the benchmark does not use it."""
         raise NotImplementedError
 
 
@@ -137,7 +137,7 @@ ROWS: list[tuple[str, Callable[[Cost], float], float, int]] = [
 
 
 def make_loop(folder: Path) -> Loop:
-    """A loop that saves on request."""
+    """Return a loop that saves on request."""
     task = RandomText()
     return Loop(
         task,
@@ -151,7 +151,7 @@ def make_loop(folder: Path) -> Loop:
             validate_every=1,
         ),
         LoopServices(
-            cadence=Cadence(CheckpointConfig()),
+            cadence=Cadence(CheckpointConfig()),  # never due by itself here: `one_round` calls save
             checkpoints=CheckpointStore(folder, keep_last=1),
             metrics=MetricsLog(None),
             progress=ProgressLine(1, io.StringIO()),
@@ -162,44 +162,47 @@ def make_loop(folder: Path) -> Loop:
 
 
 def timed_step(loop: Loop) -> float:
-    """Seconds of one optimizer step."""
+    """Return the seconds of one optimizer step."""
     started = time.perf_counter()
     assert loop._step()
     return time.perf_counter() - started
 
 
 def one_round(loop: Loop, stores: dict[str, CheckpointStore], steps: int) -> tuple[list[float], dict[str, Cost]]:
-    """Undisturbed steps, then a checkpoint of each mode."""
+    """Time undisturbed steps, then a checkpoint of each mode."""
     undisturbed = [timed_step(loop) for _ in range(steps)]
     base = statistics.median(undisturbed)
     costs = {}
     for mode, store in stores.items():
         loop.services.checkpoints = store
         timed_step(loop)  # there must be something new to save
-        wait, beside = loop.save(), []
+        wait, step_seconds = loop.save(), []
         while store.writing:
-            beside.append(timed_step(loop))
+            step_seconds.append(timed_step(loop))
         done = store.collect(wait=True)
         assert done is not None
-        slowdown = statistics.mean(beside) / base if beside else 1.0
-        costs[mode] = Cost(wait, done.seconds, slowdown, wait + sum(seconds - base for seconds in beside))
+        slowdown = statistics.mean(step_seconds) / base if step_seconds else 1.0
+        costs[mode] = Cost(wait, done.seconds, slowdown, wait + sum(seconds - base for seconds in step_seconds))
     return undisturbed, costs
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     rounds, steps = (int(word) for word in (sys.argv[1:] or ["5", "8"]))
     with tempfile.TemporaryDirectory() as place:
         loop = make_loop(Path(place))
-        stores = {mode: CheckpointStore(Path(place, mode), keep_last=1, asynchronous=mode == BESIDE) for mode in MODES}
+        stores = {
+            mode: CheckpointStore(Path(place, mode), keep_last=1, asynchronous=mode == CONCURRENT) for mode in MODES
+        }
+        # The first asynchronous checkpoint allocates its staging memory, so its round is reported separately.
         _, first = one_round(loop, stores, steps)
         done = [one_round(loop, stores, steps) for _ in range(rounds)]
-        size = sum(path.stat().st_size for path in Path(place, BESIDE).rglob("*.safetensors"))
+        size = sum(path.stat().st_size for path in Path(place, CONCURRENT).rglob("*.safetensors"))
     undisturbed = [seconds for steps, _ in done for seconds in steps]
     parameters = sum(parameter.numel() for parameter in loop.task.model.parameters())
     print(f"{describe('torch')}, {torch.get_num_threads()} threads\n")
     print(f"{parameters / 1e6:.0f} M parameters, {size / 1e9:.2f} GB a checkpoint; step {spread(undisturbed)} s;")
-    print(f"{rounds} rounds after a first one, whose copy took {first[BESIDE].wait:.2f} s; medians (min-max)\n")
+    print(f"{rounds} rounds after a first one, whose copy took {first[CONCURRENT].wait:.2f} s; medians (min-max)\n")
     print("| | " + " | ".join(MODES) + " |\n|---|" + "---|" * len(MODES))
     for label, value, scale, digits in ROWS:
         cells = [spread([value(costs[mode]) for _, costs in done], scale, digits) for mode in MODES]

@@ -1,4 +1,4 @@
-"""Contestants of a benchmark, each a process of its own that works when it is its turn, while the others wait."""
+"""Contestants of a benchmark: separate processes that work in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Contestant:
-    """A process that makes steps on request: it reads `{"steps": N}` and answers with `{"seconds": [...]}`.
+    """Process that makes steps on request: it reads `{"steps": N}` and answers with `{"seconds": [...]}`.
 
     Args:
         name: for the table.
@@ -28,19 +28,19 @@ class Contestant:
         self.ready = self._answer()
 
     def steps(self, count: int) -> None:
-        """Makes `count` timed steps."""
-        self._tell({"steps": count})
+        """Make `count` timed steps."""
+        self._send({"steps": count})
         self.seconds += self._answer()["seconds"]
 
     def finish(self) -> dict[str, Any]:
         """End the process and return its memory and losses."""
-        self._tell({"steps": 0})
+        self._send({"steps": 0})
         found = self._answer()
         self._process.wait()
         self._errors.close()
         return found
 
-    def _tell(self, what: dict[str, Any]) -> None:
+    def _send(self, what: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()

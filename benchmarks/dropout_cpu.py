@@ -20,7 +20,7 @@ Dropout = Callable[[torch.Tensor, float], torch.Tensor]
 
 
 def once(function: Dropout, shape: tuple[int, ...], dtype: torch.dtype) -> float:
-    """Seconds of one forward and backward pass."""
+    """Return the seconds of one forward and backward pass."""
     x = torch.randn(shape, dtype=dtype, requires_grad=True)
     upstream = torch.ones(shape, dtype=dtype)
     started = time.perf_counter()
@@ -29,12 +29,13 @@ def once(function: Dropout, shape: tuple[int, ...], dtype: torch.dtype) -> float
 
 
 def main() -> None:
-    """Prints a table of milliseconds."""
+    """Print a table of milliseconds."""
     print(f"{describe('torch', 'numpy')}; {torch.get_num_threads()} threads; milliseconds\n")
     print("| | torch | ours | torch / ours |\n|---|---|---|---|")
     for name, shape in SHAPES.items():
         for dtype in (torch.bfloat16, torch.float32):
             taken: dict[Dropout, list[float]] = {F.dropout: [], dropout: []}
+            # Interleaved, so that a slow moment affects both; the first two rounds are a warm-up.
             for _ in range(ROUNDS + 2):
                 for function, seconds in taken.items():
                     seconds.append(once(function, shape, dtype))

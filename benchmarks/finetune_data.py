@@ -22,7 +22,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 def write_files(
     task: str, glue: Path, squad: Path | None, folder: Path, rows: int | None, *, short: bool = True
 ) -> dict[str, Path]:
-    """Writes the files of a contest, and returns them by what `Contest` calls them.
+    """Write the files of a contest; return them by the names of `Contest`'s fields.
 
     Args:
         task: one of TASKS.
@@ -38,6 +38,7 @@ def write_files(
     if squad is None:
         raise SystemExit(f"{task} needs --squad FILE, in the form of SQuAD 1.1")
     articles = json.loads(squad.read_text(encoding="utf-8"))["data"]
+    # Whole articles: paragraphs of one article in both sets would leak answers into dev.
     random.Random(0).shuffle(articles)
     some = len(articles) // 4
     longest = SHORT if short and task == SQUAD_1 else sys.maxsize
@@ -59,6 +60,7 @@ def _tables(task: str, glue: Path, folder: Path, rows: int | None) -> dict[str, 
     names = known.files["dev"].header or tuple(lines["dev"][0].split("\t"))
     columns = [names.index(name) for name in (known.text, known.pair) if name is not None]
     texts = [[names[column] for column in columns]]
+    # Our job predicts test sets only, so the texts of dev are given to it as a test set as well.
     texts += [[line.split("\t")[column] for column in columns] for line in lines["dev"][first:]]
     for name, found in {"train": [*header, *body], "dev": lines["dev"], "test": map("\t".join, texts)}.items():
         (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
@@ -75,7 +77,7 @@ def _questions(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> 
 
 
 def _sentences(splits: dict[str, list[Any]], folder: Path, rows: int | None) -> dict[str, Path]:
-    """Runs of words with a capital are names, and of digits numbers: true of no language, and learned like any tags."""
+    """Write sentences with rule-based tags: capitalised words are names, digits are numbers."""
     for (name, parts), count in zip(splits.items(), (rows, DEV_SENTENCES), strict=True):
         found = [_WORD.findall(text) for part in parts for text in part["context"].split(". ")]
         words = _drawn([sentence for sentence in found if 0 < len(sentence) <= WORDS], count)

@@ -69,10 +69,12 @@ def exact(arguments: argparse.Namespace) -> bool:
                 batch=size,
                 max_length=LENGTHS.get(task, 128),
             )
+            # One head for both: heads that each program initialises itself would differ from the first step on.
             contest = replace(contest, model=with_head(contest, folder / "model"))
             batches = epoch_batches(
                 np.zeros(STEPS * size), global_batch_size=size, seed=contest.seed, epoch=0, group_by_length=False
             )
+            # Our order of rows, which the Trainer then follows.
             one, other = ours(contest), trainer(contest, np.concatenate(batches).tolist())
         apart = max(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
         alike = share_alike(one, other)
@@ -88,18 +90,18 @@ def exact(arguments: argparse.Namespace) -> bool:
 
 
 def pairs(one: Outcome, other: Outcome) -> str:
-    """Some of both losses."""
+    """Return every seventh loss of both, as text."""
     return " ".join(f"{a:.6f}/{b:.6f}" for a, b in list(zip(one.losses, other.losses, strict=True))[::7])
 
 
 def share_alike(one: Outcome, other: Outcome) -> float:
-    """Share of equal predictions; of numbers, those that are within 0.001 of each other, the precision they have."""
+    """Return the share of equal predictions; numbers count as equal within 0.001, their printed precision."""
     each = zip(one.predictions, other.predictions, strict=True)
     return statistics.fmean(abs(a - b) <= NUMBERS_WITHIN if isinstance(a, float) else a == b for a, b in each)
 
 
 def statistical(arguments: argparse.Namespace) -> bool:
-    """Makes the runs that are not made yet, prints the difference of means; True if it is within 2 standard errors."""
+    """Make the missing runs and print the differences of means; return whether all are within 2 standard errors."""
     file: Path = arguments.runs
     file.parent.mkdir(parents=True, exist_ok=True)
     made = {(run["task"], run["seed"], run["by"]): run for run in read_runs(file)}
@@ -116,19 +118,20 @@ def statistical(arguments: argparse.Namespace) -> bool:
                     run["seconds"] = round(outcome.seconds, 1)
                     made[task, seed, by] = run
                     stream.write(json.dumps(run) + "\n")
+                    # Runs take minutes each: a killed benchmark loses only the current one.
                     stream.flush()
                     print(json.dumps(run), flush=True)
     return compare([run for (_, seed, _), run in made.items() if seed <= arguments.seeds], arguments)
 
 
 def read_runs(file: Path) -> list[dict[str, Any]]:
-    """The runs that are done."""
+    """Return the finished runs."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def compare(runs: list[dict[str, Any]], arguments: argparse.Namespace) -> bool:
-    """Prints means, standard deviations and the interval of the difference."""
+    """Print means, standard deviations and the interval of the difference; return whether all contain 0."""
     lines = [
         "| task, score | ours, mean +- sd | Trainer, mean +- sd | difference, +- 2 standard errors | |",
         "|---|---|---|---|---|",
@@ -138,6 +141,7 @@ def compare(runs: list[dict[str, Any]], arguments: argparse.Namespace) -> bool:
         each = [[run["score"] for run in runs if (run["task"], run["by"]) == (task, by)] for by in PEERS]
         means, spreads = [statistics.fmean(values) for values in each], [statistics.stdev(values) for values in each]
         difference = means[0] - means[1]
+        # Standard error of a difference of two independent means (Welch): the programs share no random numbers.
         error = sum(spread**2 / len(values) for spread, values in zip(spreads, each, strict=True)) ** 0.5
         within = abs(difference) <= 2 * error
         passed &= within
@@ -151,7 +155,7 @@ def compare(runs: list[dict[str, Any]], arguments: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Prints tables; 1 if something is not as asked."""
+    """Print tables; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--glue", type=Path, required=True, help="folder of GLUE")
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face BERT, uncased")

@@ -43,7 +43,7 @@ class Outcome:
 
 
 def ours(contest: Contest) -> Outcome:
-    """The job as a user starts it."""
+    """Fine-tune with our job, as a user starts it."""
     started = time.perf_counter()
     place = Path(tempfile.mkdtemp())
     try:
@@ -62,7 +62,7 @@ def ours(contest: Contest) -> Outcome:
 
 
 def _written(contest: Contest, folder: Path) -> list[Any]:
-    """The predictions of dev that our job wrote."""
+    """Return the predictions of dev that our job wrote."""
     match contest.rows:
         case Texts(data=data):
             (table,) = folder.glob("*.tsv")
@@ -77,7 +77,7 @@ def _written(contest: Contest, folder: Path) -> list[Any]:
 
 
 def trainer(contest: Contest, order: Sequence[int] | None = None) -> Outcome:
-    """Trains with transformers.Trainer, dynamic padding.
+    """Fine-tune with transformers.Trainer, dynamic padding.
 
     Args:
         contest: settings.
@@ -94,7 +94,7 @@ def trainer(contest: Contest, order: Sequence[int] | None = None) -> Outcome:
 
 
 def _scored(contest: Contest, outputs: Any) -> tuple[list[Any], float]:
-    """Predictions of dev from what Trainer predicts, and their score, by our own metrics."""
+    """Return predictions and score of dev from the outputs of Trainer, by our own metrics."""
     match contest.rows:
         case Texts(data=data):
             logits = np.asarray(outputs.predictions, np.float64)

@@ -23,7 +23,7 @@ WEIGHT_DECAY, EPS, CLIP = 0.01, 1e-6, 1.0
 
 @dataclass(frozen=True)
 class Contest:
-    """One fine-tuning that both make."""
+    """Settings of a fine-tuning that both programs run."""
 
     task: str
     model: Path
@@ -75,17 +75,17 @@ class Contest:
 
     @cached_property
     def rows(self) -> TokenizedTask:
-        """Its rows, as our job reads them."""
+        """Rows of the task, as our job reads them."""
         return read_task(self.config, load_vocabulary(read_initial_model(self.model).vocabulary, lowercase=True))
 
     @property
     def row_count(self) -> int:
-        """Sequences to learn from."""
+        """Number of training sequences."""
         return len(self.rows.rows)
 
 
 def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
-    """A copy of the model with a head for the task, drawn from the seed: both begin with these weights.
+    """Write a copy of the model with a randomly initialised head; return its folder. Both programs start from it.
 
     Args:
         contest: whose model.
@@ -105,6 +105,6 @@ def with_head(contest: Contest, folder: Path, size: str | None = None) -> Path:
         config=shape,
         vocab_size=initial.rows,
         tokenizer=TokenizerFiles(initial.vocabulary, lowercase=True),
-        more=label_settings(bert, labels),
+        config_entries=label_settings(bert, labels),
     )
     return folder

@@ -43,19 +43,19 @@ EPOCHS = 1000  # more than are made
 
 @dataclass
 class Epoch:
-    """Rows a second of one epoch of one contestant."""
+    """Duration of one epoch of one contestant."""
 
     seconds: float
     rows: int
 
     @property
     def rate(self) -> float:
-        """Examples a second."""
+        """Examples per second."""
         return self.rows / self.seconds
 
 
 def speed(arguments: argparse.Namespace) -> bool:
-    """Prints a table; True if ours is as much faster as was asked."""
+    """Print a table; return whether the targets are met."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         files = write_files(arguments.speed_task, arguments.glue, arguments.squad, folder, arguments.rows, short=False)
@@ -116,27 +116,27 @@ def _table(epochs: Mapping[str, list[Epoch]], endings: Mapping[str, dict[str, An
 
 
 class Turns:
-    """When to step, and how long all steps of a turn took together, the making of batches included."""
+    """Turn-taking of a contestant, and the duration of all steps of a turn, including the preparation of batches."""
 
     def __init__(self, answers: TextIO, *, gpu: bool) -> None:
         self._answers, self._gpu = answers, gpu
         self._left, self._warming, self._started = WARMUP, True, time.perf_counter()
 
     def next(self) -> None:
-        """Before each step: at the end of a turn prints how long it took, and waits for the next one.
+        """Wait for a turn before each step; at the end of a turn, print its duration.
 
         Raises:
-            Over: no turn is left.
+            Finished: no turn is left.
         """
         if self._left == 0:
             if self._gpu:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - self._started
-            self._tell({"warm": round(seconds, 2)} if self._warming else {"seconds": [seconds]})
+            self._send({"warm": round(seconds, 2)} if self._warming else {"seconds": [seconds]})
             self._warming = False
             self._left = json.loads(sys.stdin.readline())["steps"]
             if self._left == 0:
-                raise Over
+                raise Finished
             self._started = time.perf_counter()
         self._left -= 1
 
@@ -145,49 +145,50 @@ class Turns:
         peak = (
             torch.cuda.max_memory_allocated() if self._gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         )
-        self._tell({"memory": peak})
+        self._send({"memory": peak})
 
-    def _tell(self, what: dict[str, Any]) -> None:
+    def _send(self, what: dict[str, Any]) -> None:
         print(json.dumps(what), file=self._answers, flush=True)
 
 
-class Over(Exception):  # noqa: N818 - not an error
+class Finished(Exception):  # noqa: N818 - not an error
     """Raised after the last step."""
 
 
 def ours(contest: Contest, turns: Turns) -> None:
-    """The job, whose steps wait for their turn."""
+    """Run our job, whose steps wait for their turn."""
     from train_jobs.config.finetune import FinetuneConfig
     from train_jobs.engine.loop.loop import Loop
     from train_jobs.finetune import finetune
 
-    whole = Loop._step
+    original_step = Loop._step
 
     def step(loop: Loop) -> bool:
         turns.next()
-        return whole(loop)
+        return original_step(loop)
 
     Loop._step = step  # type: ignore[method-assign]
+    # Neither validation nor a checkpoint during the measurement: the Trainer is configured without them as well.
     settings = contest.settings() | {"evaluation": {"every": 10**9}, "checkpoint": {"every_minutes": 1e6}}
     settings["train"]["log_every"] = 10
-    with tempfile.TemporaryDirectory() as place, suppress(Over):
+    with tempfile.TemporaryDirectory() as place, suppress(Finished):
         finetune(FinetuneConfig.model_validate(settings), output=Path(place), device=contest.device)
 
 
 def trainer(contest: Contest, turns: Turns, *, padded: bool) -> None:
-    """transformers.Trainer, whose steps wait for their turn."""
+    """Run transformers.Trainer, whose steps wait for their turn."""
     from transformers import TrainerCallback
 
     from benchmarks.finetune_trainer import make_trainer
 
-    class Baton(TrainerCallback):
-        """Hands a step over."""
+    class TurnCallback(TrainerCallback):
+        """Callback that waits for the turn."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             turns.next()
 
-    with tempfile.TemporaryDirectory() as place, suppress(Over):
-        make_trainer(contest, place, padded=padded, callbacks=[Baton()])[0].train()
+    with tempfile.TemporaryDirectory() as place, suppress(Finished):
+        make_trainer(contest, place, padded=padded, callbacks=[TurnCallback()])[0].train()
 
 
 def _contest(setup: Mapping[str, Any], *, precision: str, grouped: bool) -> Contest:
@@ -206,6 +207,7 @@ def main() -> None:
     arguments = parser.parse_args()
     contest = _contest(arguments.setup, precision=arguments.precision, grouped=arguments.grouped)
     turns = Turns(sys.stdout, gpu=contest.device == "gpu")
+    # stdout is the channel of the answers; anything else that a library prints would break its JSON lines
     with redirect_stdout(sys.stderr):
         if arguments.by == "ours":
             ours(contest, turns)

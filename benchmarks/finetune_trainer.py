@@ -1,4 +1,4 @@
-"""transformers.Trainer on a contest: rows of Hugging Face's own tokenizer, its models, its loop."""
+"""transformers.Trainer on a contest, with Hugging Face's tokenizer, models and loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ set_verbosity_error()  # which would log each new head
 
 
 class Rows(torch.utils.data.Dataset[dict[str, Any]]):
-    """Rows as Hugging Face's tokenizer has them, made before training."""
+    """Rows of Hugging Face's tokenizer, encoded before training."""
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         self._rows = rows
@@ -49,7 +49,7 @@ class Rows(torch.utils.data.Dataset[dict[str, Any]]):
 
 
 def rows_of(contest: Contest, split: str, tokenizer: Any, *, padded: bool = False) -> Rows:
-    """The rows of "train" or "dev".
+    """Return the rows of "train" or "dev".
 
     Args:
         contest: whose.
@@ -66,6 +66,7 @@ def rows_of(contest: Contest, split: str, tokenizer: Any, *, padded: bool = Fals
             lengths = {"max_length": contest.max_length, "doc_stride": config.data.doc_stride}
             asked = sets[split].squad.questions
             rows = [row for question in asked for row in _question(question, tokenizer, **lengths)]
+            # the exact comparison is only meaningful if both programs see the same windows
             assert [row["input_ids"] for row in rows] == [one.input_ids.tolist() for one in sets[split].windows]
             return Rows(rows)
         case Words(sets=sets, labels=labels):
@@ -128,7 +129,7 @@ class InOrder(torch.utils.data.Sampler[int]):
 
 
 class WatchedTrainer(Trainer):
-    """Trainer as it is, remembering losses; with `order` it takes that order of rows and our job's learning rates."""
+    """Trainer that stores its losses; with `order` it uses that order of rows and our job's learning rates."""
 
     order: Sequence[int] | None = None
 
@@ -150,13 +151,17 @@ class WatchedTrainer(Trainer):
         shape, last = FinetuneScheduleConfig(warmup_fraction=WARMUP), num_training_steps - 1
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer or self.optimizer,
+            # min: the scheduler computes a rate for one step more than there is
             lambda step: learning_rate(shape, 1.0, step=min(step, last), total_steps=num_training_steps),
         )
         return self.lr_scheduler
 
 
 class SpanTrainer(WatchedTrainer):
-    """Takes no padding for a possible answer, as Hugging Face's loss does, which so depends on what a batch pads."""
+    """Trainer for spans without padding among the candidates."""
+
+    # Hugging Face's loss accepts padding as an answer, so it depends on the padding of a batch, and ours does not.
+    # Without this class the comparison of losses would measure that difference.
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **others: Any) -> Any:
         outputs = model(**inputs)
@@ -173,7 +178,7 @@ class SpanTrainer(WatchedTrainer):
 def make_trainer(
     contest: Contest, place: str, *, padded: bool = False, callbacks: Sequence[TrainerCallback] = ()
 ) -> tuple[WatchedTrainer, Rows]:
-    """A Trainer with its model and rows, and the rows of dev.
+    """Return a Trainer with model and rows, and the rows of dev.
 
     Args:
         contest: settings.

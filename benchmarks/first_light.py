@@ -24,7 +24,8 @@ WINDOW = "1200,760"
 
 
 def submit() -> tuple[Path, float]:
-    """Runs the default job; returns its folder and the seconds that the command took."""
+    """Run the default job; return its folder and the seconds of the command."""
+    # An empty home: the first run of a new user also creates the MLflow store and the token store.
     home = tempfile.mkdtemp(prefix="first-light-")
     started = time.perf_counter()
     done = subprocess.run(
@@ -38,7 +39,7 @@ def submit() -> tuple[Path, float]:
 
 
 def take_picture(folder: Path, to: Path) -> None:
-    """Writes the top of a run's report as a PNG of few colours; needs Chromium."""
+    """Write the top of a run's report as a PNG with 64 colours; needs Chromium."""
     from PIL import Image
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -59,7 +60,7 @@ def take_picture(folder: Path, to: Path) -> None:
 
 
 def main() -> None:
-    """Prints the parts and the curve as Markdown."""
+    """Print the parts and the curve as Markdown."""
     parser = argparse.ArgumentParser(description="The default run, timed part by part.")
     parser.add_argument("folder", nargs="?", type=Path, metavar="RUN_FOLDER", help="a run that there is already")
     parser.add_argument("--picture", type=Path, metavar="PNG", help="write the top of its report as a picture")

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.machine import describe
 from train_jobs.config import PredictConfig
-from train_jobs.inference.loaded_model import make_task
+from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import read_folder
 from train_jobs.tasks.rows.tables import RowTable, read_table
 from train_jobs.tools.onnx import export_onnx
@@ -35,11 +35,12 @@ Answer = Callable[[Sequence[str]], list[float]]
 
 
 def classifier(checkpoint: Path, folder: Path) -> Path:
-    """The checkpoint with a head of two labels."""
+    """Save the checkpoint with a new head for two labels; return its folder."""
     import transformers
 
     torch.manual_seed(7)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(checkpoint, num_labels=2)
+    # transformers' own std of 0.02 gives probabilities near 0.5 for every text, which would hide differences
     torch.nn.init.normal_(model.classifier.weight, std=0.5)
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(checkpoint).save_pretrained(folder)
@@ -47,9 +48,9 @@ def classifier(checkpoint: Path, folder: Path) -> Path:
 
 
 def ours(folder: Path, precision: str) -> Answer:
-    """Our predictor, as used by the job and the server."""
+    """Return our predictor, as used by the job and the server."""
     config = PredictConfig(model=folder, input="requests.jsonl", batching={"precision": precision})
-    task = make_task(config, torch.device("cpu"))
+    task = load_predictor(config, torch.device("cpu"))
 
     def answer(texts: Sequence[str]) -> list[float]:
         found = task.predict(RowTable(Path("requests"), {"text": list(texts)}, [0] * len(texts)), 0)
@@ -59,7 +60,7 @@ def ours(folder: Path, precision: str) -> Answer:
 
 
 def pipeline(folder: Path, precision: str, size: int) -> Answer:
-    """transformers' pipeline with a given batch size."""
+    """Return transformers' pipeline with a given batch size."""
     import transformers
 
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
@@ -74,7 +75,7 @@ def pipeline(folder: Path, precision: str, size: int) -> Answer:
 
 
 def runtime(folder: Path, graph: Path) -> Answer:
-    """onnxruntime with the exported graph, padded to the longest text of a request."""
+    """Return onnxruntime with the exported graph, padded to the longest text of a request."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
@@ -94,7 +95,7 @@ def runtime(folder: Path, graph: Path) -> Answer:
 
 
 def timed(answer: Answer, requests: Sequence[Sequence[str]]) -> list[float]:
-    """Seconds of each request."""
+    """Return the seconds of each request."""
     taken = []
     for request in requests:
         started = time.perf_counter()
@@ -104,7 +105,7 @@ def timed(answer: Answer, requests: Sequence[Sequence[str]]) -> list[float]:
 
 
 def check(contenders: dict[str, Answer], texts: Sequence[str]) -> None:
-    """All give the probabilities of the pipeline in fp32."""
+    """Check that all contenders give the probabilities of the pipeline in fp32."""
     expected = np.array(contenders["pipeline fp32"](texts))
     for name, answer in contenders.items():
         gap = float(np.abs(np.array(answer(texts)) - expected).max())
@@ -113,7 +114,7 @@ def check(contenders: dict[str, Answer], texts: Sequence[str]) -> None:
 
 
 def compare(contenders: dict[str, Answer], texts: Sequence[str], size: int, rounds: int) -> None:
-    """Rows of the table for requests of one size; latencies are those of all rounds."""
+    """Print the rows of the table for requests of one size; latencies are those of all rounds."""
     requests = [texts[start : start + size] for start in range(0, REQUESTS[size] * size, size)]
     seconds: dict[str, list[list[float]]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
@@ -132,7 +133,7 @@ def compare(contenders: dict[str, Answer], texts: Sequence[str], size: int, roun
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(prog="benchmarks.inference", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--checkpoint", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--texts", type=Path, required=True, help="a TSV of GLUE")
@@ -150,6 +151,7 @@ def main() -> None:
         print(f"{packages}; {torch.get_num_threads()} threads; rates are medians of {arguments.rounds} rounds\n")
         heads = ("texts a request", "", "sequences/s (range)", "p50 ms", "p99 ms", "of the pipeline's rate")
         for size in REQUESTS:
+            # the pipeline gets its best batch size: all texts of a request in one batch
             pipes = {f"pipeline {kind}": pipeline(folder, kind, size) for kind in ("fp32", "bf16")}
             contenders = {**pipes, **fixed, "onnxruntime": session}
             if size == 1:

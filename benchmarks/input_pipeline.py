@@ -35,7 +35,7 @@ RECIPES = {"tiny": 64, "base": 64}  # sequences of a step
 
 
 class Pipeline(BertPretraining):
-    """Pretraining whose next batch may be the one before."""
+    """Pretraining task that can repeat its last batch."""
 
     resident = False
     seconds: list[float]
@@ -50,7 +50,7 @@ class Pipeline(BertPretraining):
 
 
 def make_loop(recipe: str, folder: Path, world: World) -> tuple[Loop, Pipeline]:
-    """The engine's loop over the embedded text."""
+    """Return the engine's loop over the embedded text, and its task."""
     changes = {
         "train": {"global_batch_size": RECIPES[recipe], "micro_batch_size": 16},
         "data": {"sequence_length": 128},
@@ -83,12 +83,12 @@ def make_loop(recipe: str, folder: Path, world: World) -> tuple[Loop, Pipeline]:
 
 
 def merged(tree: dict, changes: dict) -> dict:  # type: ignore[type-arg]
-    """Sections of `tree` with the changes to them."""
+    """Return `tree` with changed sections."""
     return {**tree, **{name: {**tree.get(name, {}), **section} for name, section in changes.items()}}
 
 
 def timed_steps(loop: Loop, count: int) -> float:
-    """Seconds of some optimizer steps."""
+    """Return the seconds of `count` optimizer steps."""
     started = time.perf_counter()
     for _ in range(count):
         assert loop._step()
@@ -96,7 +96,7 @@ def timed_steps(loop: Loop, count: int) -> float:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     rounds, steps = (int(word) for word in (sys.argv[1:] or ["7", "2"]))
     world = start("auto")
     print(f"{describe('torch', 'numpy')}; {world.device}\n")
@@ -106,6 +106,7 @@ def main() -> None:
         count = steps if recipe == "base" else 20 * steps
         with tempfile.TemporaryDirectory() as place:
             loop, task = make_loop(recipe, Path(place), world)
+            # Warm-up: the first steps allocate memory and create oneDNN primitives for each shape.
             timed_steps(loop, 2)
             taken: dict[bool, list[float]] = {True: [], False: []}
             for _ in range(rounds):

@@ -40,7 +40,7 @@ def make_runs(home: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Prints a table of milliseconds."""
+    """Print a table of milliseconds."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     times = int(sys.argv[2]) if len(sys.argv) > 2 else 15
     taken: dict[str, list[float]] = {}

@@ -36,20 +36,20 @@ SYSTEM = [
 
 
 def measure(command: Sequence[str], environ: dict[str, str]) -> float:
-    """Seconds of a command whose output is read as fast as it comes."""
+    """Return the seconds of a command whose output is read immediately."""
     started = time.perf_counter()
     with (
         subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process,
         subprocess.Popen(["cat"], stdin=process.stdout, stdout=subprocess.DEVNULL),
     ):
         assert process.stdout is not None
-        process.stdout.close()
+        process.stdout.close()  # only `cat` may hold the read end, or a broken pipe would not be noticed
     assert process.returncode in {0, 1}, command  # grep's 1: nothing fits
     return time.perf_counter() - started
 
 
 def leave(home: Path, environ: dict[str, str], *, backlog: bool) -> float:
-    """Seconds from Ctrl-C to the end of a follower."""
+    """Return the seconds from Ctrl-C to the end of a follower."""
     with live_run(home, f"live-{time.monotonic_ns()}") as run:
         run.rank_log(0).write_bytes(LINES if backlog else b"one line\n")
         command = [sys.executable, "-m", "orchestrator.cli.main", "logs", run.name, "-f"]
@@ -64,7 +64,7 @@ def leave(home: Path, environ: dict[str, str], *, backlog: bool) -> float:
 
 
 def main() -> None:
-    """Prints tables."""
+    """Print tables."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as folder:

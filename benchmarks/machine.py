@@ -1,4 +1,4 @@
-"""On what a figure was measured, and medians."""
+"""Description of the machine of a measurement, and medians."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def describe(*packages: str) -> str:
-    """One line: processor, cores, Python, versions of `packages`, date."""
+    """Return one line: processor, cores, Python, versions of `packages`, date."""
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     cores = len(os.sched_getaffinity(0))
     today = datetime.now(UTC).date()
@@ -20,7 +20,7 @@ def describe(*packages: str) -> str:
 
 
 def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
-    """`median (min-max)`."""
+    """Return `median (min-max)` of scaled values."""
     low, middle, high = min(values) * scale, statistics.median(values) * scale, max(values) * scale
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 

@@ -1,4 +1,4 @@
-"""The largest micro batch of published recipes by Azure's GPU sizes, by the plan's own formula: nothing is measured.
+"""Largest micro batch of published recipes on Azure's GPU sizes, by the plan's formula; nothing is measured.
 
 python -m benchmarks.micro_batches
 """
@@ -17,7 +17,7 @@ RECIPES = ("base-google", "base-azureml", "large-nvidia-phase1", "large-nvidia-p
 
 
 def largest(recipe: PretrainConfig, gigabytes: int) -> int:
-    """Sequences, a power of two; 0 if not one fits."""
+    """Return the largest power of two of sequences that fits; 0 if one does not."""
     fits, tried = 0, 1
     while tried * recipe.data.sequence_length <= FULL:
         changed = recipe.model_copy(update={"train": recipe.train.model_copy(update={"micro_batch_size": tried})})
@@ -28,7 +28,7 @@ def largest(recipe: PretrainConfig, gigabytes: int) -> int:
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     sizes: dict[tuple[str, int], list[Size]] = {}
     for size in SIZES:
         if size.gpu:

@@ -51,7 +51,7 @@ Differences = dict[str, float]
 
 
 def adversarial(question: Question, others: Sequence[str], draw: random.Random) -> str:
-    """Something that a model might answer, or that a script might stumble over."""
+    """Return an answer that a model might give, or that is hard for a script to score."""
     words = question.context.split()
     begin = draw.randrange(len(words))
     gold = draw.choice(question.answers).text if question.answers else draw.choice(others)
@@ -75,7 +75,7 @@ def adversarial(question: Question, others: Sequence[str], draw: random.Random) 
 
 
 def drawn_predictions(questions: Sequence[Question], draw: random.Random) -> list[Prediction]:
-    """An answer to each, and odds of which some are equal."""
+    """Return an answer to each question, with odds, some of which are equal."""
     others = [answer.text for question in questions for answer in question.answers]
     odds = [0.0, 1.0, -1.0, draw.gauss(0, 3), draw.gauss(0, 3)]
     return [
@@ -98,9 +98,9 @@ def differences_of_squad(official: Path, file: Path, seed: int) -> Differences:
         for name, text in prediction_files(predictions, threshold=float("inf") if squad.version_2 else None).items():
             (folder / name).write_text(text, encoding="utf-8")
         if not squad.version_2:
-            return apart(score_v1(squad.questions, answers), script(official, file, folder))
-        plain = apart(score_v2(squad.questions, answers), script(official, file, folder))
-        tuned = apart(
+            return differences(score_v1(squad.questions, answers), script(official, file, folder))
+        plain = differences(score_v2(squad.questions, answers), script(official, file, folder))
+        tuned = differences(
             score_v2(squad.questions, answers, odds, threshold=threshold),
             script(official, file, folder, "-n", folder / "null_odds.json", "-t", threshold),
         )
@@ -121,19 +121,19 @@ def script(official: Path, file: Path, folder: Path, *more: object) -> dict[str,
         folder / "predictions.json",
         *more,
     ]
-    said = subprocess.run(
+    output = subprocess.run(
         [str(word) for word in command],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONUTF8": "1"},
+        env={**os.environ, "PYTHONUTF8": "1"},  # the scripts open files with the default encoding
     ).stdout
-    found: dict[str, float] = json.loads(said)
+    found: dict[str, float] = json.loads(output)
     return found
 
 
 def drawn_tags(scheme: str, *, legal: bool, rows: int, draw: random.Random) -> tuple[Tags, Tags]:
-    """Sentences of 0 to 12 words with tags, and what a model that is right half of the time makes of them."""
+    """Return gold tags of sentences of 0 to 12 words, and predicted ones, of which half are correct."""
     gold = [_sentence(scheme, legal=legal, draw=draw) for _ in range(rows)]
     guesses = [_sentence(scheme, legal=legal, draw=draw, size=len(one)) for one in gold]
     return gold, [one if draw.random() < 0.5 else other for one, other in zip(gold, guesses, strict=True)]
@@ -179,7 +179,7 @@ def differences_of_seqeval(scheme: str, *, legal: bool, strict: bool, rows: int,
     ours = entity_scores(gold, found)
     ours["macro"] = statistics.fmean(value for name, value in ours.items() if name.startswith("f1_"))
     del ours["score"]
-    return apart(ours, {**theirs, "macro": macro["f1-score"]})
+    return differences(ours, {**theirs, "macro": macro["f1-score"]})
 
 
 def _renamed(tag: str) -> str:
@@ -190,30 +190,34 @@ def differences_of_conlleval(official: Path, *, legal: bool, rows: int, seed: in
     """Return the metrics of the Perl program for tags in BIO."""
     gold, found = drawn_tags("BIO", legal=legal, rows=rows, draw=random.Random(seed))
     words = [["w"] * len(row) for row in gold]
-    said = subprocess.run(
+    output = subprocess.run(
         ["perl", official / "conlleval.pl"],
         input=conll_text(words, gold, found),
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    wanted, guessed, right = map(int, re.findall(r"with (\d+) phrases; found: (\d+) phrases; correct: (\d+)", said)[0])
+    wanted, guessed, right = map(
+        int, re.findall(r"with (\d+) phrases; found: (\d+) phrases; correct: (\d+)", output)[0]
+    )
     ours = {name: value for name, value in entity_scores(gold, found).items() if name in ("precision", "recall", "f1")}
-    return apart(ours, {"precision": right / guessed, "recall": right / wanted, "f1": 2 * right / (wanted + guessed)})
+    return differences(
+        ours, {"precision": right / guessed, "recall": right / wanted, "f1": 2 * right / (wanted + guessed)}
+    )
 
 
-def apart(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differences:
+def differences(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Differences:
     """Return the largest difference of two sets of metrics; infinity for a metric that one of them lacks."""
     return {name: abs(ours.get(name, float("inf")) - theirs.get(name, -1.0)) for name in {*ours, *theirs}}
 
 
 def squad_files(squad: Path) -> list[Path]:
-    """Files with answers."""
+    """Return the files that contain answers."""
     return [path for path in sorted(squad.rglob("*.json")) if any(one.answers for one in read_squad(path).questions)]
 
 
 def comparisons(official: Path, squad: Path, rows: int) -> Iterator[tuple[str, str, Callable[..., Differences]]]:
-    """Whose score, of what, and what compares it, given a seed."""
+    """Yield official program, data, and the function that compares with it, given a seed."""
     for file in squad_files(squad):
         found = read_squad(file)
         what = f"{file.parent.name}/{file.name}, {len(found.questions):,} questions"
@@ -236,7 +240,7 @@ def _what(scheme: str, legal: bool, rows: int) -> str:
 
 
 def main() -> int:
-    """Prints a table; 1 if anything is further apart than 1e-9."""
+    """Print a table; return 1 if any difference exceeds 1e-9."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--official", type=Path, required=True, help="folder of the official programs")
     parser.add_argument("--squad", type=Path, required=True, help="folder with files of SQuAD")

@@ -1,4 +1,4 @@
-"""The top of an HTML report as a picture for README and docs, as Chromium draws it, in 64 colours.
+"""Picture of the top of an HTML report for README and docs, drawn by Chromium, in 64 colours.
 
 python -m benchmarks.picture REPORT.html PICTURE.png [HEIGHT]
 """
@@ -18,7 +18,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def draw(page: Path, picture: Path, height: int = HEIGHT) -> None:
-    """Writes the picture."""
+    """Write the picture."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         sys.exit(f"none of {', '.join(BROWSERS)} is installed")

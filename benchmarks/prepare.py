@@ -37,20 +37,20 @@ CORES = 16
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A process that ended."""
+class Measurement:
+    """Measurements of a finished process."""
 
     seconds: float
     cpu: float
     """Seconds of processors, of all its processes."""
     peak: float
     """Megabytes."""
-    told: dict[str, float]
-    """The JSON that it printed last, if it did."""
+    printed_json: dict[str, float]
+    """JSON of its last output line; empty without one."""
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of texts and vocabularies")
     parser.add_argument("--sizes", type=float, nargs="+", default=[0.1, 1.0, 4.0], help="GB of text")
@@ -70,7 +70,7 @@ class Benchmark:
         self.documents = prepare_corpus.documents(data)
 
     def run(self, sizes: Sequence[float]) -> None:
-        """Every table."""
+        """Print every table."""
         texts = {size: self.work / f"text-{size}" for size in sizes}
         written = {size: prepare_corpus.write(self.documents, texts[size], int(size * 1e9)) for size in sizes[:1]}
         smallest = sizes[0]
@@ -81,8 +81,8 @@ class Benchmark:
         self.reading(stores[sizes[-1]])
         self.wikipedia(written[smallest] / 1e6 / one.seconds)
 
-    def peers(self, text: Path, size: int) -> Ran:
-        """Whole pipelines and token steps of the same text; returns our pipeline's run on one core."""
+    def peers(self, text: Path, size: int) -> Measurement:
+        """Print pipelines and token steps on the same text; return our pipeline's run on one core."""
         print("\n| what | text in, MB | cores | s | MB/s | whole process: s | CPU s | peak memory, MB |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
         lines = self.work / "lines.txt"
@@ -90,35 +90,41 @@ class Benchmark:
         few = self.work / "sentences.txt"
         few_size = prepare_corpus.write_sentences(self.documents, few, PLAIN_BYTES)
         plain = self.peer("plain", few, cores=1)
-        row("plain Python: sentences to ids of tokens", few_size, 1, plain.told["tokenise"], plain)
-        row("plain Python: and to instances", few_size, 1, plain.told["tokenise"] + plain.told["instances"], plain)
+        row("plain Python: sentences to ids of tokens", few_size, 1, plain.printed_json["tokenise"], plain)
+        row(
+            "plain Python: and to instances",
+            few_size,
+            1,
+            plain.printed_json["tokenise"] + plain.printed_json["instances"],
+            plain,
+        )
         for count in (1, 2):
             found = self.peer("datasets", lines, str(count), cores=count)
-            row("datasets.map: lines to ids", size, count, found.told["tokenise"], found)
-            row("datasets.map: loaded, to ids, grouped", size, count, sum(found.told.values()), found)
+            row("datasets.map: lines to ids", size, count, found.printed_json["tokenise"], found)
+            row("datasets.map: loaded, to ids, grouped", size, count, sum(found.printed_json.values()), found)
         for name, title in (
             ("tokenizers", "tokenizers.encode_batch_fast: lines to ids"),
             ("ours", "our token step: lines to ids"),
         ):
             found = self.peer(name, lines, cores=1)
-            row(title, size, 1, found.told["tokenise"], found)
+            row(title, size, 1, found.printed_json["tokenise"], found)
         for count in (2, 1):
             found = self.prepared(text, workers=count)
             row("our pipeline: text to token store", size, count, found.seconds, found)
         lines.unlink()
         return found
 
-    def stages(self, text: Path, whole: Ran) -> None:
+    def stages(self, text: Path, whole: Measurement) -> None:
         """Print the time of each step of our pipeline."""
         print("\n| stage | s of one core | share |\n|---|---|---|")
-        told = self.peer("stages", text, cores=1).told
-        told.pop("mb")
-        rest = whole.seconds - sum(told.values())
-        for name, seconds in {**told, "all else: starting, writing, reading back": rest}.items():
+        printed_json = self.peer("stages", text, cores=1).printed_json
+        printed_json.pop("mb")
+        rest = whole.seconds - sum(printed_json.values())
+        for name, seconds in {**printed_json, "all else: starting, writing, reading back": rest}.items():
             print(f"| {name} | {seconds:.2f} | {seconds / whole.seconds:.0%} |", flush=True)
 
     def sizes(self, texts: dict[float, Path], written: dict[float, int], stores: dict[float, Path]) -> None:
-        """Memory and speed by size, of two workers, and for the smaller ones of one. Leaves the largest store."""
+        """Print memory and speed by size with two workers, for small sizes also with one; keep the largest store."""
         print("\n| text, GB | workers | s | CPU s | MB/s | peak memory, MB |\n|---|---|---|---|---|---|", flush=True)
         for size, text in texts.items():
             if size not in written:
@@ -133,16 +139,19 @@ class Benchmark:
 
     def reading(self, store: Path) -> None:
         """Print the read speed of the largest store."""
-        told = self.peer("reading", store, str(SECONDS_OF_READING), cores=1, vocabulary=False).told
+        found = self.peer("reading", store, str(SECONDS_OF_READING), cores=1, vocabulary=False).printed_json
         print("\n| store, GB | first batch after opening, s | examples/s, planned and sliced | laid out as sequences |")
         print("|---|---|---|---|")
-        print(f"| {told['bytes'] / 1e9:.2f} | {told['first']:.2f} | {told['slices']:,.0f} | {told['sequences']:,.0f} |")
+        print(
+            f"| {found['bytes'] / 1e9:.2f} | {found['first']:.2f} | {found['slices']:,.0f} |"
+            f" {found['sequences']:,.0f} |"
+        )
 
     def wikipedia(self, text_speed: float) -> None:
         """Print an estimate for English Wikipedia."""
         sample = self.data / "wiki_xml" / "enwiki-latest-pages-articles1-shortened.xml.bz2"
-        told = self.peer("stages", sample, cores=1).told
-        dump_speed = told["mb"] / told["read"]
+        printed_json = self.peer("stages", sample, cores=1).printed_json
+        dump_speed = printed_json["mb"] / printed_json["read"]
         read, rest = WIKIPEDIA_BZ2 / 1e6 / dump_speed / CORES, WIKIPEDIA_TEXT / 1e6 / text_speed / CORES
         print(
             f"\nEnglish Wikipedia on {CORES} cores: {WIKIPEDIA_BZ2 / 1e9:.0f} GB of bz2, at {dump_speed:.1f} MB/s a"
@@ -152,8 +161,8 @@ class Benchmark:
             " multistream dump, without which one core decompresses."
         )
 
-    def prepared(self, text: Path, *, workers: int, keep: Path | None = None) -> Ran:
-        """`python -m train_jobs.prepare`, from nothing."""
+    def prepared(self, text: Path, *, workers: int, keep: Path | None = None) -> Measurement:
+        """Run `python -m train_jobs.prepare` from scratch."""
         store = keep or self.work / "passing"
         shutil.rmtree(store, ignore_errors=True)
         config = self.work / "prepare.json"
@@ -170,19 +179,19 @@ class Benchmark:
             shutil.rmtree(store)
         return found
 
-    def peer(self, name: str, text: Path, *options: str, cores: int, vocabulary: bool = True) -> Ran:
-        """One of benchmarks.prepare_peers."""
+    def peer(self, name: str, text: Path, *options: str, cores: int, vocabulary: bool = True) -> Measurement:
+        """Run one of benchmarks.prepare_peers."""
         words = ["-m", "benchmarks.prepare_peers", name, str(text), *([str(self.vocabulary)] if vocabulary else [])]
         return run([*words, *options], cores=cores, cwd=Path.cwd())
 
 
-def row(title: str, size: int, cores: int, seconds: float, ran: Ran) -> None:
-    """A row of the first table."""
+def row(title: str, size: int, cores: int, seconds: float, ran: Measurement) -> None:
+    """Print a row of the first table."""
     figures = f"{size / 1e6:.1f} | {cores} | {seconds:.1f} | {size / 1e6 / seconds:.2f}"
     print(f"| {title} | {figures} | {ran.seconds:.1f} | {ran.cpu:.1f} | {ran.peak:,.0f} |", flush=True)
 
 
-def run(words: list[str], *, cores: int, cwd: Path) -> Ran:
+def run(words: list[str], *, cores: int, cwd: Path) -> Measurement:
     """Run Python on the first CORES available cores.
 
     Raises:
@@ -190,6 +199,8 @@ def run(words: list[str], *, cores: int, cwd: Path) -> Ran:
     """
     usable = sorted(os.sched_getaffinity(0))[:cores]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+    # One thread each: libraries would otherwise start as many as the machine has cores, on the one core of the
+    # measurement.
     before, started = _cpu_of_children(), time.perf_counter()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
@@ -197,6 +208,7 @@ def run(words: list[str], *, cores: int, cwd: Path) -> Ran:
         )
         peak = 0.0
         while process.poll() is None:
+            # PSS of the whole family: memory that workers share, such as a mapped file, counts once
             peak = max(peak, sum(_megabytes(pid) for pid in _family(process.pid)))
             time.sleep(0.1)
         seconds = time.perf_counter() - started
@@ -205,17 +217,17 @@ def run(words: list[str], *, cores: int, cwd: Path) -> Ran:
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}\n{printed}")
     last = printed.strip().rsplit("\n", 1)[-1]
-    return Ran(seconds, _cpu_of_children() - before, peak, json.loads(last) if last.startswith("{") else {})
+    return Measurement(seconds, _cpu_of_children() - before, peak, json.loads(last) if last.startswith("{") else {})
 
 
 def _cpu_of_children() -> float:
-    """Seconds of processors that our children, and theirs, took until they ended."""
+    """Return the processor seconds of finished child processes and their children."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process and its output."""
+    """Yield the process and all of its descendants."""
     yield pid
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

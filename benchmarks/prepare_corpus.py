@@ -1,4 +1,4 @@
-"""Text of any size for benchmarks.prepare, out of the real texts of ../shared/data."""
+"""Text of any size for benchmarks.prepare, from the real texts of ../shared/data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORTEST = 200  # an extracted article with fewer characters is its title
 
 
 def documents(data: Path) -> list[str]:
-    """All books, in parts, and all extracted articles with a text, in turns: some 85 MB, each document once."""
+    """Return all books, in parts, and all articles with a text, interleaved: 85 MB, each document once."""
     books, articles = list(_books(data)), list(_articles(data))
     every = max(1, len(articles) // max(1, len(books)))
     mixed = []
@@ -29,7 +29,7 @@ def documents(data: Path) -> list[str]:
 
 
 def write(texts: list[str], folder: Path, size: int) -> int:
-    """Writes documents as files of plain text until they hold `size` bytes; returns how many they hold.
+    """Write documents as files of plain text until they contain `size` bytes; return their bytes.
 
     A file has each document once. Its copies in other files are distinguished by an extra line: the same words
     come again, the same documents do not.
@@ -39,6 +39,8 @@ def write(texts: list[str], folder: Path, size: int) -> int:
     while written < size:
         with (folder / f"copy-{copy:03d}.txt").open("w", encoding="utf-8") as stream:
             for number, text in enumerate(texts):
+                # Exact duplicates would be dropped by the pipeline, and the large sizes would measure the same text as
+                # the small one.
                 document = f"{text}\nCopy {copy}, document {number}.\n\n" if copy else f"{text}\n\n"
                 stream.write(document)
                 written += len(document.encode())
@@ -49,7 +51,7 @@ def write(texts: list[str], folder: Path, size: int) -> int:
 
 
 def write_sentences(texts: list[str], path: Path, size: int) -> int:
-    """Writes one sentence a line, blank lines between documents, until they are `size` bytes."""
+    """Write one sentence per line, blank lines between documents, until `size` bytes; return the bytes."""
     written = 0
     with path.open("w", encoding="utf-8") as stream:
         for text in texts:
@@ -85,5 +87,5 @@ def _articles(data: Path) -> Iterator[str]:
 
 
 def _without_blank_lines(text: str) -> str:
-    """Cleaned, and one document: in plain text a blank line would end it."""
+    """Return the cleaned text without blank lines, which would end a document in plain text."""
     return "\n".join(line for part in clean(text, CleanConfig()) for line in part.split("\n") if line.strip())

@@ -36,13 +36,13 @@ EXAMPLES = 256  # of a batch
 
 
 def main() -> None:
-    """One peer."""
+    """Run the peer that the command line names."""
     name, path, *options = sys.argv[1:]
     print(json.dumps(PEERS[name](Path(path), *options)))
 
 
 def plain(text: Path, vocabulary: str) -> dict[str, float]:
-    """Sentences in; ids of tokens, then instances of ids, out."""
+    """Tokenise sentences and create instances in plain Python; return the seconds of both."""
     ids = {piece: number for number, piece in enumerate(Path(vocabulary).read_text("utf-8").splitlines())}
     started = time.perf_counter()
     documents: list[list[list[str]]] = [[]]
@@ -69,13 +69,13 @@ def plain(text: Path, vocabulary: str) -> dict[str, float]:
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Words and signs of a line, lower-cased, without accents: one pass after the other, as it was published."""
-    for word in apart(cleaned(text)).split():
-        yield from " ".join(at_punctuation(without_accents(word.lower()))).split()
+    """Yield the words and signs of a line, lower-cased, without accents, in the passes of the published code."""
+    for word in with_chinese_spacing(cleaned(text)).split():
+        yield from " ".join(split_at_punctuation(without_accents(word.lower()))).split()
 
 
 def cleaned(text: str) -> str:
-    """Without controls, white space as blanks."""
+    """Return the text without control characters, with white space as blanks."""
     kept = []
     for character in text:
         if ord(character) in {0, 0xFFFD} or is_control(character):
@@ -84,8 +84,8 @@ def cleaned(text: str) -> str:
     return "".join(kept)
 
 
-def apart(text: str) -> str:
-    """Blanks around Chinese characters."""
+def with_chinese_spacing(text: str) -> str:
+    """Return the text with blanks around Chinese characters."""
     found = []
     for character in text:
         found += [" ", character, " "] if is_chinese(ord(character)) else [character]
@@ -97,8 +97,8 @@ def without_accents(word: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFD", word) if unicodedata.category(c) != "Mn")
 
 
-def at_punctuation(word: str) -> list[str]:
-    """Signs as words of their own."""
+def split_at_punctuation(word: str) -> list[str]:
+    """Split a word at signs, which become separate words."""
     found: list[list[str]] = []
     fresh = True
     for character in word:
@@ -114,17 +114,17 @@ def at_punctuation(word: str) -> list[str]:
 
 
 def is_space(character: str) -> bool:
-    """Line ends and tabs count."""
+    """Return whether a character is white space, including line ends and tabs."""
     return character in {" ", "\t", "\n", "\r"} or unicodedata.category(character) == "Zs"
 
 
 def is_control(character: str) -> bool:
-    """Line ends and tabs do not count."""
+    """Return whether a character is a control character, except line ends and tabs."""
     return character not in {"\t", "\n", "\r"} and unicodedata.category(character).startswith("C")
 
 
 def is_chinese(code: int) -> bool:
-    """In one of the blocks whose characters are words."""
+    """Return whether a code point is in a block whose characters are words."""
     return (
         0x4E00 <= code <= 0x9FFF
         or 0x3400 <= code <= 0x4DBF
@@ -138,7 +138,7 @@ def is_chinese(code: int) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-    """All signs of ASCII count."""
+    """Return whether a character is punctuation, including all ASCII signs."""
     code = ord(character)
     if 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
         return True
@@ -146,7 +146,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def word_pieces(word: str, ids: dict[str, int]) -> list[str]:
-    """The longest piece of the vocabulary first, and so on."""
+    """Split a word into pieces, the longest of the vocabulary first."""
     if len(word) > 100:
         return ["[UNK]"]
     found, start = [], 0
@@ -167,7 +167,7 @@ def word_pieces(word: str, ids: dict[str, int]) -> list[str]:
 def pairs(
     documents: list[list[list[str]]], own: int, draw: random.Random
 ) -> Iterator[tuple[list[str], list[str], bool]]:
-    """Sentence pairs of a document: up to a target length, cut in two, half of the second parts from elsewhere."""
+    """Yield sentence pairs of a document up to a target length; half of the second parts are from other documents."""
     room = LENGTH - 3
     target = draw.randint(2, room) if draw.random() < SHORT else room
     waiting, at = documents[own], 0
@@ -200,7 +200,7 @@ def pairs(
 
 
 def instance(a: list[str], b: list[str], spelt: list[str], ids: dict[str, int], draw: random.Random) -> list[int]:
-    """Ids of a masked, padded sequence."""
+    """Return the ids of a masked, padded sequence."""
     pieces = ["[CLS]", *a, "[SEP]", *b, "[SEP]"]
     places = [place for place, piece in enumerate(pieces) if piece not in {"[CLS]", "[SEP]"}]
     draw.shuffle(places)
@@ -213,7 +213,7 @@ def instance(a: list[str], b: list[str], spelt: list[str], ids: dict[str, int], 
 
 
 def run_mlm(text: Path, vocabulary: str, processes: str) -> dict[str, float]:
-    """Group like the recipe, which does not split sentences."""
+    """Tokenise and group lines like the run_mlm recipe; return the seconds of each step."""
     import datasets
     from transformers import BertTokenizerFast
 
@@ -245,7 +245,7 @@ def run_mlm(text: Path, vocabulary: str, processes: str) -> dict[str, float]:
 
 
 def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
-    """`encode_batch_fast`, and the ids of each line."""
+    """Encode lines with `encode_batch_fast`; return seconds and tokens."""
     from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 
     tokenizer = load_vocabulary(Path(vocabulary), lowercase=True)
@@ -257,8 +257,8 @@ def tokenizers(text: Path, vocabulary: str) -> dict[str, float]:
 
 
 def ours(text: Path, vocabulary: str) -> dict[str, float]:
-    """The token step alone."""
-    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
+    """Encode lines with our token step; return seconds and tokens."""
+    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
     from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
     from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
@@ -266,19 +266,19 @@ def ours(text: Path, vocabulary: str) -> dict[str, float]:
     count = 0
     started = time.perf_counter()
     for lines in batches(text):
-        joined = with_plain_blanks("".join(lines).encode())
+        joined = with_ascii_blanks("".join(lines).encode())
         count += len(tokenizer.encode(joined, pretoken_starts(joined))[0])
     return {"tokenise": time.perf_counter() - started, "tokens": count}
 
 
 def stages(text: Path, vocabulary: str) -> dict[str, float]:
-    """Seconds of each thing that is done to the text of a source, and its megabytes."""
+    """Return the seconds of each step of our pipeline, and the megabytes of the text."""
     from train_jobs.config.prepare import CleanConfig, SourceConfig
     from train_jobs.corpus.sources.text_parts import plan_parts, read_part
     from train_jobs.corpus.steps.document_rules import clean, document_digest
     from train_jobs.corpus.steps.documents import BATCH_CHARACTERS
-    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
-    from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
+    from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
+    from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, sentence_starts
     from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
     from train_jobs.corpus.tokenize.word_encoder import WordPieceTokenizer
 
@@ -292,7 +292,7 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
         return found
 
     def cut(raw: bytes) -> tuple[bytes, Any]:
-        plain = with_plain_blanks(raw)
+        plain = with_ascii_blanks(raw)
         return plain, pretoken_starts(plain)
 
     size = 0
@@ -301,15 +301,15 @@ def stages(text: Path, vocabulary: str) -> dict[str, float]:
         read = timed("read", lambda part=part: list(read_part(sources, part)))
         cleaned = timed("clean", lambda read=read: [fit for document in read for fit in clean(document, rules)])
         timed("hash", lambda cleaned=cleaned: [document_digest(document) for document in cleaned])
-        for documents in some(cleaned, BATCH_CHARACTERS):
-            raw = BETWEEN.join(document.encode() for document in documents)
+        for documents in grouped(cleaned, BATCH_CHARACTERS):
+            raw = DOCUMENT_SEPARATOR.join(document.encode() for document in documents)
             plain, starts = timed("words and signs", lambda raw=raw: cut(raw))
             timed("sentences", lambda plain=plain, starts=starts: sentence_starts(plain, starts))
             timed("tokens", lambda plain=plain, starts=starts: tokenizer.encode(plain, starts))
     return {"mb": size / 1e6, **seconds}
 
 
-def some(documents: list[str], characters: int) -> Iterator[list[str]]:
+def grouped(documents: list[str], characters: int) -> Iterator[list[str]]:
     """Yield groups of documents with a given total of characters; the last one may have fewer."""
     found: list[str] = []
     size = 0
@@ -331,6 +331,7 @@ def reading(store: Path, seconds: str) -> dict[str, float]:
     from train_jobs.corpus.examples.pairs import plan_block
     from train_jobs.corpus.store.token_store import TokenStore
 
+    # Dropped from the page cache: a job on a fresh machine reads from the disk.
     size = 0
     for path in store.iterdir():
         if path.is_file():
@@ -361,7 +362,7 @@ def reading(store: Path, seconds: str) -> dict[str, float]:
 
 
 def batches(text: Path) -> Iterator[list[str]]:
-    """Lines of a file, some at a time."""
+    """Yield batches of lines of a file."""
     with text.open(encoding="utf-8", newline="\n") as stream:
         while lines := stream.readlines(BYTES_AT_ONCE):
             yield lines

@@ -34,7 +34,7 @@ PEERS = {
 
 
 def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[str, Any]]) -> str:
-    """Sequences and real tokens a second, arithmetic, memory, and how much slower than the first."""
+    """Return a table of sequences and real tokens per second, arithmetic, memory, and relative slowdown."""
     first = contestants[0]
     lines = [
         "| | sequences/s | real tokens/s | model TFLOP/s | peak memory, GiB | step, times the first's | last loss |",
@@ -42,6 +42,7 @@ def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[s
     ]
     for peer in contestants:
         rates = [setup.global_batch / seconds for seconds in peer.seconds]
+        # Ratios of the same round, not of medians: a slow moment of the machine affects both sides of a ratio.
         ratios = [theirs / ours for theirs, ours in zip(peer.seconds, first.seconds, strict=True)]
         rate = statistics.median(rates)
         cells = [
@@ -58,7 +59,7 @@ def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[s
 
 
 def main() -> None:
-    """Prints a table."""
+    """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     parser.add_argument("--recipe", default="base", help="whose model: base or large")

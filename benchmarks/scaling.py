@@ -44,12 +44,12 @@ class Layout:
     processes: int
     threads: int
     sharded: bool = False
-    apart: bool = False
+    independent: bool = False
     """Each process trains a model of its own on its share."""
 
     @property
     def cores(self) -> int:
-        """Cores that it can use."""
+        """Number of cores that the layout can use."""
         return self.processes * self.threads
 
 
@@ -58,12 +58,12 @@ LAYOUTS = (
     Layout("2 processes of 1 thread", 2, 1),
     Layout("the same, `optimizer.sharded`", 2, 1, sharded=True),
     Layout("1 process of 2 threads", 1, 2),
-    Layout("2 processes apart, no exchange", 2, 1, apart=True),
+    Layout("2 processes apart, no exchange", 2, 1, independent=True),
 )
 
 
-class Team:
-    """The processes of a layout."""
+class Workers:
+    """Processes of a layout."""
 
     def __init__(self, layout: Layout, config: PretrainConfig, folder: Path, cache: Path) -> None:
         self.layout = layout
@@ -74,11 +74,12 @@ class Team:
         path.write_text(_config_of(layout, config).model_dump_json())
         command = [sys.executable, "-m", "benchmarks.scaling_worker", "--config", str(path), "--cache", str(cache)]
         common = {"OMP_NUM_THREADS": str(layout.threads), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-        size = 1 if layout.apart else layout.processes
+        # Independent processes have a world of one each, so they never exchange anything.
+        size = 1 if layout.independent else layout.processes
         self._logs = [(folder / f"{number}.err").open("w") for number in range(layout.processes)]
         self._processes = []
         for number, log in enumerate(self._logs):
-            rank = str(0 if layout.apart else number)
+            rank = str(0 if layout.independent else number)
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
             environment = {**os.environ, **common, **place, "CUDA_VISIBLE_DEVICES": ""}
             self._processes.append(
@@ -97,7 +98,7 @@ class Team:
         return [list(reports) for reports in zip(*self._answers(), strict=True)]
 
     def end(self) -> None:
-        """Ends its processes."""
+        """End the processes."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -128,7 +129,7 @@ def _seconds(report: Report) -> Counter[str]:
 
 
 def _config_of(layout: Layout, config: PretrainConfig) -> PretrainConfig:
-    share = config.train.global_batch_size // (layout.processes if layout.apart else 1)
+    share = config.train.global_batch_size // (layout.processes if layout.independent else 1)
     return config.model_copy(
         update={
             "train": config.train.model_copy(update={"global_batch_size": share}),
@@ -145,7 +146,7 @@ def _free_port() -> int:
 
 
 def configure(arguments: argparse.Namespace) -> PretrainConfig:
-    """The recipe with LAMB and this benchmark's batch."""
+    """Return the recipe with LAMB and this benchmark's batch."""
     changed: dict[str, Any] = {
         "data": {"text": arguments.data, "vocabulary": arguments.vocabulary, "sequence_length": arguments.length},
         "train": {"global_batch_size": arguments.batch, "micro_batch_size": arguments.micro_batch, "precision": "bf16"},
@@ -154,8 +155,8 @@ def configure(arguments: argparse.Namespace) -> PretrainConfig:
     return build(PretrainConfig, merge([*read_preset(arguments.recipe), ConfigLayer("benchmark", changed)]))
 
 
-def throughput(teams: list[Team], batch: int) -> str:
-    """Sequences a second, how many times the first layout's, and the greatest part of a step."""
+def throughput(teams: list[Workers], batch: int) -> str:
+    """Return a table of sequences per second, speed-up over the first layout, and the seconds of a step."""
     lines = [
         "| | sequences/s | times the first | efficiency of its cores, % | step, s | forward and backward, s |",
         "|---|---|---|---|---|---|",
@@ -176,22 +177,22 @@ def throughput(teams: list[Team], batch: int) -> str:
     return "\n".join(lines)
 
 
-def exchange(teams: list[Team]) -> str:
+def exchange(teams: list[Workers]) -> str:
     """Return a table of the time after the backward pass: milliseconds, bytes and number of collectives."""
     columns = ["waits for the slower", "agreement", "bytes", "gradients' sum", "MB", "LAMB", "weights' way back", "MB"]
     lines = ["| ms | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     back = ("optimizer wait", "optimizer exchange")
     for team in teams:
-        said = team.steps[-1][0]
-        alone = team.layout.apart or team.layout.processes == 1
+        report = team.steps[-1][0]
+        alone = team.layout.independent or team.layout.processes == 1
         shared = [
             spread(team.seconds("agreement wait", "reduction wait", "optimizer wait"), 1e3),
             spread(team.seconds("agreement exchange"), 1e3, 2),
-            _exchanged(said, "agreement", 1, 0),
+            _exchanged(report, "agreement", 1, 0),
             spread(team.seconds("reduction exchange"), 1e3),
-            _exchanged(said, "reduction", 1e6, 1),
+            _exchanged(report, "reduction", 1e6, 1),
         ]
-        returned = [spread(team.seconds("optimizer exchange"), 1e3), _exchanged(said, "optimizer", 1e6, 1)]
+        returned = [spread(team.seconds("optimizer exchange"), 1e3), _exchanged(report, "optimizer", 1e6, 1)]
         cells = [
             team.layout.name,
             *(["-"] * len(shared) if alone else shared),
@@ -202,12 +203,12 @@ def exchange(teams: list[Team]) -> str:
     return "\n".join(lines)
 
 
-def _exchanged(said: Report, stage: str, unit: float, digits: int) -> str:
-    return f"{said['bytes'].get(stage, 0) / unit:.{digits}f} in {said['collectives'].get(stage, 0):.0f}"
+def _exchanged(report: Report, stage: str, unit: float, digits: int) -> str:
+    return f"{report['bytes'].get(stage, 0) / unit:.{digits}f} in {report['collectives'].get(stage, 0):.0f}"
 
 
 def main() -> None:
-    """Prints what was measured, then the model."""
+    """Print the measurements, then the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="small", help="whose model")
     parser.add_argument("--length", type=int, default=128)
@@ -226,7 +227,7 @@ def main() -> None:
         prepare_store(config.data, cache / store_key(config.data, found), progress=lambda text: None, found=found)
         teams = []
         for number, layout in enumerate(LAYOUTS):
-            teams.append(Team(layout, config, folder / str(number), cache))
+            teams.append(Workers(layout, config, folder / str(number), cache))
             teams[-1].make(arguments.warmup)
         for _ in range(arguments.rounds):
             for team in teams:

@@ -35,7 +35,7 @@ NODES = (1, 2, 4, 6, 8)
 
 @dataclass(frozen=True)
 class Cluster:
-    """VMs of 8 GPUs. Rates in bytes a second and one direction, as data sheets have them."""
+    """VMs of 8 GPUs. Rates of data sheets, in bytes per second and direction."""
 
     vm: str
     gpu: str
@@ -108,12 +108,12 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """All, one after the other."""
+        """Sum of the parts, which do not overlap."""
         return self.passes + self.reduction + self.optimizer
 
 
 def bert_large() -> Work:
-    """BERT-large at length 128 in batches of 65,536."""
+    """Return the work of BERT-large at length 128 in batches of 65,536."""
     model = ModelConfig.model_validate(merge(read_preset("large-nvidia-phase1")).tree["model"])
     flops = LENGTH * flops_per_token(model, VOCABULARY, sequence_length=LENGTH, max_predictions=PREDICTIONS)
     table = model.padded_vocab_size(VOCABULARY) * model.hidden_size
@@ -121,21 +121,23 @@ def bert_large() -> Work:
 
 
 def share(work: Work, nodes: int) -> int:
-    """Sequences of the GPU that has most: shares differ by one at most."""
+    """Return the sequences of the GPU with the most; shares differ by at most one."""
     return math.ceil(work.sequences / (GPUS * nodes))
 
 
 def step(cluster: Cluster, work: Work, nodes: int, *, sharded: bool = False, reductions: int = 1) -> Step:
-    """One optimizer step.
+    """Return the seconds of one optimizer step.
 
     Args:
         sharded: each GPU updates its tensors, and the weights then go around the ring once.
         reductions: of a step; the engine's is 1, whatever the number of micro batches.
     """
     gpus = GPUS * nodes
+    # Within a node the ring uses the links between GPUs; across nodes the slower of link and network limits it.
     rate = LINE_SHARE * (cluster.link if nodes == 1 else min(cluster.link, cluster.network))
     once_around = (gpus - 1) / gpus * work.bytes / rate
     update = LAMB_PASSES * work.bytes / cluster.memory
+    # The embedding table is one tensor, so the process that owns it has at least that much to update.
     part = max(1 / gpus, work.largest / work.parameters)
     return Step(
         passes=share(work, nodes) * work.flops / (cluster.peak * cluster.utilisation),
@@ -154,7 +156,7 @@ def speedup(
 
 
 def table(cluster: Cluster, work: Work) -> str:
-    """A row for each number of nodes."""
+    """Return a table with a row for each number of nodes."""
     lines = [
         "| nodes x GPUs | sequences a GPU | passes, s | reduction, ms | LAMB, ms | sequences/s | efficiency"
         " | sharded | reduced each micro batch |",
@@ -194,7 +196,7 @@ def published(work: Work) -> str:
 
 
 def main() -> None:
-    """Prints assumptions and tables."""
+    """Print assumptions and tables."""
     work = bert_large()
     print(
         f"A model, not measured. BERT-large: {work.parameters / 1e6:.1f} M parameters, length {LENGTH}, {BATCH:,}"

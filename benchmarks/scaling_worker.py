@@ -42,7 +42,7 @@ class Ledger:
 
     @contextmanager
     def timed(self, key: str) -> Iterator[None]:
-        """The body counts for `key`."""
+        """Add the duration of the body to `key`."""
         started = time.perf_counter()
         yield
         self.seconds[key] += time.perf_counter() - started
@@ -50,17 +50,17 @@ class Ledger:
 
 @dataclass(frozen=True)
 class CountedWorld(World):
-    """Waits for the slower process before a collective, so that what it then takes is the exchange alone."""
+    """World that waits for all processes before a collective, so that its duration is that of the exchange."""
 
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the input unchanged."""
+        """Count and time the collective of `World`."""
         with self._counted(tensor.nbytes, 1):
             return super().sum_(tensor)
 
     def broadcast_each_(self, parts: Sequence[torch.Tensor]) -> None:
-        """Return the input unchanged."""
+        """Count and time the collective of `World`."""
         with self._counted(sum(part.nbytes for part in parts), len(parts)):
             super().broadcast_each_(parts)
 
@@ -69,6 +69,7 @@ class CountedWorld(World):
         stage = self.activity.stage.name
         self.ledger.bytes[stage] += size
         self.ledger.collectives[stage] += collectives
+        # Without the barrier, the time until the slowest process arrives would count as communication.
         with self.ledger.timed(f"{stage} wait"):
             self.barrier()
         with self.ledger.timed(f"{stage} exchange"):
@@ -76,7 +77,7 @@ class CountedWorld(World):
 
 
 def make_loop(config: PretrainConfig, world: World, cache: Path, folder: Path) -> Loop:
-    """The loop of train_jobs.pretrain, which reports, validates and saves nothing here."""
+    """Return the loop of train_jobs.pretrain, without reports, validation and checkpoints."""
     parts = load_parts(config)
     task = BertPretraining(config, find_store(config, cache), world, parts)
     return Loop(

@@ -42,7 +42,7 @@ ROUNDS = 5
 
 
 def main() -> None:
-    """Prints two tables."""
+    """Print two tables."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("../shared/data")
     books = [lzma.decompress(path.read_bytes()).decode("utf-8-sig") for path in sorted(folder.glob("gutenberg/*.xz"))]
     size = sum(len(book.encode()) for book in books)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def seconds_of(split: Splitter, texts: list[str]) -> float:
-    """Processor seconds for texts in paragraphs, as a corpus has them: the same calls for either."""
+    """Return the processor seconds for texts of paragraphs."""
     started = time.process_time()
     for text in texts:
         split(text)
@@ -66,9 +66,10 @@ def seconds_of(split: Splitter, texts: list[str]) -> float:
 
 
 def whole_sentences(path: Path, column: int) -> Iterator[str]:
-    """A column's values that look like a sentence, shuffled, so that neighbours do not belong together."""
+    """Yield a column's values that look like a sentence, shuffled, so that neighbours are unrelated."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    # Neighbours of one document could continue each other, and a splitter may use that.
     random.Random(0).shuffle(rows)
     for row in rows:
         sentence = " ".join(row[column].split()) if len(row) > column else ""
@@ -77,17 +78,18 @@ def whole_sentences(path: Path, column: int) -> Iterator[str]:
 
 
 def agreement(split: Splitter, sentences: list[str]) -> tuple[float, float]:
-    """Which share of the true places is found, and which share of the places found is true."""
+    """Return recall and precision of sentence boundaries."""
     found = true = both = 0
     for start in range(0, len(sentences) - TOGETHER + 1, TOGETHER):
         group = sentences[start : start + TOGETHER]
+        # Positions without blanks: splitters differ in the white space that they keep.
         ours, theirs = places(split(" ".join(group))), places(group)
         found, true, both = found + len(ours), true + len(theirs), both + len(ours & theirs)
     return both / true, both / found
 
 
 def places(sentences: list[str]) -> set[int]:
-    """Characters, blanks left out, before each sentence but the first."""
+    """Return the number of characters, without blanks, before each sentence but the first."""
     lengths = [len("".join(sentence.split())) for sentence in sentences if sentence.strip()]
     return set(list(accumulate(lengths))[:-1])
 

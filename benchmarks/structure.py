@@ -74,6 +74,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
             if len(component) > 1:
                 found.append(sorted(component))
 
+    # Tarjan's algorithm recurses along chains of imports, which may be longer than the default limit.
     sys.setrecursionlimit(10_000)
     for node in sorted(edges):
         if node not in index:

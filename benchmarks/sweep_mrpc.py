@@ -58,7 +58,7 @@ METRIC = "validation_score"
 
 
 @dataclass(frozen=True)
-class Spent:
+class TrainingCost:
     """Cost of a sweep's training."""
 
     seconds: float
@@ -66,7 +66,7 @@ class Spent:
 
 
 def trial(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The job that both sweeps vary; all else is as the recipe `glue`, the paper's, has it."""
+    """Return the job that both sweeps vary, based on the recipe `glue`, that of the paper."""
     return {
         "kind": "finetune",
         "task": "MRPC",
@@ -78,7 +78,7 @@ def trial(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def sweep_specs(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Both sweeps, by their stage."""
+    """Return the specs of the sweeps, by stage."""
     base = trial(arguments)
     ours = {**base, "train": {**base["train"], "global_batch_size": BATCH, "epochs": EPOCHS}}
     return {
@@ -110,13 +110,14 @@ def sweep_specs(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     }
 
 
-def swept(spec: dict[str, Any], file: Path) -> Sweep:
-    """The sweep, at its end."""
+def run_sweep(spec: dict[str, Any], file: Path) -> Sweep:
+    """Run a sweep to its end, or resume it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(spec, sort_keys=False))
     sweeps = Orchestrator().sweeps
     planned = sweeps.plan(file=file)
     try:
+        # A sweep of an earlier start has the same name: the conflict is the normal case of a resumed benchmark.
         sweep = sweeps.submit(planned)
     except ConflictError:
         sweep = sweeps.attach(planned.record.name)
@@ -127,8 +128,8 @@ def swept(spec: dict[str, Any], file: Path) -> Sweep:
     return sweep
 
 
-def again(points: dict[str, dict[str, Any]], folder: Path) -> dict[str, list[float]]:
-    """Scores of each point over the seeds, in their order; as many points at a time as a sweep has trials."""
+def train_with_new_seeds(points: dict[str, dict[str, Any]], folder: Path) -> dict[str, list[float]]:
+    """Train the best point of each stage with new seeds; return the scores in the order of seeds."""
     orchestrator, runs = Orchestrator(), {}
     for stage, spec in points.items():
         file = folder / f"again-{stage}.yaml"
@@ -150,19 +151,19 @@ def again(points: dict[str, dict[str, Any]], folder: Path) -> dict[str, list[flo
 
 
 def shape(row: TrialRow, stage: str) -> tuple[int, int]:
-    """Batch and epochs of a trial of a stage."""
+    """Return batch size and epochs of a trial."""
     epochs = LONGER if stage == "longer" else EPOCHS
     return int(row.settings.get("train.global_batch_size", BATCH)), int(row.settings.get("train.epochs", epochs))
 
 
-def spent(status: SweepStatus, stage: str) -> Spent:
+def training_cost(status: SweepStatus, stage: str) -> TrainingCost:
     """Return the sums over all trials."""
     orchestrator = Orchestrator()
     examples = 0
     for row in status.rows:
         size, epochs = shape(row, stage)
         examples += sum(min(ROWS * epochs, size * (orchestrator.attach(run).status().step or 0)) for run in row.runs)
-    return Spent(sum(row.seconds for row in status.rows), examples)
+    return TrainingCost(sum(row.seconds for row in status.rows), examples)
 
 
 def point(row: TrialRow, stage: str) -> str:
@@ -172,7 +173,7 @@ def point(row: TrialRow, stage: str) -> str:
 
 
 def standard_error(scores: list[float]) -> float:
-    """Standard error of their mean."""
+    """Return the standard error of the mean."""
     return float(statistics.stdev(scores) / math.sqrt(len(scores)))
 
 
@@ -185,12 +186,12 @@ def main() -> None:
     folder = home_folder(os.environ) / "sweep-mrpc"
     sweeps = {}
     for stage, spec in sweep_specs(arguments).items():
-        sweeps[stage] = swept(spec, folder / f"{stage}.yaml")
+        sweeps[stage] = run_sweep(spec, folder / f"{stage}.yaml")
         status = sweeps[stage].status()
-        print(f"{stage}: {sweeps[stage].name}, best {status.best}, {spent(status, stage)}", flush=True)
-    scores = again({stage: sweep.best_spec() for stage, sweep in sweeps.items()}, folder)
+        print(f"{stage}: {sweeps[stage].name}, best {status.best}, {training_cost(status, stage)}", flush=True)
+    scores = train_with_new_seeds({stage: sweep.best_spec() for stage, sweep in sweeps.items()}, folder)
     found = {stage: sweep.status() for stage, sweep in sweeps.items()}
-    costs = {stage: spent(status, stage) for stage, status in found.items()}
+    costs = {stage: training_cost(status, stage) for stage, status in found.items()}
     print(f"\n{describe('torch', 'optuna')}\n")
     print("| | trials, stopped early | best point | its score in the search | five other seeds | seconds | examples |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
@@ -203,12 +204,12 @@ def main() -> None:
             f" | {cost.seconds:,.0f} | {cost.examples:,} |"
         )
     print(f"\n{json.dumps(scores)}")
-    passed = [beside_grid(stage, scores, costs) for stage in ("sweep", "longer")]
+    passed = [compare_with_grid(stage, scores, costs) for stage in ("sweep", "longer")]
     sys.exit(0 if any(passed) else 1)
 
 
-def beside_grid(stage: str, scores: dict[str, list[float]], costs: dict[str, Spent]) -> bool:
-    """Prints how a sweep compares with the grid; returns whether it is as it should be."""
+def compare_with_grid(stage: str, scores: dict[str, list[float]], costs: dict[str, TrainingCost]) -> bool:
+    """Print the comparison of a sweep with the grid; return whether the targets are met."""
     below = statistics.fmean(scores["grid"]) - statistics.fmean(scores[stage])
     allowed = standard_error(scores["grid"])
     both = math.hypot(allowed, standard_error(scores[stage]))

@@ -42,12 +42,12 @@ HERE = Path(__file__).resolve()
 
 
 def command(folder: Path) -> list[str]:
-    """The command line of a trial."""
+    """Return the command line of a trial."""
     return [sys.executable, "-S", str(HERE.with_name("sweep_trial.py")), str(folder)]
 
 
 class TrivialBackend(LocalBackend):
-    """Runs below HOME/runs, as local's; what runs is sweep_trial.py, which is its own supervisor."""
+    """Backend with runs in HOME/runs, like local's, whose job is sweep_trial.py, its own supervisor."""
 
     name = "trivial"
 
@@ -74,7 +74,7 @@ def make(home: Path, name: str, trials: int) -> SweepFolder:
 
 
 @dataclass(frozen=True)
-class Driven:
+class DriverCost:
     """Cost of a driver."""
 
     cpu: float
@@ -83,8 +83,8 @@ class Driven:
     """Trials that had begun -> MB that it had then."""
 
 
-def driven(folder: SweepFolder, home: Path) -> Driven:
-    """Drives it to its end."""
+def run_driver(folder: SweepFolder, home: Path) -> DriverCost:
+    """Run the driver of a sweep to its end."""
     start_driver(folder, home, ("-m", f"benchmarks.{HERE.stem}"))
     pid, memory, used = folder.stored_state().pid, {}, []
     while not folder.state().state.terminal:
@@ -96,29 +96,31 @@ def driven(folder: SweepFolder, home: Path) -> Driven:
             used.append(processor(pid))
         time.sleep(0.2)
     assert folder.state().state == "completed", (folder.path / "driver.log").read_text()
-    return Driven(max(used, default=0.0) - min(used, default=0.0), memory)
+    return DriverCost(max(used, default=0.0) - min(used, default=0.0), memory)
 
 
 def resident(pid: int | None) -> float:
-    """MB of a process."""
+    """Return the resident MB of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
 
 def processor(pid: int | None) -> float:
-    """Seconds of processor time that a process has had, without its children's."""
+    """Return the processor seconds of a process, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def span(folder: SweepFolder) -> float:
-    """Seconds from the start of the first trial to the end of the last."""
+    """Return the seconds from the start of the first trial to the end of the last."""
     trials = [trial.user_attrs for trial in folder.study().trials]
-    return float(max(told["end"]["ended"] for told in trials) - min(told["started"] for told in trials))
+    return float(
+        max(attributes["end"]["ended"] for attributes in trials) - min(attributes["started"] for attributes in trials)
+    )
 
 
-def looped(source: list[Path], to: Path) -> float:
-    """Seconds of a plain loop over copies of the folders of runs, which lie ready."""
+def plain_loop(source: list[Path], to: Path) -> float:
+    """Return the seconds of a plain loop over prepared copies of run folders."""
     folders = []
     for run in source:
         copy = to / run.name
@@ -131,13 +133,14 @@ def looped(source: list[Path], to: Path) -> float:
     while waiting or running:
         while waiting and len(running) < SLOTS:
             running.append(subprocess.Popen(command(waiting.pop()), stdin=subprocess.DEVNULL, start_new_session=True))
+        # Waits without reaping: `poll` below must still find the exit code.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # whichever ends first
         running = [process for process in running if process.poll() is None]
     return time.perf_counter() - started
 
 
-def shown(home: Path, name: str) -> tuple[float, float, float]:
-    """Seconds of `orchestrator sweep show`, the whole process; of processor time; and its peak memory in MB."""
+def time_sweep_show(home: Path, name: str) -> tuple[float, float, float]:
+    """Return wall-clock seconds, processor seconds and peak MB of `orchestrator sweep show`."""
     started = time.perf_counter()
     with subprocess.Popen(
         [str(Path(sys.executable).parent / "orchestrator"), "sweep", "show", name],
@@ -154,25 +157,25 @@ def shown(home: Path, name: str) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Prints tables."""
+    """Print tables."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     wholes, spans, loops, cpus = [], [], [], []
     print(f"{describe('optuna', 'mlflow')}\n", flush=True)
     with tempfile.TemporaryDirectory() as place:
         home = Path(place) / "home"
         home.mkdir()
-        driven(make(home, "first", 2), home)  # makes the MLflow store
+        run_driver(make(home, "first", 2), home)  # creates the MLflow store, which must not count for the first round
         for number in range(rounds):  # in turn, so that a slow moment of the machine affects both equally
             folder = make(home, f"round-{number}", TRIALS)
             started = time.perf_counter()
-            cpus.append(1000 * driven(folder, home).cpu / TRIALS)
+            cpus.append(1000 * run_driver(folder, home).cpu / TRIALS)
             wholes.append(time.perf_counter() - started)
             spans.append(span(folder))
             runs = sorted((home / "runs").glob(f"{folder.name}-t*"))
-            loops.append(looped(runs, Path(place) / f"loop-{number}"))
-            told = {"sweep": wholes[-1], "of it from the first trial to the last": spans[-1], "loop": loops[-1]}
-            told |= {"processor time of the driver a trial, ms": cpus[-1]}
-            print(json.dumps({what: round(seconds, 2) for what, seconds in told.items()}), flush=True)
+            loops.append(plain_loop(runs, Path(place) / f"loop-{number}"))
+            figures = {"sweep": wholes[-1], "of it from the first trial to the last": spans[-1], "loop": loops[-1]}
+            figures |= {"processor time of the driver a trial, ms": cpus[-1]}
+            print(json.dumps({what: round(seconds, 2) for what, seconds in figures.items()}), flush=True)
         costs = [1000 * (one - loop) / TRIALS for one, loop in zip(spans, loops, strict=True)]
         whole = [1000 * (one - loop) / TRIALS for one, loop in zip(wholes, loops, strict=True)]
         print(f"\n| {TRIALS} trials, {SLOTS} at a time | median (min-max) of {rounds} |\n| --- | --- |")
@@ -182,11 +185,11 @@ def main() -> None:
         print(f"| its processor time a trial, ms | {spread(cpus)} |")
         print(f"| with its start, MLflow and its end, a trial, ms | {spread(whole)} |")
         folder = make(home, "many", MANY)
-        memory = driven(folder, home).memory
-        looks = [shown(home, folder.name) for _ in range(LOOKS)]
+        memory = run_driver(folder, home).memory
+        looks = [time_sweep_show(home, folder.name) for _ in range(LOOKS)]
         print(f"\n{MANY} trials: {span(folder):.0f} s")
         print("driver's memory, MB, by number of trials:", ", ".join(f"{n}: {mb:.0f}" for n, mb in memory.items()))
-        few = [shown(home, next((home / "sweeps").glob("first-*")).name) for _ in range(LOOKS)]
+        few = [time_sweep_show(home, next((home / "sweeps").glob("first-*")).name) for _ in range(LOOKS)]
         for label, found in ((f"{MANY} trials", looks), ("2 trials", few)):
             seconds, cpu, peak = ([look[place] for look in found] for place in range(3))
             print(

@@ -1,4 +1,4 @@
-"""A trial of benchmarks.sweep_overhead that does next to nothing: it reports its metric twice and ends.
+"""Trivial trial of benchmarks.sweep_overhead: it reports its metric twice and ends.
 
 python -S benchmarks/sweep_trial.py RUN_FOLDER
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def run(folder: Path) -> None:
-    """Makes the one attempt."""
+    """Run the only attempt."""
     state = json.loads((folder / "state.json").read_text())
     config = json.loads((folder / "config.json").read_text())
     attempt = {"started": time.time()}
@@ -32,6 +32,7 @@ def run(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # The driver takes a run for alive while this lock is held, as it does with a real supervisor.
     with Path(sys.argv[1], "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(Path(sys.argv[1]))

@@ -25,7 +25,7 @@ LEARNING_RATE, WEIGHT_DECAY, CLIP = 1e-4, 0.01, 1.0
 
 
 class Turns:
-    """When to step, and how long it took."""
+    """Turn-taking of a contestant, and the duration of each step."""
 
     def __init__(self, device: str, warmup: int) -> None:
         self._gpu = device == "gpu"
@@ -35,17 +35,17 @@ class Turns:
         self.info: dict[str, Any] = {}
 
     def wait(self) -> bool:
-        """Before a step: waits until one is wanted; False if none ever is again."""
+        """Wait for a turn before a step; return False after the last one."""
         if self._left == 0:
-            self._tell(self.info if self._warming else {"seconds": self._seconds})
+            self._send(self.info if self._warming else {"seconds": self._seconds})
             self._warming, self._seconds = False, []
             self._left = json.loads(sys.stdin.readline())["steps"]
-        self._synchronise()
+        self._synchronise()  # work that is still queued must not count for this step
         self._started = time.perf_counter()
         return self._left > 0
 
     def made(self) -> None:
-        """After a step."""
+        """Record the duration of a step."""
         self._synchronise()
         self._seconds.append(time.perf_counter() - self._started)
         self._left -= 1
@@ -55,14 +55,14 @@ class Turns:
     def end(self, loss: float) -> None:
         """Print the remaining facts."""
         memory = torch.cuda.max_memory_allocated() if self._gpu else _peak_resident()
-        self._tell({"memory": memory, "loss": loss})
+        self._send({"memory": memory, "loss": loss})
 
     def _synchronise(self) -> None:
         if self._gpu:
             torch.cuda.synchronize()
 
     @staticmethod
-    def _tell(what: dict[str, Any]) -> None:
+    def _send(what: dict[str, Any]) -> None:
         print(json.dumps(what), flush=True)
 
 
@@ -71,7 +71,7 @@ def _peak_resident() -> int:
 
 
 def ours(folder: Path, *, precision: str) -> None:
-    """The engine's own loop on resident batches."""
+    """Run the engine's loop on resident batches."""
     from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
     from train_jobs.corpus.examples.batches import Batch
     from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
@@ -145,20 +145,21 @@ def ours(folder: Path, *, precision: str) -> None:
             ),
         )
         turns = Turns(setup.device, setup.warmup)
-        told = [0.0]
+        losses = [0.0]
         while turns.wait():
             assert loop._step()
             turns.made()
             assert loop._meter.sums is not None
-            told.append(float(loop._meter.sums))
-        turns.end(told[-1] - told[-2])
+            losses.append(float(loop._meter.sums))
+        turns.end(losses[-1] - losses[-2])
 
 
 def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
-    """transformers.BertForPreTraining under transformers.Trainer, which knows no masked positions but labels."""
+    """Run transformers.BertForPreTraining under Trainer, with labels in place of masked positions."""
     from transformers import BertForPreTraining, Trainer, TrainerCallback, TrainingArguments
 
     setup, _, sequences = read(folder)
+    # transformers predicts at every position and ignores -100: the same predictions, in the form that it accepts.
     labels = torch.full_like(sequences["input_ids"], -100)
     real = sequences["masked_labels"] >= 0
     rows = torch.arange(len(labels))[:, None].expand_as(real)
@@ -172,7 +173,7 @@ def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
     }
 
     class Resident(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-        """The batches' sequences, over and over."""
+        """Sequences of the batches, repeated."""
 
         def __len__(self) -> int:
             return len(labels) * 10_000
@@ -182,12 +183,12 @@ def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
 
     turns = Turns(setup.device, setup.warmup)
 
-    class Baton(TrainerCallback):
-        """Steps when it is this contestant's turn."""
+    class TurnCallback(TrainerCallback):
+        """Callback that waits for the turn."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             if not turns.wait():
-                raise _Over
+                raise _Finished
             contest.loss = 0.0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
@@ -231,13 +232,13 @@ def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
             disable_tqdm=True,
             seed=SEED,
         )
-        contest = InOrder(model=model, args=arguments, train_dataset=Resident(), callbacks=[Baton()])
-        with suppress(_Over):
+        contest = InOrder(model=model, args=arguments, train_dataset=Resident(), callbacks=[TurnCallback()])
+        with suppress(_Finished):
             contest.train()
         turns.end(float(contest.loss) / setup.accumulation)
 
 
-class _Over(Exception):  # noqa: N818 - not an error
+class _Finished(Exception):  # noqa: N818 - not an error
     """Raised after the last step."""
 
 

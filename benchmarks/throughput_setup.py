@@ -28,7 +28,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Setup:
-    """One comparison."""
+    """Settings of one comparison."""
 
     device: str
     length: int
@@ -48,7 +48,7 @@ class Setup:
         return self.micro_batch * self.accumulation
 
     def describe(self) -> str:
-        """One line."""
+        """Return the settings in one line."""
         return (
             f"length {self.length} ({self.real_tokens:.1f} real tokens in the mean), {self.micro_batch} micro x"
             f" {self.accumulation} accumulation, dropout {self.dropout:g}, our optimizer {self.optimizer},"
@@ -57,7 +57,7 @@ class Setup:
 
 
 def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
-    """Draws weights, makes batches and writes all to `folder`."""
+    """Initialise weights, create batches and write both to `folder`."""
     shape = merge(read_preset(arguments.recipe)).tree.get("model", {})
     model = ModelConfig(
         **{**shape, "hidden_dropout_prob": arguments.dropout, "attention_probs_dropout_prob": arguments.dropout}
@@ -85,6 +85,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
     )
     count = arguments.micro_batch * arguments.accumulation * BATCHES
     batch, _ = source.batch(Cursor(), global_batch_size=count, rank=0, world_size=1)
+    # Saved once and read by every contestant: equal batches, and no tokenisation or masking in the measured steps.
     save_file({name: torch.from_numpy(array) for name, array in batch.arrays().items()}, folder / "batches.safetensors")
     real = float(batch.lengths.mean())
     setup = Setup(

@@ -55,7 +55,7 @@ def ours(article: Article) -> str:
 
 
 def library(article: Article) -> str:
-    """All that mwparserfromhell leaves."""
+    """Return all text that mwparserfromhell keeps."""
     return str(mwparserfromhell.parse(article.markup).strip_code())
 
 
@@ -72,12 +72,13 @@ def library_passages(article: Article) -> str:
             code.remove(node)
         except ValueError:  # it went with one that it was in
             continue
+    # Parsed again after the removal, since templates and tables can leave markup that was nested in them.
     lines = [line for line in str(code).split("\n") if not line.strip().startswith(NO_PROSE_LINES)]
     return str(mwparserfromhell.parse("\n".join(lines)).strip_code())
 
 
 def megabytes_per_second(function: Callable[[], object], size: int) -> str:
-    """Median and range of several rounds, of processor time."""
+    """Return median and range of MB per processor second over several rounds."""
     speeds = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -87,7 +88,7 @@ def megabytes_per_second(function: Callable[[], object], size: int) -> str:
 
 
 def agreement(pairs: Iterable[tuple[str, str]]) -> str:
-    """Precision, recall and F1 of the first text's words, taking the second's for right."""
+    """Return precision, recall and F1 of the first text's words, with the second text as gold."""
     both = left = right = 0
     for one, other in pairs:
         words, wanted = Counter(WORD.findall(one)), Counter(WORD.findall(other))
@@ -96,7 +97,7 @@ def agreement(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def main() -> None:
-    """Prints speeds and agreements."""
+    """Print speeds and agreements."""
     parser = argparse.ArgumentParser(description="wikitext to text, compared with mwparserfromhell")
     parser.add_argument("dumps", nargs="+")
     parser.add_argument("--extracted", type=Path)

@@ -6,7 +6,7 @@
     run = orchestrator.submit(orchestrator.plan(overrides={"recipe": "tiny"}))
     print(run.wait().metrics)
 
-Names are loaded when they are first used: importing the package costs nothing.
+Names are loaded on first use, so importing the package takes no time.
 """
 
 from __future__ import annotations

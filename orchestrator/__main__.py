@@ -1,4 +1,4 @@
-"""`python -m orchestrator`: the command line, where no `orchestrator` is on the PATH, as in a notebook's kernel."""
+"""`python -m orchestrator`: the command line where `orchestrator` is not on the PATH, as in a notebook's kernel."""
 
 import sys
 

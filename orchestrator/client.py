@@ -25,7 +25,7 @@ from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import home_folder
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.config.errors import did_you_mean
 
@@ -42,7 +42,7 @@ class Orchestrator:
     """Entry point of the SDK.
 
     Args:
-        backend: backend of runs to find, and of jobs whose spec names none. None: that of the spec, or local.
+        backend: backend of runs to find, and of jobs whose spec does not set one. None: the spec's, or local.
         home: folder of runs, caches and the tracking store. None: ORCHESTRATOR_HOME, or ~/.orchestrator.
         environ: environment variables; None: those of this process.
     """
@@ -50,7 +50,7 @@ class Orchestrator:
     def __init__(
         self, backend: str | None = None, *, home: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        no_telemetry()
+        disable_telemetry()
         self._environ = dict(os.environ if environ is None else environ)
         self._home = home or home_folder(self._environ)
         self._backend = backend
@@ -82,7 +82,7 @@ class Orchestrator:
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
             given.setdefault("backend", Flag(self._backend, "Orchestrator(backend)"))
-        model_of, outputs_of = self._starts()
+        model_of, outputs_of = self._start_finders()
         resolved = resolve_spec(
             kind,
             file=file,
@@ -103,7 +103,7 @@ class Orchestrator:
             new: use a free name even if a run of the same hash exists.
         """
         backend = load_backend(plan.spec.backend, self._home)
-        new = new or _store_is_gone(backend, plan)
+        new = new or _store_was_deleted(backend, plan)
         return backend.prepare(plan, run=self._free_name(backend, plan) if new else plan.name)
 
     def prepare_file(self, file: Path) -> Submission:
@@ -117,9 +117,9 @@ class Orchestrator:
         return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(file)
 
     def submit(self, plan: Plan | Submission, *, new: bool = False) -> Run:
-        """Start a plan, or the request that `prepare` returned for it; or return the run of the same hash.
+        """Start a plan or a prepared request; if a run of the same hash exists, return that run instead.
 
-        A preparation whose token store has been deleted is started again.
+        A completed preparation is started again if its token store was deleted.
 
         Args:
             plan: the plan or the prepared request.
@@ -130,32 +130,33 @@ class Orchestrator:
         """
         submission = plan if isinstance(plan, Submission) else self.prepare(plan, new=new)
         backend = load_backend(submission.backend, self._home)
-        if submission.plan is not None and not (new or _store_is_gone(backend, submission.plan)):
-            earlier = self._earlier(backend, submission.plan)
-            if earlier is not None:
-                return Run(backend, backend.handle(earlier.name))
-        remember(backend.name, self._home)  # first: an interrupted submission may have created a run
+        if submission.plan is not None and not (new or _store_was_deleted(backend, submission.plan)):
+            existing = self._existing_run(backend, submission.plan)
+            if existing is not None:
+                return Run(backend, backend.handle(existing.name))
+        # Before the submission: if it is interrupted, the run it may have created must still be found by `list`.
+        remember(backend.name, self._home)
         return Run(backend, backend.submit(submission), created=True)
 
-    def _earlier(self, backend: Backend, plan: Plan) -> RunStatus | None:
-        """Return the newest run of a plan's hash.
+    def _existing_run(self, backend: Backend, plan: Plan) -> RunStatus | None:
+        """Return the newest run of a plan's hash; None: there is no such run.
 
         Raises:
-            ConflictError: it did not complete.
+            ConflictError: that run finished without completing.
         """
-        name = _same_hash(backend, plan)
-        earlier = backend.describe(name) if name else None
-        if earlier is None or not earlier.state.resumable:
-            return earlier
-        whole = "" if earlier.steps is None else f" of {earlier.steps}"
+        name = _newest_of_hash(backend, plan)
+        existing = backend.describe(name) if name else None
+        if existing is None or not existing.state.resumable:
+            return existing
+        total = "" if existing.steps is None else f" of {existing.steps}"
         raise ConflictError(
-            f"a run of the same plan {'was ' if earlier.state != RunState.FAILED else ''}{earlier.state}",
+            f"a run of the same plan {'was ' if existing.state != RunState.FAILED else ''}{existing.state}",
             facts={
-                "run": f"{earlier.name}, step {earlier.step or 0}{whole}",
-                "reason": earlier.reason or "unknown",
+                "run": f"{existing.name}, step {existing.step or 0}{total}",
+                "reason": existing.reason or "unknown",
                 "or": "--new starts another run",
             },
-            fix=f"orchestrator resume {earlier.name}",
+            fix=f"orchestrator resume {existing.name}",
         )
 
     def runs(self, *, states: Collection[RunState] = (), limit: int | None = None) -> list[RunStatus]:
@@ -166,8 +167,9 @@ class Orchestrator:
             limit: maximum number of runs.
         """
         backends = self._backends()
-        if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only for a backend that was named
+        if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only for an explicit backend
             backends[0].discover()
+        # Backends list lazily and newest first, so a limit of N reads about N runs and not all of them.
         found = merge(*(backend.list() for backend in backends), key=lambda status: -status.created)
         return list(islice((status for status in found if not states or status.state in states), limit))
 
@@ -202,6 +204,9 @@ class Orchestrator:
     def prune(self, pruning: Pruning) -> Pruned:
         """Delete what `pruning` lists, except runs that were resumed since.
 
+        Args:
+            pruning: the result of `pruning`.
+
         Raises:
             StorageError: a file cannot be deleted.
         """
@@ -210,7 +215,10 @@ class Orchestrator:
         return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
 
     def delete_endpoint(self, endpoint: str) -> None:
-        """Delete an endpoint of the backend of this client, or of this machine.
+        """Delete an endpoint, and the machine behind it.
+
+        Args:
+            endpoint: its name on this client's backend; without a backend, on this machine.
 
         Raises:
             NotFoundError: no endpoint has that name.
@@ -219,13 +227,13 @@ class Orchestrator:
 
     @property
     def sweeps(self) -> Sweeps:
-        """Sweeps: plan, submit, find again."""
+        """The sweeps of the home folder: plan, submit and find them."""
         from orchestrator.sweep import Sweeps
 
-        model_of, outputs_of = self._starts()
+        model_of, outputs_of = self._start_finders()
         return Sweeps(self._home, environ=self._environ, model_of=model_of, outputs_of=outputs_of)
 
-    def _starts(self) -> tuple[Callable[[str], Path], Callable[[str], Path]]:
+    def _start_finders(self) -> tuple[Callable[[str], Path], Callable[[str], Path]]:
         """Return functions that find the folder of the model, or of the phase, that a job starts from."""
         from orchestrator.jobs.start_points import model_of, outputs_of
 
@@ -236,13 +244,13 @@ class Orchestrator:
         return [Run(backend, backend.handle(name)) for backend in self._backends() for name in backend.names()]
 
     def attach(self, run: str) -> Run:
-        """Find a run again.
+        """Return an existing run.
 
         Args:
             run: handle, name, unique prefix of a name, or @last.
 
         Raises:
-            NotFoundError: no run fits, or more than one.
+            NotFoundError: no run, or more than one, matches.
         """
         if "://" in run:
             handle = Handle.parse(run)
@@ -250,12 +258,13 @@ class Orchestrator:
             backend.describe(handle.path)
             remember(backend.name, self._home)
             return Run(backend, handle)
+        # Reversed, so that the backend with the highest precedence is the last to write a shared name, and wins.
         found = {name: backend for backend in reversed(self._backends()) for name in backend.names()}
         name = find_name(run, found) if run != LAST else self._newest()
         return Run(found[name], found[name].handle(name))
 
     def _backends(self) -> list[Backend]:
-        """Return the backends to search; of two runs of the same name, that of the first backend counts."""
+        """Return the backends to search, in order of precedence for runs of the same name."""
         if self._backend is not None:
             return [load_backend(self._backend, self._home)]
         preferred = self._environ.get("ORCHESTRATOR_BACKEND")
@@ -274,15 +283,15 @@ class Orchestrator:
         return next(name for name in names if name not in taken)
 
 
-def _same_hash(backend: Backend, plan: Plan) -> str | None:
-    """Return the name of the newest run of a plan's hash."""
-    of_hash = re.compile(rf".*-{plan.run_hash}(-\d+)?")
+def _newest_of_hash(backend: Backend, plan: Plan) -> str | None:
+    """Return the name of the newest run of a plan's hash; None: there is no such run."""
+    of_hash = re.compile(rf".*-{plan.run_hash}(-\d+)?")  # --new appends a number: NAME-HASH-2
     return next((name for name in backend.names() if of_hash.fullmatch(name)), None)
 
 
-def _store_is_gone(backend: Backend, plan: Plan) -> bool:
-    """Return whether a plan's last run prepared a token store on this machine that was deleted; works offline."""
-    name = _same_hash(backend, plan)
+def _store_was_deleted(backend: Backend, plan: Plan) -> bool:
+    """Return whether the newest run of a plan prepared a token store on this machine that no longer exists."""
+    name = _newest_of_hash(backend, plan)
     if name is None or backend.folder(name) is None:
         return False
     status = backend.describe(name)
@@ -291,10 +300,14 @@ def _store_is_gone(backend: Backend, plan: Plan) -> bool:
 
 
 def find_name(run: str, known: Iterable[str]) -> str:
-    """Return the name of the run that a name, or a unique prefix of one, refers to.
+    """Return the full name of a run.
+
+    Args:
+        run: its name, or a unique prefix of it.
+        known: names of all runs.
 
     Raises:
-        NotFoundError: no run fits, or more than one.
+        NotFoundError: no run, or more than one, matches.
     """
     names = list(known)
     if run in names:
@@ -306,7 +319,10 @@ def find_name(run: str, known: Iterable[str]) -> str:
         raise NotFoundError(
             f"more than one run begins with {run}",
             facts={"runs": ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")},
-            fix="type more of the name",
+            fix="type more of the run's name",
         )
-    hint = did_you_mean(run, names)
-    raise NotFoundError(f"no run {run}{hint}", fix="orchestrator list" if names else "orchestrator submit pretrain")
+    fix = "orchestrator list" if names else "orchestrator submit pretrain"
+    raise NotFoundError(
+        f"unknown run {run!r}{did_you_mean(run, names)}",
+        fix=fix,
+    )

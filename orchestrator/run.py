@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.backends import require
 from orchestrator.backends.base import Backend, Progress
@@ -25,7 +26,25 @@ if TYPE_CHECKING:
 PREDICTIONS = "predictions"  # the output of a run that predicts
 
 WATCH_SECONDS = 2.0
-FIRST_POLL = 0.1  # seconds; a run takes minutes to weeks
+FIRST_POLL = 0.1  # seconds: `wait` on a finished or short run returns quickly; the pause grows to the backend's own
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _renamed_argument(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that still accepts a keyword argument under its former name."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if old in kwargs:
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 class Run:
@@ -95,7 +114,13 @@ class Run:
         return (line for block in self._backend.logs(self.name, query) for line in block.lines())
 
     def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
-        """Return the lines that a query selects as blocks of bytes: fast enough for logs of gigabytes."""
+        """Return the lines that a query selects as blocks of bytes.
+
+        Blocks are fast enough for logs of gigabytes, which `logs` would split into objects line by line.
+
+        Raises:
+            NotFoundError: the run has no such rank or node.
+        """
         return self._backend.logs(self.name, query)
 
     def plan(self) -> dict[str, Any]:
@@ -103,31 +128,32 @@ class Run:
         return self._backend.plan(self.name)
 
     def metrics(self, *, seed: int | None = None) -> Iterator[dict[str, Any]]:
-        """Return the reports of the job: {step, time, metrics}.
+        """Return the reports of the job: {step, time, metrics}, `time` in seconds since the epoch.
 
         Args:
-            seed: in a fine-tuning with several seeds, the reports of this seed. None: the job's own reports, which
-                have one for each finished seed.
+            seed: in a fine-tuning with several seeds, the seed whose reports to return. None: the job's own reports,
+                one for each finished seed.
         """
         return self._backend.metrics(self.name, seed=seed)
 
     def _seeds(self, status: RunStatus, plan: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
-        """Return the reports of each seed that has begun, in a fine-tuning with several seeds."""
+        """Return the reports of each seed that has started, in a fine-tuning with several seeds."""
         seeds = plan["job"]["seeds"] if status.counts == "runs" else ()
+        # `step` counts finished seeds, which run one after the other: the next one may have reports already.
         return {seed: list(self.metrics(seed=seed)) for seed in seeds[: (status.step or 0) + 1]}
 
     def wait(self, timeout: float | None = None, *, max_restarts: int | None = None) -> RunStatus:
-        """Wait until it has finished; restart it if its backend has no supervisor that does.
+        """Wait until it has finished; restart it when due if its backend has no supervisor.
 
         Args:
-            timeout: seconds; None waits indefinitely.
+            timeout: seconds; None: no limit.
             max_restarts: maximum number of restarts; None: as submitted.
 
         Raises:
             TimeoutExceeded: it has not finished after `timeout`.
         """
         started, pause = time.monotonic(), FIRST_POLL
-        while not (status := self._tended(max_restarts)).state.terminal:
+        while not (status := self._status_after_restart(max_restarts)).state.terminal:
             left = None if timeout is None else timeout - (time.monotonic() - started)
             if left is not None and left <= 0:
                 raise TimeoutExceeded(
@@ -139,7 +165,7 @@ class Run:
         return status
 
     def watch(self, *, every: float = WATCH_SECONDS) -> RunStatus:
-        """Wait as `wait` does, and show key figures and curves in a notebook as they change.
+        """Wait like `wait`, and keep key figures and curves up to date in a notebook cell.
 
         Interrupting the cell or losing the kernel does not affect the job; `attach("@last")` finds it again.
 
@@ -149,32 +175,33 @@ class Run:
         from orchestrator.reports.pages.run_page import display_of
 
         draw = display_of(self)
-        while not (status := self._tended(None)).state.terminal:
+        while not (status := self._status_after_restart(None)).state.terminal:
             draw()
             time.sleep(every)
         draw()
         return status
 
     def _repr_html_(self) -> str:
-        """Return its status as a notebook shows it."""
+        """Return its status as HTML for a notebook."""
         from orchestrator.reports.pages.run_page import run_html
 
         return run_html(self._report())
 
-    def _tended(self, max_restarts: int | None) -> RunStatus:
+    def _status_after_restart(self, max_restarts: int | None) -> RunStatus:
         """Return its status; restart it first if it has finished and a restart is due."""
         while True:
             status = self.status()
             if not (status.state.terminal and isinstance(self._backend, Resumes)):
                 return status
-            if not self._backend.tend(self.name, max_restarts):
+            # A restarted run is live again, so its status is read again: callers must not see the old failure.
+            if not self._backend.restart_if_needed(self.name, max_restarts):
                 return status
 
     def raise_for_status(self) -> RunStatus:
-        """Return its status unless it failed.
+        """Return its status, unless it failed, was cancelled or was preempted.
 
         Raises:
-            JobFailed: it did not complete; has the job's exit code.
+            JobFailed: it finished without completing; carries the job's exit code.
         """
         status = self.status()
         if status.state.resumable:
@@ -190,17 +217,18 @@ class Run:
         """Return its lineage, each link verified against the files of this machine.
 
         Raises:
-            NotFoundError: it has not begun to train.
+            NotFoundError: it has not started to train.
             ConflictError: its lineage does not verify.
         """
         return self._backend.lineage(self.name)
 
-    def report(self, to: Path | None = None, *, beside: Sequence[Run] = ()) -> Path:
-        """Write a self-contained HTML page about the run, or about several runs; return its path.
+    @_renamed_argument("beside", "compare_with")
+    def report(self, to: Path | None = None, *, compare_with: Sequence[Run] = ()) -> Path:
+        """Write a self-contained HTML page about the run, or a comparison of several runs; return its path.
 
         Args:
-            to: the file; None: report.html in the run's folder, or comparison.html here.
-            `beside`: runs to compare it with.
+            to: the file; None: report.html in the run's folder, or comparison.html in the current folder.
+            compare_with: other runs to compare it with.
 
         Raises:
             UsageError: the job trains nothing, or the runs have no figures in common.
@@ -208,13 +236,23 @@ class Run:
         """
         from orchestrator.reports.pages.comparison import write_report
 
-        return write_report([run._report() for run in (self, *beside)], to)
+        return write_report([run._report() for run in (self, *compare_with)], to)
 
-    def pictures(self, folder: Path, *, beside: Sequence[Run] = ()) -> list[Path]:
-        """Write the figures of that page as PNGs into `folder` and return their paths; `beside`: see `report`."""
+    @_renamed_argument("beside", "compare_with")
+    def pictures(self, folder: Path, *, compare_with: Sequence[Run] = ()) -> list[Path]:
+        """Write the figures of that page as PNG files; return their paths.
+
+        Args:
+            folder: destination; created if it is missing.
+            compare_with: see `report`.
+
+        Raises:
+            UsageError: see `report`.
+            StorageError: a file cannot be written.
+        """
         from orchestrator.reports.pages.comparison import write_pictures
 
-        return write_pictures([run._report() for run in (self, *beside)], folder)
+        return write_pictures([run._report() for run in (self, *compare_with)], folder)
 
     def download(
         self,
@@ -232,27 +270,32 @@ class Run:
             progress: called with bytes done and total bytes.
 
         Raises:
-            NotFoundError: the run has no such output; lists those that it has.
+            NotFoundError: the run has no such output; the message lists its outputs.
             ConflictError: a destination already exists.
             StorageError: `to` cannot be written.
         """
         return self._backend.fetch(self.name, outputs, to or Path(self.name), force=force, progress=progress)
 
     def deliver(self, to: Path | None = None) -> Path | None:
-        """Write the predictions of a completed run to the file of its submission; return its path, or None without one.
+        """Write the predictions of a completed run to the file named at submission; return its path.
 
         Args:
             to: another file. An existing file is overwritten.
+
+        Returns:
+            The file; None if the submission named none, or named one on another machine.
 
         Raises:
             NotFoundError: the run has no predictions.
             StorageError: the file cannot be written.
         """
-        asked = Path(self.plan()["spec"].get("output", "")) if to is None else to
-        if not asked.is_absolute() or not asked.parent.is_dir():  # submitted from another machine
+        destination = Path(self.plan()["spec"].get("output", "")) if to is None else to
+        # A run that was submitted elsewhere may name a folder that this machine does not have: not an error here,
+        # the predictions remain among the run's outputs.
+        if not destination.is_absolute() or not destination.parent.is_dir():
             return None
-        deliver(self._backend, self.name, asked)
-        return asked
+        deliver(self._backend, self.name, destination)
+        return destination
 
     def cost(self) -> RunCost:
         """Return its machine hours and cost so far, and the share that was repeated after restarts."""
@@ -262,7 +305,12 @@ class Run:
         return run_cost(self.name, attempts, reports, plan=self.plan(), now=time.time())
 
     def compare(self, other: Run, *, patch: bool = False) -> Difference:
-        """Return the differences between this run (a) and the `other` (b); with `patch`, also changed lines of code."""
+        """Return the differences between this run (a) and another one (b).
+
+        Args:
+            other: run b.
+            patch: also return the changed lines of code.
+        """
         from orchestrator.runs.differences import compare
 
         return compare(self._side(), other._side(), patch=patch)
@@ -293,7 +341,10 @@ class Run:
         require(self._backend, Preempts).preempt(self.name)
 
     def stacks(self, *, rank: int | None = None) -> dict[int, str]:
-        """Return rank -> Python stacks of all its threads, innermost frame first; of all ranks, or of one.
+        """Return rank -> Python stacks of all threads of that rank, innermost frame first.
+
+        Args:
+            rank: only this rank; None: all ranks.
 
         Raises:
             ConflictError: the run is not running.
@@ -314,7 +365,8 @@ class Run:
     def register_model(self, name: str | None = None) -> dict[str, Any]:
         """Register its model with its lineage; return {name, version, uri, tags}.
 
-        The default `name` is the run's name without its hash.
+        Args:
+            name: name of the model; None: the run's name without its hash.
 
         Raises:
             ConflictError: it did not complete.
@@ -350,6 +402,7 @@ def deliver(backend: Backend, name: str, to: Path) -> None:
         StorageError: the file cannot be written.
     """
     try:
+        # Next to the destination, not in /tmp: a rename is atomic only within one file system.
         with tempfile.TemporaryDirectory(prefix=".predictions.", dir=to.parent) as scratch:
             (found,) = backend.fetch(name, (PREDICTIONS,), Path(scratch))
             found.replace(to)

@@ -20,7 +20,7 @@ from orchestrator.reports.pages.sweep_page import importance_of
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
-from orchestrator.specs.sweep_spec import MOST_TRIALS, as_tree, trials
+from orchestrator.specs.sweep_spec import MAX_TRIALS, as_tree, trial_count
 from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS, sweep_names
@@ -40,7 +40,7 @@ from orchestrator.sweeps.driver.control import (
 from orchestrator.sweeps.driver.history import WarmStart, read_history
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-from orchestrator.sweeps.driver.weight_pruning import kept_text, most_bytes, trials_on_disk
+from orchestrator.sweeps.driver.weight_pruning import kept_text, max_weight_bytes, trials_on_disk
 from train_jobs.artifacts.layers import ConfigLayer, merge
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PlannedSweep:
     record: SweepRecord
     """The sweep."""
     plan: Plan
-    """The plan of its trial, without a setting of the space."""
+    """The plan of its trial, before the settings of the space are applied."""
     backend: Backend
     """The backend of its trials."""
     submission: Submission | None = None
@@ -73,13 +73,13 @@ class PlannedSweep:
         return self.submission is not None
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the plan for humans: label and fact."""
+        """Return the plan for humans as rows of label and text."""
         spec, keep = self.record.spec, self.record.keep
         policy = spec.early_termination
         numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
-        rows = [("trials", f"{trials(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}")]
+        rows = [("trials", f"{trial_count(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}")]
         if self.on_service and isinstance(self.backend, SweepsNatively):
-            rows.append(("driven by", f"{self.backend.sweep_service}, which draws points of its own"))
+            rows.append(("driven by", f"{self.backend.sweep_service}, which draws its own points"))
         rows += [
             ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
             ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
@@ -88,10 +88,10 @@ class PlannedSweep:
             *(("warm start", earlier.text) for earlier in self.record.earlier),
         ]
         if spec.sampling.name in {"random", "sobol", "grid"} and not self.on_service:
-            shown = range(min(SHOWN_TRIALS, trials(spec)))
+            shown = range(min(SHOWN_TRIALS, trial_count(spec)))
             rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
         rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))
-        if not self.backend.remote and (most := most_bytes(spec, self.plan, keep)) is not None:
+        if not self.backend.remote and (most := max_weight_bytes(spec, self.plan, keep)) is not None:
             count = trials_on_disk(spec, keep)
             several = f" x {spec.replicates} seeds" if spec.replicates > 1 else ""
             each = bytes_text(most // (count * spec.replicates))
@@ -192,8 +192,8 @@ class Sweep:
         from orchestrator.reports.pages.sweep_page import render_sweep
 
         status = self.status()
-        way_on = self.way_on() if status.state.resumable else None
-        return write_page(render_sweep(status, self.importance(), resume=way_on), to or self.folder.path / PAGE)
+        command = self.resume_command() if status.state.resumable else None
+        return write_page(render_sweep(status, self.importance(), resume=command), to or self.folder.path / PAGE)
 
     def pictures(self, folder: Path) -> list[Path]:
         """Write the first figures of that page as PNG files into `folder`; return their paths.
@@ -206,13 +206,13 @@ class Sweep:
         return write_pictures(self.status(), folder)
 
     def _repr_html_(self) -> str:
-        """Return the table of trials for a notebook."""
+        """Return the table of trials as HTML for a notebook."""
         from orchestrator.reports.pages.sweep_page import trials_html
 
         return trials_html(self.status())
 
     def watch(self, *, every: float = WATCH_SECONDS) -> SweepStatus:
-        """Wait as `wait` does, and show the trials in the notebook meanwhile.
+        """Wait like `wait`, and keep a table of the trials up to date in the notebook.
 
         Args:
             every: seconds between two updates.
@@ -227,24 +227,26 @@ class Sweep:
         return self.status()
 
     def cancel(self) -> None:
-        """Cancel the sweep and its trials; one that is driven here can be resumed."""
+        """Cancel the sweep and its trials; a sweep that is driven from this machine can be resumed."""
         self._control.cancel()
 
     def resume(self) -> None:
         """Resume the sweep.
 
         Raises:
-            ConflictError: it is running, has all of its trials, or was driven by a service, which resumes none.
+            ConflictError: it is running, has all of its trials, or was driven by a service, which cannot resume it.
         """
         self._control.resume()
 
-    def way_on(self, trials: int | None = None) -> str:
-        """Return the command that resumes the sweep; for one that a service drove, the same sweep driven from here.
+    def resume_command(self, trials: int | None = None) -> str:
+        """Return the command that resumes the sweep; if a service drove it, the one that drives it from here.
 
         Args:
             trials: new total; None: unchanged.
         """
-        return self._control.way_on(trials)
+        return self._control.resume_command(trials)
+
+    way_on = resume_command  # the name in earlier versions
 
     def extend(self, more: int = 0, *, hours: float | None = None, cost: float | None = None) -> None:
         """Resume the sweep with more trials or other limits.
@@ -255,26 +257,25 @@ class Sweep:
             cost: limit of the cost of all trials, in USD. None: unchanged.
 
         Raises:
-            UsageError: the space has fewer points, or a sweep may not have that many trials.
-            ConflictError: it is running, a service drove it, or a limit would be used up all the same.
-            SpecError: a limit of the cost for trials without a price.
+            UsageError: the space has fewer points, or there would be more than `MAX_TRIALS` trials.
+            ConflictError: it is running, a service drove it, or a new limit is already used up.
+            SpecError: the cost is limited, and the trials have no price.
         """
         record = self.folder.record()
-        before = trials(record.spec)
+        before = trial_count(record.spec)
         raised: dict[str, float | None] = {"trials": before + more if more else None, "hours": hours, "cost": cost}
         limits = {key: value for key, value in raised.items() if value is not None}
         sweep = {**record.sweep, "limits": {**record.sweep.get("limits", {}), **limits}}
-        if before + more > MOST_TRIALS:
-            raise UsageError(f"{before} trials and {more} are more than a sweep may have, {MOST_TRIALS}")
-        longer = record.model_copy(update={"sweep": sweep})
-        if trials(longer.spec) < before + more:
-            raise UsageError(
-                f"the grid of sweep {self.name} has {trials(longer.spec)} points, of which {before} are used already"
-            )
-        self._control.extend(longer)
+        if before + more > MAX_TRIALS:
+            raise UsageError(f"cannot add {more} trials to {before}: a sweep has at most {MAX_TRIALS}")
+        extended = record.model_copy(update={"sweep": sweep})
+        if trial_count(extended.spec) < before + more:
+            points = trial_count(extended.spec)
+            raise UsageError(f"cannot add {more} trials: {before} of the grid's {points} points are already used")
+        self._control.extend(extended)
 
     def differing_limits(self, planned: PlannedSweep) -> dict[str, str]:
-        """Return limits that a plan asks for and this existing sweep has otherwise: key -> `24 (it has 1)`.
+        """Return the limits of a plan that differ from those of this existing sweep: key -> `24 (it has 1)`.
 
         Args:
             planned: the submitted plan.
@@ -292,7 +293,7 @@ class Sweeps:
     Args:
         home: the home folder.
         environ: environment variables; None: none.
-        model_of, outputs_of: return the folder of a named model, and of an earlier phase's outputs.
+        model_of, outputs_of: functions that return the folder of a named model, and of an earlier phase's outputs.
     """
 
     def __init__(
@@ -347,19 +348,19 @@ class Sweeps:
             else:
                 start_driver(make_sweep(record, self._home, history=planned.history), self._home)
             return Sweep(folder, self._home, created=True)
-        sweep, wanted = Sweep(folder, self._home), trials(record.spec)
+        sweep, wanted = Sweep(folder, self._home), trial_count(record.spec)
         status = sweep.status()
         if status.state.resumable:
             raise ConflictError(
                 f"a sweep of the same plan is {status.state}",
                 facts={"sweep": record.name, "reason": status.reason or "unknown"},
-                fix=sweep.way_on(),
+                fix=sweep.resume_command(),
             )
         if wanted > status.trials:
             raise ConflictError(
-                f"a sweep of the same plan exists, with {wanted - status.trials} trials less",
+                f"a sweep of the same plan exists with {wanted - status.trials} fewer trials",
                 facts={"sweep": record.name},
-                fix=sweep.way_on(wanted),
+                fix=sweep.resume_command(wanted),
             )
         return sweep
 
@@ -399,7 +400,7 @@ class Sweeps:
         """
         if "://" in name:
             if (sweep := self.find(name)) is None:
-                raise NotFoundError(f"no sweep {name}", fix="orchestrator sweep list")
+                raise NotFoundError(f"unknown sweep {name!r}", fix="orchestrator sweep list")
             return sweep
         every = self.all()
         matching = [sweep for sweep in every if sweep.name == name]
@@ -407,5 +408,5 @@ class Sweeps:
         if len(matching) == 1:
             return matching[0]
         names = ", ".join(sweep.name for sweep in matching or every)
-        what = f"more than one sweep begins with {name}" if matching else f"no sweep {name}"
+        what = f"more than one sweep begins with {name}" if matching else f"unknown sweep {name!r}"
         raise NotFoundError(what, facts={"sweeps": names or "none"}, fix="orchestrator sweep list")

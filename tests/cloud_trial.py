@@ -1,10 +1,10 @@
-"""A job that takes a tenth of a second: reports to MLflow and to metrics.jsonl what follows from its settings.
+"""A job of a tenth of a second that reports metrics, computed from its settings, to MLflow and metrics.jsonl.
 
 python -S cloud_trial.py --config FILE --set optimizer.learning_rate=0.01 --set train.steps=3 --output FOLDER
 
-Report k is 1000 x learning_rate + 1 / k + seed % 7 / 1000, of which the last is nothing for 42, the recipes' own seed.
-With a learning rate of 1 or more it goes on after its last report until somebody ends it, with one of 100 it fails. It
-needs nothing but Python, and so begins at once.
+Report k is 1000 x learning_rate + 1 / k + seed % 7 / 1000; the last term is 0 for 42, the default seed of the recipes.
+With a learning rate of at least 1, the job runs on after its last report until it is killed; at 100 it fails. It needs
+only the standard library, so it starts immediately.
 """
 
 import json
@@ -20,7 +20,7 @@ LASTS, FAILS = 1, 100
 
 
 def settings() -> dict[str, object]:
-    """What the command line and the config file say: dotted name -> value; text where it is no JSON."""
+    """Return the settings of command line and config file: dotted name -> value; text where it is not JSON."""
     words = sys.argv[1:]
     found: dict[str, object] = {}
     for flag, value in pairwise(words):
@@ -39,7 +39,7 @@ def settings() -> dict[str, object]:
 
 
 def log(name: str, value: float, step: int) -> None:
-    """Tells MLflow."""
+    """Log a metric to MLflow."""
     run, now = os.environ["MLFLOW_RUN_ID"], int(1000 * time.time())
     point = {"run_id": run, "key": name, "value": value, "step": step, "timestamp": now}
     request = urllib.request.Request(
@@ -51,12 +51,12 @@ def log(name: str, value: float, step: int) -> None:
 
 
 def main() -> int:
-    """Runs it."""
-    told = settings()
-    rate, steps = float(str(told["optimizer.learning_rate"])), int(str(told.get("train.steps", 2)))
-    output, seed = Path(str(told["output"])), int(str(told.get("train.seed", 0)))
+    """Run the job."""
+    values = settings()
+    rate, steps = float(str(values["optimizer.learning_rate"])), int(str(values.get("train.steps", 2)))
+    output, seed = Path(str(values["output"])), int(str(values.get("train.seed", 0)))
     (output / "model").mkdir(parents=True, exist_ok=True)
-    (output / "model" / "settings.json").write_text(json.dumps(told))
+    (output / "model" / "settings.json").write_text(json.dumps(values))
     print(f"learning rate {rate}", flush=True)
     if rate >= FAILS:
         return 3

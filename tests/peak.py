@@ -1,8 +1,9 @@
-"""Runs a command line of the orchestrator and leaves in a file how many megabytes of memory it took at most.
+"""Run a command line of the orchestrator and write its peak memory in MB to a file.
 
     python tests/peak.py FILE WORD...
 
-By its own VmHWM: what its parent would be told (ru_maxrss) is at least what the parent took itself.
+It reads VmHWM of its own process: ru_maxrss, which the parent could read, is at least the memory of the
+parent itself.
 """
 
 import re

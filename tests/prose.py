@@ -4,10 +4,10 @@
     python tests/prose.py docs orchestrator   # these files and folders
     python tests/prose.py --counts [PATH...]  # how often each banned phrase occurs
 
-Banned phrases and their replacements are in `tests/prose_phrases.txt`, exemptions (quoted matter alone, each with a
-reason) in `tests/prose_exemptions.txt`. Read are docstrings, comments and messages of Python files, text outside of
-code blocks in Markdown, Markdown cells of notebooks, comments of YAML files and the frozen help. Exits with 1 if it
-finds anything.
+Banned phrases and their replacements are in `tests/prose_phrases.txt`, exemptions (only quoted matter, each with a
+reason) in `tests/prose_exemptions.txt`. The check reads docstrings, comments and messages of Python files, text outside
+of code blocks in Markdown, Markdown cells of notebooks, comments of YAML files and the frozen help. It exits with 1 if
+it finds anything.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ CHECKED = [
     "benchmarks",
     "orchestrator",
     "train_jobs",
+    "tests",
+    "environments",
 ]
 MESSAGE_WORDS = 3  # a string with fewer words is a key or a name, not prose
 SELF = {"tests/prose.py", "tests/prose_phrases.txt", "tests/prose_exemptions.txt"}
@@ -89,7 +91,7 @@ def read_exemptions(path: Path = HERE / "prose_exemptions.txt") -> dict[tuple[st
 
 
 def python_texts(path: str, source: str) -> Iterator[Text]:
-    """Yield docstrings, messages and comments of a Python file; of tests, docstrings and comments alone."""
+    """Yield docstrings, messages and comments of a Python file; of tests, only docstrings and comments."""
     tree = ast.parse(source)
     docstrings = {
         id(node.body[0].value)
@@ -193,7 +195,7 @@ def name_problems(path: str) -> Iterator[Problem]:
 
 
 def problems(path: str) -> Iterator[Problem]:
-    """Yield all that is to be rewritten in one file."""
+    """Yield all problems of one file."""
     phrases, exempt = read_phrases(), read_exemptions()
     for text in texts(path):
         yield from phrase_problems(text, phrases, exempt)
@@ -205,7 +207,7 @@ def problems(path: str) -> Iterator[Problem]:
 
 
 def checked_files(paths: list[str]) -> list[str]:
-    """Return the tracked files with prose below some paths."""
+    """Return the tracked prose files below some paths."""
     listed = subprocess.run(["git", "ls-files", "--", *paths], capture_output=True, text=True, check=True).stdout.split(
         "\n"
     )
@@ -218,7 +220,7 @@ def checked_files(paths: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """Print what is to be rewritten, or how often each phrase occurs."""
+    """Print all problems, or how often each phrase occurs."""
     options, paths = [a for a in sys.argv[1:] if a.startswith("-")], [a for a in sys.argv[1:] if not a.startswith("-")]
     files = checked_files(paths or CHECKED)
     found = [problem for path in files for problem in problems(path)]

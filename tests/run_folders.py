@@ -1,4 +1,4 @@
-"""Run folders as submission and supervisor leave them, without running anything."""
+"""Run folders as submission and supervisor write them, without running a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_run(
     plan: dict[str, Any] | None = None,
     **more: Any,
 ) -> RunFolder:
-    """A run folder as submission leaves it, `age` seconds ago; `plan` and `more` change the plan and the state."""
+    """Create a run folder submitted `age` seconds ago; `plan` and `more` change the plan and the state."""
     run = RunFolder(home / "runs" / name)
     run.outputs.mkdir(parents=True)
     run.logs.mkdir()
@@ -48,7 +48,7 @@ def make_run(
 
 
 def write_local_request(run: RunFolder, *, processes_per_node: int = 1) -> None:
-    """What the local backend resumes a run by."""
+    """Write the request from which the local backend resumes a run."""
     request = LocalRequest(
         name=run.name,
         command=["true"],
@@ -70,7 +70,7 @@ def write_local_request(run: RunFolder, *, processes_per_node: int = 1) -> None:
 
 @contextmanager
 def live_run(home: Path, name: str, state: RunState = RunState.RUNNING, **more: Any) -> Iterator[RunFolder]:
-    """A run whose supervisor lives: this process holds its lock. It completes at the end of the context."""
+    """Yield a run with a live supervisor: this process holds its lock. The run completes when the context ends."""
     run = make_run(home, name, state, **more)
     with run.lock():
         yield run
@@ -78,6 +78,6 @@ def live_run(home: Path, name: str, state: RunState = RunState.RUNNING, **more: 
 
 
 def report(run: RunFolder, step: int, *, at: float = 1.0, **metrics: float) -> None:
-    """One line of the job's metrics."""
+    """Append one line to the metrics of the job."""
     with run.metrics.open("a") as stream:
         stream.write(json.dumps({"step": step, "time": at, "metrics": metrics}) + "\n")

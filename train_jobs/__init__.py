@@ -1,4 +1,5 @@
-"""Training jobs that run anywhere `torchrun` does: pretraining of BERT, its corpus, its model and its optimizers.
+"""The training jobs, which run anywhere `torchrun` does: corpus, model, optimizers, training and prediction of BERT.
 
-Nothing here imports `orchestrator`; `train_jobs.config` needs no torch and is shared with it.
+Nothing here imports `orchestrator`. `orchestrator` imports `train_jobs.config` and `train_jobs.artifacts`, which do not
+need torch.
 """

@@ -1,4 +1,4 @@
-"""Fine-tune a BERT on a task: read its rows, train, keep the best checkpoint, export it.
+"""Fine-tune a BERT on a task: read its rows, train, keep and export the best checkpoint.
 
     python -m train_jobs.finetune --config finetune.yaml --output out                      # one process
     torchrun --nproc-per-node 8 -m train_jobs.finetune --config finetune.yaml --output out # one node with 8 GPUs
@@ -9,11 +9,11 @@ The same command again resumes from the newest checkpoint in the output folder:
     out/model/           Hugging Face folder         out/predictions/   of the test sets
     out/result.json      final figures
 
-With several seeds each has a folder of its own, out/seed-42, and the files above summarise them: out/model is the best
-one, out/metrics.jsonl has one line a seed. All of GLUE as one job has a folder for each task, out/MRPC, which is a run
-of its own; out/submission.zip is for GLUE's server.
+With several seeds, each has its own folder, out/seed-42, and the files above summarise them: out/model is the best
+model, and out/metrics.jsonl has one line per seed. Task glue has a folder per task, out/MRPC, with the same files, and
+out/submission.zip for GLUE's server.
 
-Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 the same by Ctrl-C (a second one stops
+Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 the same by Ctrl-C (a second Ctrl-C stops
 immediately), 76 hung (see the stacks), 2 invalid input, 1 any other error.
 """
 
@@ -31,7 +31,7 @@ from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.devices import require_determinism
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
-from train_jobs.tasks.replicates import RESULT, finished, run_task
+from train_jobs.tasks.replicates import RESULT, finished_result, run_task
 from train_jobs.tasks.sentences.glue import collect_predictions, glue_table, table_text, write_submission
 from train_jobs.tasks.sentences.task_data import has_training_data, read_data
 from train_jobs.tools.mirror import MirrorThread
@@ -40,11 +40,11 @@ SUBMISSION = "submission.zip"
 
 
 def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> dict[str, Any]:
-    """Run the whole job on this process.
+    """Run the complete job in this process.
 
     Args:
         config: validated configuration.
-        output: folder of the run; the main process writes to it, and resumes from a checkpoint in it.
+        output: folder of the run; the main process writes to it and resumes from a checkpoint in it.
         device: "auto", "cpu" or "gpu".
 
     Returns:
@@ -64,30 +64,44 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
         result = run_glue(config, output, world=world, stop=stop)
     else:
         result = run_task(config, output, world=world, stop=stop, mirror=MirrorThread)
-        world.say(f"exported {output / 'model'}")
+        world.log(f"exported {output / 'model'}")
     distributed.stop()
     return result
 
 
 def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest) -> dict[str, Any]:
-    """Train all GLUE tasks that have data and are not finished, and write their table and their zip file."""
+    """Train all GLUE tasks that have data and are not finished; write their table and the submission.
+
+    Args:
+        config: validated configuration of task glue.
+        output: folder of the run, with a folder per task.
+        world: processes of the job.
+        stop: request to stop the job.
+
+    Returns:
+        Table, missing tasks, submission and the results of all tasks.
+
+    Raises:
+        DataError: no task has data, or the rows of a task are invalid.
+        Preempted: SIGTERM stopped the job; a checkpoint is committed.
+    """
     tasks = tasks_with_data(config, world)
-    results = {name: finished(output / name, task, world) for name, task in tasks.items()}
+    results = {name: finished_result(output / name, task, world) for name, task in tasks.items()}
     for name, task in tasks.items():
         if results[name] is None:
-            read_data(task)  # reports invalid rows of any task before the first is trained
+            read_data(task)  # reports invalid rows of any task before the first one is trained
     metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
     mirror = MirrorThread(output / METRICS_FILE, config) if world.is_main else None
     with metrics.mirrored(mirror, from_step=0):
         for number, (name, task) in enumerate(tasks.items(), start=1):
-            world.say(
+            world.log(
                 f"glue       {name}, {number} of {len(tasks)}{'' if results[name] is None else ': finished before'}"
             )
             results[name] = results[name] or run_task(task, output / name, world=world, stop=stop, mirror=None)
             table = glue_table({done: result for done, result in results.items() if result is not None})
             metrics.report(number, {f"validation_{cell['name']}": cell["mean"] for cell in table["cells"]})
         metrics.report(len(tasks), {"validation_glue_score": table["glue_score"]})
-        world.say(table_text(table))
+        world.log(table_text(table))
         missing = [name for name in GLUE_TASKS if name not in tasks]
         result: dict[str, Any] = {"task": GLUE, "table": table, "missing": missing}
         if world.is_main:
@@ -98,7 +112,7 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
 
 
 def tasks_with_data(config: FinetuneConfig, world: World) -> dict[str, FinetuneConfig]:
-    """Return task -> configuration of the tasks with data, and warn of the others.
+    """Return task -> configuration for the tasks that have data; warn about the others.
 
     Raises:
         DataError: no task has data.
@@ -108,16 +122,16 @@ def tasks_with_data(config: FinetuneConfig, world: World) -> dict[str, FinetuneC
     if not found:
         raise DataError(
             f"no task of GLUE is in {config.data.glue}",
-            facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as its download script makes them"},
-            fix="--set data.glue=FOLDER, or orchestrator data fetch glue --to FOLDER",
+            facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as its download script writes them"},
+            fix="download it with orchestrator data fetch glue --to FOLDER, then give --set data.glue=FOLDER",
         )
     if missing := [name for name in tasks if name not in found]:
-        world.say(f"warning: {config.data.glue} has no training data for {', '.join(missing)}: skipped")
+        world.log(f"warning: {config.data.glue} has no training data for {', '.join(missing)}: skipped")
     return found
 
 
 def submit(output: Path) -> str | None:
-    """Write the zip file for GLUE's server from the best seeds; None if the server would refuse it."""
+    """Write the zip file for GLUE's server from the best seeds; return its path, or None if it is incomplete."""
     path = output / SUBMISSION
     path.unlink(missing_ok=True)
     try:
@@ -130,16 +144,20 @@ def submit(output: Path) -> str | None:
 
 
 def read_config(source: str, sets: list[str]) -> FinetuneConfig:
-    """Read a file, with `a.b=c` assignments on top.
+    """Read a configuration file; `a.b=c` assignments override it.
+
+    Args:
+        source: path of a YAML or JSON file.
+        sets: assignments.
 
     Raises:
-        SpecError: wrong keys and values.
+        SpecError: keys or values are invalid.
     """
     return build(FinetuneConfig, merge([*read_overlays(Path(source)), read_assignments(sets, "--set")]))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the job of a command line, and return its exit code."""
+    """Parse the command line, run the job and return an exit code."""
     arguments = boundary.job_parser("finetune", __doc__).parse_args(argv)
 
     def job() -> None:
@@ -150,4 +168,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

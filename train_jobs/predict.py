@@ -32,7 +32,7 @@ from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
-from train_jobs.artifacts.task_files import tuned_columns
+from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine.reporting.metrics import MetricsLog, clock
@@ -42,9 +42,9 @@ from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
-from train_jobs.inference.loaded_model import make_task
+from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import TOKENIZER_FILE
-from train_jobs.inference.prediction_files import FORMS, PredictionParts
+from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
 from train_jobs.tasks.rows.tables import RowTable
@@ -61,9 +61,13 @@ class PredictJob:
 
     config: PredictConfig
     task: Predictor
+    """Loaded model with the functions of its kind of prediction."""
     input: Input
+    """Windows of rows."""
     parts: PredictionParts
+    """Predictions of finished windows, and the file that joins them."""
     identity: dict[str, Any]
+    """Everything that determines the predictions."""
     world: World
     stop: StopRequest
 
@@ -73,11 +77,13 @@ class Done:
     """Progress of one start of the job, over all processes."""
 
     rows: int = 0
+    """Rows predicted."""
     seconds: float = 0.0
+    """Duration."""
 
 
 def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dict[str, Any]:
-    """Run the whole job on this process.
+    """Run the complete job in this process.
 
     Args:
         config: validated configuration.
@@ -95,14 +101,14 @@ def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dic
     stop.listen()
     storage.require_writable(output)
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    task = make_task(config, world.device, world.activity.beat)
+    task = load_predictor(config, world.device, world.activity.beat)
     rows = read_rows(task)
     path = output / config.output
     job = PredictJob(config, task, rows, PredictionParts(path, form(task)), identity(config, world.device), world, stop)
-    world.say(describe(job))
+    world.log(describe(job))
     known = finished(job, output)
     if known is not None:
-        world.say(f"nothing to do: {path} already exists")
+        world.log(f"nothing to do: {path} already exists")
         result = known
     else:
         with Watchdog(config.watchdog, world, output):
@@ -113,18 +119,25 @@ def predict(config: PredictConfig, *, output: Path, device: str = "auto") -> dic
 
 
 def run(job: PredictJob, output: Path) -> dict[str, Any]:
-    """Predict all windows that are not done, and join them."""
+    """Predict all pending windows and join their parts.
+
+    Returns:
+        The final figures on the main process; empty on the others.
+
+    Raises:
+        Preempted: SIGTERM stopped the job; complete windows are kept.
+    """
     world, parts = job.world, job.parts
     metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
     mirror = MirrorThread(output / METRICS_FILE, job.config) if world.is_main else None
     result: dict[str, Any] = {}
     with metrics.mirrored(mirror, from_step=sys.maxsize):  # reports of an earlier start are kept
         resumed = world.is_main and parts.begin(job.identity, restart=job.config.resume == "never")
-        windows = undone(job)
+        windows = pending_windows(job)
         before = job.input.rows - sum(window.rows for _, window in windows)
         if resumed and before:
-            world.say(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
-        done = go_through(job, windows, before, metrics)
+            world.log(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
+        done = predict_windows(job, windows, before, metrics)
         if world.is_main:
             with world.activity.doing("joining", step=job.input.rows):
                 result = finish(job, output, done, metrics)
@@ -134,11 +147,17 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
     return result
 
 
-def go_through(job: PredictJob, windows: list[tuple[int, RowWindow]], before: int, metrics: MetricsLog) -> Done:
-    """Predict windows, each process one at a time; all processes stop together.
+def predict_windows(job: PredictJob, windows: list[tuple[int, RowWindow]], before: int, metrics: MetricsLog) -> Done:
+    """Predict windows, one at a time per process; all processes stop after the same round.
+
+    Args:
+        job: state of the job.
+        windows: pending windows with their numbers.
+        before: rows predicted by earlier starts.
+        metrics: log of progress.
 
     Raises:
-        Preempted: one of them received SIGTERM.
+        Preempted: a process received SIGTERM.
     """
     world, began = job.world, time.monotonic()
     done = Done()
@@ -153,18 +172,20 @@ def go_through(job: PredictJob, windows: list[tuple[int, RowWindow]], before: in
                 found = job.task.predict(table := next(tables), window.first)
                 kept = ({name: table.columns[name][row] for name in job.config.data.keep} for row in range(len(table)))
                 records = [{**some, **record} for some, record in zip(kept, found.records, strict=True)]
-                job.parts.write(part, records, {**found.judged, CUT: found.cut})
+                job.parts.write(part, records, {**found.score_inputs, CUT: found.truncated})
             rows = window.rows
-        shared = world.sum_(torch.tensor([rows, job.stop.asked], dtype=torch.int64, device=world.device)).tolist()
+        # One collective per round shares progress and the request to stop: if a single process left the loop, the
+        # others would wait for it until they time out.
+        shared = world.sum_(torch.tensor([rows, job.stop.requested], dtype=torch.int64, device=world.device)).tolist()
         done = Done(done.rows + shared[0], time.monotonic() - began)
         report(job, done, before, metrics)
         if shared[1] and number + 1 < rounds:
-            raise job.stop.ending()
+            raise job.stop.preempted()
     return done
 
 
 def read_ahead(input: Input, windows: list[RowWindow]) -> Iterator[RowTable]:  # noqa: A002  # the word for it
-    """Yield the rows of each window, read while the previous one is predicted."""
+    """Yield the rows of each window; the next one is read in a thread while the current one is predicted."""
     with ThreadPoolExecutor(1, thread_name_prefix="rows") as thread:
         following = thread.submit(input.read, windows[0]) if windows else None
         for number in range(len(windows)):
@@ -176,59 +197,61 @@ def read_ahead(input: Input, windows: list[RowWindow]) -> Iterator[RowTable]:  #
 
 
 def report(job: PredictJob, done: Done, before: int, metrics: MetricsLog) -> None:
-    """Print a progress line, and report its metrics."""
+    """Print a line of progress and report its metrics."""
     total, rate = job.input.rows, done.rows / max(done.seconds, 1e-6)
     rows = before + done.rows
     left = clock((total - rows) / max(rate, 1e-6))
-    job.world.say(f"rows {rows:>{len(f'{total:,}')},}/{total:,}  {rate:,.1f} rows/s  eta {left}")
+    job.world.log(f"rows {rows:>{len(f'{total:,}')},}/{total:,}  {rate:,.1f} rows/s  eta {left}")
     metrics.report(rows, {"rows": float(rows), "rows_per_second": rate})
 
 
 def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> dict[str, Any]:
-    """Score the predictions if configured, and join their parts."""
+    """Score the predictions if `evaluate` is set, join their parts, and return the final figures."""
     count, config = len(job.input.windows), job.config
-    judged = job.parts.judged(count)
+    score_inputs = job.parts.score_inputs(count)
     result: dict[str, Any] = {
         "task": job.task.folder.kind,
         "model": str(config.model),
         "predictions": str(job.parts.path),
         "rows": job.input.rows,
-        CUT: sum(one[CUT] for one in judged),
+        CUT: sum(one[CUT] for one in score_inputs),
         "seconds": round(done.seconds, 3),
         "rows_per_second": round(done.rows / max(done.seconds, 1e-6), 1),
     }
     if config.evaluate:
-        scores = job.task.scores(judged)
+        scores = job.task.scores(score_inputs)
         result["metrics"] = scores
         metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
-    with storage.storage_errors(job.parts.path, "the result"):  # it describes the predictions that are replaced now
+    # The old result describes the predictions that are replaced below; a kill between the two must not leave it.
+    with storage.storage_errors(job.parts.path, "the result"):
         (output / RESULT).unlink(missing_ok=True)
     job.parts.join(count)
     return {**result, "identity": digest(job.identity)}
 
 
-def undone(job: PredictJob) -> list[tuple[int, RowWindow]]:
-    """Return windows without a part, with their numbers; all processes use the main process's answer."""
+def pending_windows(job: PredictJob) -> list[tuple[int, RowWindow]]:
+    """Return windows without a part, with their numbers; call it on every process."""
+    # Only the main process looks: on a shared disk the others may see another state.
     windows, world = job.input.windows, job.world
     mine = [number for number in range(len(windows)) if not job.parts.has(number)] if world.is_main else []
     return [(number, windows[number]) for number in json.loads(world.gather_texts(json.dumps(mine))[0])]
 
 
 def finished(job: PredictJob, output: Path) -> dict[str, Any] | None:
-    """Return the result of an earlier start with the same identity; None without one, or if it is ignored."""
+    """Return the result of an earlier start with the same identity; None without one, or if `resume` is never."""
     known = read_object(output / RESULT) or {}
     there = job.config.resume == "auto" and known.get("identity") == digest(job.identity) and job.parts.path.is_file()
     return known if job.world.from_main(int(there)) else None
 
 
 def read_rows(task: Predictor) -> Input:
-    """Open and check all files.
+    """Open and check all input files.
 
     Raises:
-        UserError: files that the task cannot read, or rows that cannot be used: each with its line.
+        UserError: the task cannot read a file, or rows are invalid; the error lists each with its line.
     """
-    readers = open_readers(task.config, task.columns, forms=task.forms, kind=task.folder.kind)
+    readers = open_readers(task.config, task.columns, formats=task.formats, kind=task.folder.kind)
     if isinstance(task, AnswerPredictor):
         task.squad = [reader for reader in readers if isinstance(reader, SquadReader)]
         if task.config.evaluate and not task.squad:
@@ -237,23 +260,30 @@ def read_rows(task: Predictor) -> Input:
 
 
 def form(task: Predictor) -> Any:
-    """Return the format of the prediction file.
+    """Return the writer of the prediction file's format.
 
     Raises:
-        SpecError: .npz for anything but embeddings, or a copied column with the name of a predicted one.
+        SpecError: .npz is requested for anything but embeddings, or a copied column has the name of a predicted one.
     """
     keep, suffix, fields = task.config.data.keep, task.config.output.suffix, task.fields()
     if suffix == ".npz" and (task.folder.kind != EMBEDDINGS or keep):
         raise SpecError("invalid output: .npz holds only embeddings", fix="--set output=predictions.parquet")
     if both := [name for name in keep if name in fields]:
         raise SpecError(
-            f"invalid data.keep: the output has a column {', '.join(both)} of its own", fix="rename it in the input"
+            f"invalid data.keep: the output already has a column {', '.join(both)}", fix="rename it in the input"
         )
-    return FORMS[suffix](keep, fields)
+    return OUTPUT_FORMATS[suffix](keep, fields)
 
 
 def identity(config: PredictConfig, device: torch.device) -> dict[str, Any]:
-    """Return everything that determines the predictions."""
+    """Return everything that determines the predictions, as JSON.
+
+    A later start resumes only with the same identity.
+
+    Args:
+        config: validated configuration.
+        device: device of the predictions, which decides precision `auto`.
+    """
     shaping = config.model_dump(mode="json", exclude={"model", "input", "output", "watchdog", "resume", "batching"})
     known = [config.model / name for name in (CONFIG, TOKENIZER, TOKENIZER_FILE, VOCABULARY)]
     return {
@@ -271,7 +301,7 @@ def digest(document: dict[str, Any]) -> str:
 
 
 def describe(job: PredictJob) -> str:
-    """Return a summary of the job, and warnings about its files."""
+    """Return a summary of the job, with warnings about its files."""
     config, folder, world = job.config, job.task.folder, job.world
     what = f"{folder.kind}, scored" if config.evaluate else folder.kind
     shown = ", ".join(folder.labels[:5]) + (f" and {len(folder.labels) - 5} more" if len(folder.labels) > 5 else "")
@@ -286,19 +316,24 @@ def describe(job: PredictJob) -> str:
 
 
 def read_config(source: str | None, sets: list[str], flags: dict[str, Any]) -> PredictConfig:
-    """Read a file, with flags and `a.b=c` assignments on top, and the columns of the model as defaults.
+    """Read a configuration file; flags and `a.b=c` assignments override it, the model's columns are defaults.
+
+    Args:
+        source: path of a YAML or JSON file. None: flags and assignments only.
+        sets: assignments.
+        flags: key -> value, or None for a flag that was not given.
 
     Raises:
-        SpecError: wrong keys and values.
+        SpecError: keys or values are invalid.
     """
     layers = read_overlays(Path(source)) if source else []
     layers.append(ConfigLayer("flags", {name: value for name, value in flags.items() if value is not None}))
     layers.append(read_assignments(sets, "--set"))
-    return build(PredictConfig, merge([*tuned_columns(merge(layers).tree), *layers]))
+    return build(PredictConfig, merge([*finetuned_columns(merge(layers).tree), *layers]))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the job of a command line, and return its exit code."""
+    """Parse the command line, run the job and return an exit code."""
     parser = boundary.job_parser("predict", __doc__, needs_config=False)
     parser.add_argument("--model", help="folder of the model (key model)")
     parser.add_argument("--input", nargs="+", metavar="FILE", help="files to predict (key input)")
@@ -309,8 +344,8 @@ def main(argv: list[str] | None = None) -> int:
         config = read_config(arguments.config, arguments.sets, flags)
         predict(config, output=arguments.output, device=arguments.device)
 
-    return boundary.run(job, arguments.output, kept="predicted windows are kept, the same command resumes after them")
+    return boundary.run(job, arguments.output, resume_hint="predicted windows are kept, the same command resumes")
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

@@ -5,13 +5,13 @@
         --nproc-per-node 1 -m train_jobs.prepare --config job.yaml    # on each of 4 nodes, which share the work
 
 --config takes a YAML or JSON file or the name of a shipped recipe: cased, uncased. Each process starts data.workers
-worker processes. The same command, given again, resumes an interrupted preparation:
+worker processes. The same command again resumes an interrupted preparation:
 
-    STORE/manifest.json  counts, checksums, sources; written last: a folder without it is no store
-    STORE/parts/         finished steps; removed when the store is complete, unless keep_steps
-    out/metrics.jsonl    reported figures           out/result.json    final figures
+    STORE/manifest.json  counts, checksums, sources; written last: a folder without it is not a store
+    STORE/parts/         finished steps; removed when the store is complete, unless keep_steps is set
+    out/metrics.jsonl    metrics                    out/result.json    final figures
 
-Exit codes: 0 done, 75 stopped by SIGTERM, 130 by Ctrl-C, 2 wrong input, 1 anything else.
+Exit codes: 0 done, 75 stopped by SIGTERM, 130 by Ctrl-C, 2 invalid input, 1 any other error.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ HASHES = "hashes.json"  # in the folder of token stores: content hashes of files
 
 
 def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> TokenStore:
-    """Run the whole job in this process; return the store.
+    """Run the complete job in this process and return the store.
 
     Args:
         config: validated configuration.
         output: folder of the run; the leading node writes figures to it.
-        cache: folder of token stores: content hashes, and the store unless the configuration sets its folder.
+        cache: folder of token stores, with content hashes, and with the store unless the configuration names a folder.
         node: this process among those that share the work.
 
     Raises:
-        UserError: input or environment that the user can correct.
+        UserError: input or environment that the user can fix.
     """
     started = time.monotonic()
     for place, what, fix in (
@@ -102,7 +102,12 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
 
 
 def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
-    """Return the final figures."""
+    """Return the figures of result.json.
+
+    Args:
+        store: the finished store.
+        seconds: duration of the job.
+    """
     manifest = store.manifest
     counts, text_bytes = sum_counts(manifest.splits.values()), manifest.data.total_bytes
     return {
@@ -116,22 +121,26 @@ def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
 
 
 def log(text: str) -> None:
-    """Print a line and flush it."""
+    """Print a line and flush it, since stdout of a job is usually a file or a pipe."""
     print(text, flush=True)
 
 
 def read_config(source: str, sets: list[str]) -> PrepareConfig:
-    """Read a file, or a shipped recipe by name, and apply `a.b=c` assignments.
+    """Read a file or a shipped recipe; `a.b=c` assignments override it.
+
+    Args:
+        source: path of a YAML or JSON file, or name of a recipe.
+        sets: assignments.
 
     Raises:
-        SpecError: every wrong key and value.
+        SpecError: keys or values are invalid; the error lists all of them.
     """
     layers, _ = config_layers(source, PREPARE_RECIPES)
     return build(PrepareConfig, merge([*layers, read_assignments(sets, "--set")]))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the arguments, run the job, and return an exit code."""
+    """Parse the command line, run the job and return an exit code."""
     recipes = preset_names(PREPARE_RECIPES)
     parser = boundary.job_parser("prepare", __doc__, recipes=recipes, device="no effect: for launchers")
     parser.add_argument("--cache", type=Path, help="folder of token stores (default: OUTPUT/token-stores)")
@@ -143,11 +152,11 @@ def main(argv: list[str] | None = None) -> int:
     def job() -> None:
         stop = StopRequest()
         stop.listen()
-        with stop.at_once(KEPT):
+        with stop.interruptible(KEPT):
             prepare(read_config(arguments.config, arguments.sets), output=arguments.output, cache=cache, node=node)
 
-    return boundary.run(job, arguments.output, kept=KEPT)
+    return boundary.run(job, arguments.output, resume_hint=KEPT)
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

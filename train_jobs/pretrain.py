@@ -14,8 +14,8 @@ checkpoint in the output folder:
     out/stacks/          stacks of ranks            out/profile/       profile of a few steps, if configured
     out/tensorboard/     curves, if configured
 
-Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 the same by Ctrl-C (a second Ctrl-C ends the
-job immediately), 76 hung (see the stacks), 2 wrong input, 1 any other error.
+Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 the same by Ctrl-C (a second Ctrl-C stops
+immediately), 76 hung (see the stacks), 2 invalid input, 1 any other error.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
-from train_jobs.artifacts.start_model import found_on_hub
+from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
-from train_jobs.assembly.parts import Parts, exported_as, load_parts
+from train_jobs.assembly.parts import Parts, export_settings, load_parts
 from train_jobs.assembly.starting_point import (
     begin_phase,
     check_batch,
@@ -45,7 +45,7 @@ from train_jobs.assembly.starting_point import (
     trajectory,
 )
 from train_jobs.config import PretrainConfig, SpecError
-from train_jobs.corpus.executors.nodes import Node, other_text
+from train_jobs.corpus.executors.nodes import Node, text_mismatch_error
 from train_jobs.corpus.preparation import equal_store, prepare_store
 from train_jobs.corpus.steps.records import store_key
 from train_jobs.corpus.store.token_store import TokenStore
@@ -65,11 +65,11 @@ from train_jobs.tools.mirror import MirrorThread, TensorBoardThread, require_ten
 
 
 def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str = "auto") -> dict[str, Any]:
-    """Run the whole job on this process.
+    """Run the complete job in this process.
 
     Args:
         config: validated configuration.
-        output: folder of the run; the main process writes to it, a checkpoint in it is resumed from.
+        output: folder of the run; the main process writes to it and resumes from a checkpoint in it.
         cache: folder of token stores, shared by runs on the same text.
         device: "auto", "cpu" or "gpu".
 
@@ -78,7 +78,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
 
     Raises:
         UserError: input or environment that the user can fix.
-        Preempted: SIGTERM came; a checkpoint is committed.
+        Preempted: SIGTERM stopped the job; a checkpoint is committed.
     """
     started = time.monotonic()
     stop = StopRequest()
@@ -86,14 +86,14 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     storage.require_writable(output)
     check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
     check_start(config, resumes=has_checkpoint(output))
-    parts = load_parts(config)
+    parts = load_parts(config)  # checked, like the lines above, before the store, which can take hours to prepare
     tags = pretraining_lineage.read_tags(os.environ)
     if config.metrics.tensorboard:
         require_tensorboard()
     if config.train.deterministic:
         require_determinism()
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    with stop.at_once("what is prepared is kept, the same command resumes from it"):
+    with stop.interruptible("finished parts of the store are kept, the same command resumes"):
         store = find_store(config, cache, world)
     config = on_store(config, store.manifest)
     loop = make_loop(config, store, parts, output, world, stop)
@@ -103,7 +103,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         absent = load_initial_model(loop.task.model, config, world, cache / HASHES)
         begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
-    world.say(describe(config, store, loop))
+    world.log(describe(config, store, loop))
     attempt = pretraining_lineage.this_attempt(world, loop.policy.precision, loop.state.step)
     begun = None
     if world.is_main:
@@ -119,7 +119,16 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
 def make_loop(
     config: PretrainConfig, store: TokenStore, parts: Parts, output: Path, world: World, stop: StopRequest
 ) -> Loop:
-    """Return the training loop over a token store."""
+    """Return the training loop over a token store.
+
+    Args:
+        config: validated configuration.
+        store: token store to train on.
+        parts: model, objective, optimizer and schedule.
+        output: folder of the run.
+        world: processes of the job.
+        stop: request to stop the job.
+    """
     precision = resolve_precision(config.train.precision, world.device)
     policy = LoopPolicy(
         config=config.train,
@@ -136,7 +145,7 @@ def make_loop(
             "device": world.device_name,
         },
     )
-    services = LoopServices.of(
+    services = LoopServices.from_config(
         config.checkpoint,
         output,
         world,
@@ -152,11 +161,21 @@ def make_loop(
 def train(
     loop: Loop, config: PretrainConfig, store: TokenStore, output: Path, begun: Lineage | None, *, started: float
 ) -> dict[str, Any]:
-    """Train to the end and export, under a watchdog and while metrics are copied.
+    """Train to the end and export the model, with a watchdog and with mirrors of the metrics.
 
     Args:
-        begun: lineage of the run, on the main process; None on the others.
-        started: when the job began, on the monotonic clock.
+        loop: training loop, restored or at step 0.
+        config: validated configuration.
+        store: token store to train on.
+        output: folder of the run.
+        begun: lineage of the run on the main process; None on the others.
+        started: start of the job on the monotonic clock, in seconds.
+
+    Returns:
+        The final figures on the main process; empty on the others.
+
+    Raises:
+        Preempted: SIGTERM stopped the job; a checkpoint is committed.
     """
     world, metrics = loop.world, loop.services.metrics
     watchdog = Watchdog(config.watchdog, world, output)
@@ -183,20 +202,30 @@ def train(
 
 
 def find_store(config: PretrainConfig, cache: Path, world: World | None = None) -> TokenStore:
-    """Open the named token store, or that of the configured text; prepare the latter if it is not in the cache.
+    """Open the token store of a run; prepare it if it is not in the cache. Call it on every process.
 
-    One process of each node prepares it. Nodes that share the cache share the work.
+    One process of each node prepares the store. Nodes that share the cache share the work.
+
+    Args:
+        config: validated configuration, with a store or with text.
+        cache: folder of token stores.
+        world: processes of the job. None: this process alone.
+
+    Raises:
+        DataError: the store or the text cannot be used, or the nodes read different texts.
+        StorageError: the cache cannot be written.
+        PeerError: another node was lost.
     """
     if (named := store_folder(config.data, config.data.store)) is not None:
         return TokenStore.open(named)
-    world = world or distributed.alone()
-    with storage.storage_errors(cache, "making the folder of token stores"):
-        node = Node.among(world, cache)
+    world = world or distributed.single_process_world()
+    with storage.storage_errors(cache, "the folder of token stores"):
+        node = Node.for_world(world, cache)
     found = fingerprint(config.data.text, cache / HASHES)
     if node.size > 1:
         texts = world.gather_texts(found.sha256)
         if (other := next((rank for rank, text in enumerate(texts) if text != texts[0]), None)) is not None:
-            raise other_text(0, other)
+            raise text_mismatch_error(0, other)
     if (equal := equal_store(config.data, found, cache)) is not None:
         return equal
     folder = cache / store_key(config.data, found)
@@ -217,7 +246,22 @@ def find_store(config: PretrainConfig, cache: Path, world: World | None = None) 
 def finish(
     config: PretrainConfig, loop: Loop, store: TokenStore, output: Path, begun: Lineage, *, seconds: float
 ) -> dict[str, Any]:
-    """Export the model with its lineage and its card, and write result.json."""
+    """Export the model with its lineage and its card, and write result.json.
+
+    Args:
+        config: validated configuration.
+        loop: training loop after the last step.
+        store: token store of the run.
+        output: folder of the run.
+        begun: lineage of the run, without the facts of its end.
+        seconds: duration of the job.
+
+    Returns:
+        The final figures, as in result.json.
+
+    Raises:
+        StorageError: the disk is full or read-only.
+    """
     model_folder, model = output / "model", loop.task.model
     sequences = loop.state.step * config.train.global_batch_size
     with storage.storage_errors(output, "the export"):
@@ -227,7 +271,7 @@ def finish(
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             tokenizer=TokenizerFiles(store.vocabulary, config.data.lowercase),
-            more=exported_as(model, config.model),
+            config_entries=export_settings(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation
             ),
@@ -251,7 +295,7 @@ def finish(
 
 
 def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
-    """Return text, batch and arithmetic of the run in a few lines, with warnings; call it on every process."""
+    """Return a summary of text, batch and arithmetic, with warnings; call it on every process."""
     manifest, train, world, size = store.manifest, config.train, loop.world, loop.micro_batch_size
     accumulation = -(-train.share(world.size) // size)
     auto = " (auto)" if train.micro_batch_size == "auto" else ""
@@ -270,32 +314,35 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
         with_it, without = loop.cost_of_determinism()
         lines.append(f"           deterministic: a micro batch takes {with_it / without:.2f} times {without:.4f} s")
     if config.schedule.hours:
-        lines.append("warning: schedule.hours: the clock decides rates and steps; no other run will equal this one")
+        lines.append("warning: schedule.hours: rates and steps depend on the clock; the run is not reproducible")
     return "\n".join(lines)
 
 
 def read_config(source: str, sets: list[str], *, resumes: bool = False) -> PretrainConfig:
-    """Read a file, or a shipped recipe by name, with `a.b=c` assignments on top.
+    """Read a file or a shipped recipe; `a.b=c` assignments override it.
 
     Args:
-        resumes: the run has a checkpoint; changes to the model or phase that it started from do not matter.
+        source: path of a YAML or JSON file, or name of a recipe.
+        sets: assignments.
+        resumes: whether the run has a checkpoint; the model or phase that it started from is then not checked.
 
     Raises:
-        SpecError: every wrong key and value, or all that contradict the initial model or the earlier phase.
+        SpecError: keys or values are invalid, or contradict the initial model or the earlier phase; the error lists
+            all of them.
     """
     layers, named = config_layers(source, PRETRAIN_RECIPES)
     assigned = read_assignments(sets, "--set")
     below, written = (layers, [assigned]) if named else ([], [*layers, assigned])
     if not resumes:
-        written += found_on_hub(merge(written))
+        written += resolve_hub_name(merge(written))
     found = merge_with_start(below, written)
     if found.problems and not resumes:
-        raise SpecError("training cannot start from the given model or phase", problems=list(found.problems))
+        raise SpecError("cannot start training from the given model or phase", problems=list(found.problems))
     return build(PretrainConfig, found.merged)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line and run the job; return its exit code."""
+    """Parse the command line, run the job and return an exit code."""
     parser = boundary.job_parser("pretrain", __doc__, recipes=preset_names())
     parser.add_argument("--cache", type=Path, help="folder of token stores (default: OUTPUT/token-stores)")
     arguments = parser.parse_args(argv)
@@ -309,4 +356,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    boundary.leave(main())
+    boundary.exit_process(main())

@@ -37,9 +37,9 @@ class Term(NamedTuple):
 
 
 class Objective(Protocol):
-    """Examples made from text, and their losses. The class is called with its options.
+    """An objective: plans of examples, and their losses. The class is called with its options.
 
-    It does not make masks: the keys of the section decide them for every objective.
+    Masks are not its task: the other keys of the section `objective` determine them for every objective.
     """
 
     labels: Mapping[str, str]
@@ -57,13 +57,14 @@ class Objective(Protocol):
 
         Args:
             block: token ids, and the starts of sentences and documents.
-            sequence_length: S; [CLS] A [SEP] B [SEP], or without B [CLS] A [SEP], must fit into it.
+            sequence_length: S; [CLS] A [SEP] B [SEP], or [CLS] A [SEP] without B, must fit into it.
             short_sequence_probability: share of examples to shorten at random.
-            rng: source of all draws.
+            rng: source of all random numbers.
 
         Returns:
-            int64 [examples, 5]: a_start, a_end, b_start, b_end, ranges of the block's tokens, A not empty, B empty for
-            single sequences; and the label that becomes next_sentence_labels. In the order of training.
+            int64 [examples, 5], in the order of training: a_start, a_end, b_start, b_end, and the value of
+            next_sentence_labels. The first four are ranges of the block's tokens; A is not empty, B is empty for single
+            sequences.
         """
 
     def losses(self, model: torch.nn.Module, batch: Mapping[str, Tensor], *, padded: bool) -> Mapping[str, Term]:
@@ -81,14 +82,14 @@ class Objective(Protocol):
 class Model(Protocol):
     """A class of torch.nn.Module.
 
-    A subclass of `train_jobs.models.bert.pretraining_heads.BertForPreTraining` needs no more: its weights are drawn and
-    exported as BERT's, with the keys of a class attribute `hugging_face` added to config.json. Any other class draws
-    its weights in its constructor, with torch's generator seeded by train.seed; model.safetensors has its state and
-    config.json its settings, and transformers cannot load it.
+    The weights of a subclass of `train_jobs.models.bert.pretraining_heads.BertForPreTraining` are initialised and
+    exported like BERT's; the keys of its class attribute `hugging_face` are added to config.json. Any other class
+    initialises its weights in its constructor, with torch's generator seeded by train.seed. Its state is exported as
+    model.safetensors and its settings as config.json, which transformers cannot load.
     """
 
     def __call__(self, config: ModelConfig, vocab_size: int, **options: Any) -> torch.nn.Module:
-        """Return a new one.
+        """Return a new model.
 
         Args:
             config: the section `model`.
@@ -101,10 +102,10 @@ class OptimizerFactory(Protocol):
     """A subclass of torch.optim.Optimizer, such as torch.optim:RAdam, or a function that returns one."""
 
     def __call__(self, params: list[dict[str, Any]], *, lr: float, **options: Any) -> torch.optim.Optimizer:
-        """Return a new one.
+        """Return a new optimizer.
 
-        Its `state` is part of every checkpoint: tensors of the type of their parameter (torch casts them when they are
-        loaded, except `step`), and numbers, None, or lists of them.
+        Its `state` is part of every checkpoint. It may contain tensors with the dtype of their parameter (torch casts
+        them when they are loaded, except `step`), and numbers, None, or lists of them.
 
         Args:
             params: two groups, matrices with optimizer.weight_decay, biases and LayerNorm with a `weight_decay` of 0;

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from orchestrator.cli.main import build_parser
 from orchestrator.jobs.registry import all_kinds, job_kind, kind_names
 from orchestrator.specs.job import JobSpec
-from orchestrator.specs.reference import NEEDED, KeyHelp, keys
+from orchestrator.specs.reference import REQUIRED, KeyHelp, keys
 from orchestrator.specs.site import spec_model
 from orchestrator.specs.sweep_spec import SweepSpec
 from train_jobs.artifacts.layers import preset_names
@@ -61,7 +61,7 @@ def _section(model: type[BaseModel]) -> Iterator[str]:
         if plain:
             yield "| key | default | |\n| --- | --- | --- |"
             for key in plain:
-                default = f"`{key.default}`" if key.default not in {"", NEEDED} else key.default
+                default = f"`{key.default}`" if key.default not in {"", REQUIRED} else key.default
                 yield f"| `{key.name}` | {default} | {_cell(key.text)} |"
             yield ""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # listing runs needs none of these, and loading them takes lo
     from orchestrator.runs.status import RunStatus
 
 Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in total."""
+"""Called with the number of bytes done and the total number of bytes, as a copy advances."""
 
 PLAN, REQUEST, CONFIG, SPEC, TAGS = "plan.json", "request.json", "config.json", "spec.yaml", "tags.json"
 RESULT = "result.json"
@@ -140,7 +140,11 @@ class Backend(ABC):
 
     @abstractmethod
     def describe(self, run: str) -> RunStatus:
-        """Return the status of a run."""
+        """Return the current status of a run. A damaged run is a failed one, not an error.
+
+        Raises:
+            ServiceError: the service behind the backend cannot be reached, and no recent status is known.
+        """
 
     @abstractmethod
     def list(self) -> Iterator[RunStatus]:
@@ -156,7 +160,10 @@ class Backend(ABC):
 
     @abstractmethod
     def cancel(self, run: str) -> None:
-        """Ask a run to end, which may take a while. A finished run stays as it is."""
+        """Ask a run to end and return; it may take a while. A finished run stays as it is.
+
+        The job gets time to save a checkpoint: 30 s on this machine, about as long on Azure.
+        """
 
     @abstractmethod
     def fetch(
@@ -211,7 +218,9 @@ class Backend(ABC):
             return dict(json.loads(self.read(run, PLAN)))
         except ValueError as problem:
             facts = {"where": self.folder(run) or run, "reason": f"{PLAN}: {problem}"}
-            raise StorageError(f"run {run} is damaged", facts=facts, fix=f"orchestrator status {run}") from problem
+            raise StorageError(
+                f"cannot read run {run}: it is damaged", facts=facts, fix=f"orchestrator status {run}"
+            ) from problem
 
     def result(self, run: str) -> dict[str, Any]:
         """Return the job's final figures; empty until it has completed."""
@@ -226,7 +235,7 @@ class Backend(ABC):
         """
         name = METRICS_FILE if seed is None else f"{seed_folder(seed)}/{METRICS_FILE}"
         for line in self.read(run, name).split(b"\n"):
-            with suppress(ValueError):  # a torn last line
+            with suppress(ValueError):  # the job may be writing the last line at this moment
                 yield json.loads(line)
 
     def lineage(self, run: str) -> CheckedLineage:
@@ -251,6 +260,7 @@ def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Colle
         known: names of its outputs.
     """
     first = asked[0] if asked else ""
+    # "model" of a run that still trains is missing, not misspelled: suggesting "metrics" would mislead
     near = did_you_mean(first, known) if first not in WRITTEN_LATER else ""
     if not near and not state.terminal:
         fix = f"orchestrator wait {run}"

@@ -26,7 +26,7 @@ ENDPOINT_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}[a-z0-9]")  # Azure's rule, so 
 
 
 class UnknownError(ServiceError):
-    """It is unknown whether a service accepted a submission: its record stays, and the next status settles it."""
+    """A submission whose acceptance is unknown: its record stays, and the next status request settles it."""
 
 
 class Capability(ABC):
@@ -54,8 +54,10 @@ class Resumes(Capability):
             UsageError: the number of processes cannot change, or not to this one.
         """
 
-    def tend(self, run: str, max_restarts: int | None = None) -> bool:
-        """Restart a run that failed or was preempted; called while it is followed. Needed without a supervisor.
+    def restart_if_needed(self, run: str, max_restarts: int | None = None) -> bool:
+        """Restart a run that failed or was preempted, if it has restarts left; called by every process that follows it.
+
+        Only backends whose runs have no supervisor override this.
 
         Args:
             run: its name.
@@ -63,6 +65,9 @@ class Resumes(Capability):
 
         Returns:
             Whether it was restarted, or will be when this is called again.
+
+        Raises:
+            UserError: the restart was refused, or the service was unreachable for too long.
         """
         return False
 
@@ -111,7 +116,15 @@ class Clusters(ABC):
     def created(
         self, name: str, *, sku: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int
     ) -> ClusterChange:
-        """Return the change that creates a cluster, or makes an existing one fit.
+        """Return the change that creates a cluster, or makes an existing one fit. Nothing is sent before its `apply`.
+
+        Args:
+            name: name of the cluster.
+            sku: machine size, such as Standard_NC4as_T4_v3.
+            tier: dedicated or low-priority.
+            min_nodes: machines that stay on, and cost money, without a job.
+            max_nodes: highest number of machines.
+            idle_seconds: time without a job after which a machine is released.
 
         Raises:
             SpecError: the name or the size is not valid.
@@ -121,7 +134,13 @@ class Clusters(ABC):
     def scaled(
         self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
     ) -> ClusterChange:
-        """Return the change of a cluster's scale; None: as before.
+        """Return the change of a cluster's scale. Nothing is sent before its `apply`.
+
+        Args:
+            name: name of the cluster.
+            min_nodes: machines that stay on without a job. None: as before.
+            max_nodes: highest number of machines. None: as before.
+            idle_seconds: time without a job after which a machine is released. None: as before.
 
         Raises:
             NotFoundError: it does not exist.
@@ -130,7 +149,11 @@ class Clusters(ABC):
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a cluster with its machines; jobs on it end."""
+        """Delete a cluster with its machines; jobs on it end.
+
+        Raises:
+            UserError: the service refused.
+        """
 
 
 class Provisions(Capability):
@@ -255,21 +278,29 @@ class Registers(Capability):
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raise UsageError for a name that no endpoint can have."""
+    """Check the name of an endpoint.
+
+    Raises:
+        UsageError: no endpoint can have this name.
+    """
     if not ENDPOINT_NAME.fullmatch(endpoint):
         raise UsageError(
-            f"invalid name of an endpoint {endpoint!r}",
+            f"invalid endpoint name {endpoint!r}",
             facts={"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"},
             fix="--endpoint masked-words",
         )
 
 
 def require_model(status: RunStatus) -> None:
-    """Raise ConflictError unless the run has completed: only then is its model the last."""
+    """Check that a run has completed: only then is its model final.
+
+    Raises:
+        ConflictError: the run is still running, or ended before it completed.
+    """
     if status.state.terminal and not status.state.resumable:
         return
     raise ConflictError(
-        f"run {status.name} is {status.state} and has no model to register",
+        f"cannot register or deploy the model of run {status.name}: it is {status.state}",
         fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
     )
 

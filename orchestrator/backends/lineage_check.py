@@ -68,6 +68,7 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
         raise NotFoundError(f"run {run} has no lineage yet", fix=f"orchestrator status {run}")
     lineage = parse_lineage(data, Path(records.folder(run) or run, "outputs", LINEAGE_FILE))
     makers = _makers(lineage, handle, records)
+    # requests of Azure have no such field: the stores of its runs are in the datastore
     stores = Path(records.document(run, "request.json").get("token_stores", home / TOKEN_STORES))
     cache = home / FINGERPRINT_CACHE
     models = _models(lineage, makers)
@@ -76,7 +77,7 @@ def checked_lineage(handle: Handle, home: Path, records: Records) -> CheckedLine
         if link.kind == "data":
             checks[link.hash] = _check_store(link, _store_of(link, makers[lineage.head.hash].config, stores), cache)
         elif link.kind == "tables":
-            checks[link.hash] = _check_tables(link, _tuned_on(link, lineage, makers), cache)
+            checks[link.hash] = _check_tables(link, _task_files(link, lineage, makers), cache)
         else:
             checks[link.hash] = _check_model(link, models.get(link.hash), cache)
     return CheckedLineage(lineage=lineage, checks=checks)
@@ -89,7 +90,7 @@ def _makers(lineage: Lineage, handle: Handle, records: Records) -> dict[str, _Ma
         if link is not lineage.head and link.facts.get("run") != str(replace(handle, name=link.name)):
             continue
         name = handle.name if link is lineage.head else link.name
-        with suppress(NotFoundError):
+        with suppress(NotFoundError):  # the run was deleted: its link is still in the lineage of its children
             folder = records.folder(name)
             if config := records.document(name, "config.json"):
                 found[link.hash] = _Maker(config, folder / "outputs" / "model" if folder else None)
@@ -114,7 +115,7 @@ def _models(lineage: Lineage, makers: Mapping[str, _Maker]) -> dict[str, Path]:
     return found
 
 
-def _tuned_on(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> list[Path]:
+def _task_files(link: Link, lineage: Lineage, makers: Mapping[str, _Maker]) -> list[Path]:
     """Return the files of a task where its run read them; none if that run does not exist here."""
     child = next(other for other in lineage.links if link.hash in other.inputs)
     if child.hash not in makers:
@@ -159,6 +160,7 @@ def _store_of(link: Link, config: Mapping[str, Any], stores: Path) -> Path:
 
 def _check_store(link: Link, folder: Path, cache: Path) -> Check:
     """Compare every file of the store, by its content or by its cached hash."""
+    # not by the manifest's own hashes: a changed shard next to an unchanged manifest must be found
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         files = [folder / shard["file"] for shard in manifest["shards"]]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 LEADING_FLAGS = re.compile(r"\(\?[aimu]+\)")
 SPECIAL = set(r".^$*+?{}[]()\\")
-# Anything that can match past the end of a line, or look beyond it; when in doubt, it counts.
+# Anything that may match past the end of a line, or look beyond it. A false alarm costs only time, since the pattern is
+# then tried line by line; a missed one would find text that spans two lines.
 REACHES_OUT = re.compile(r"[\x00-\x1f]|\\(?![dwbS]|[^\w\s])|\[\^|\(\?(?!:)")
 Span = tuple[int, int]
 
@@ -44,6 +45,12 @@ def choose_ranks(
     """Return `LogQuery.ranks` for a user's flags.
 
     A node alone means its ranks, the launcher alone no rank, and no flag at all rank 0.
+
+    Args:
+        ranks: the given ranks; empty: none was given.
+        all_ranks: every rank.
+        node: the given node; None: none was given.
+        launcher: the logs of agents and supervisor.
     """
     if all_ranks or (node is not None and not ranks and not launcher):
         return None
@@ -115,7 +122,8 @@ class LineSearch:
         reaches_out = REACHES_OUT.search(body) or pattern.flags & (re.DOTALL | re.VERBOSE)
         self._in_block = None if reaches_out else re.compile(pattern.pattern, pattern.flags | re.MULTILINE).search
         self._any_case = bool(pattern.flags & re.IGNORECASE)
-        # the other case of some letters beyond ASCII is an ASCII letter
+        # With IGNORECASE, some letters beyond ASCII match an ASCII letter, such as the Kelvin sign a k: a search for
+        # their bytes would miss it.
         only_words = not (reaches_out or SPECIAL & set(body)) and (body.isascii() or not self._any_case)
         words = body.split("|") if only_words else []
         self._words = [(word.lower() if self._any_case else word).encode(errors="surrogateescape") for word in words]
@@ -128,6 +136,7 @@ class LineSearch:
         """Yield start and end of each matching line, in bytes."""
         if self._words and self._lacks_words(block):
             return
+        # surrogateescape: logs contain any bytes, and spans are counted in bytes of the original
         text = block.decode(errors="surrogateescape")
         if self._in_block is None or "\r" in text:  # `$` matches before \n, and not before \r\n
             found = self._one_by_one(text)

@@ -1,4 +1,4 @@
-"""Clean-up: ended runs, remains of interrupted commands, token stores of texts that no run uses.
+"""Clean-up: finished runs, leftovers of interrupted commands, token stores of texts that no run uses.
 
 A `Pruning` lists what would be deleted and its size; `Orchestrator.prune` deletes exactly that.
 """
@@ -143,7 +143,12 @@ def plan_pruning(
 
 
 def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Pruned:
-    """Delete what `pruning` lists, except for runs that were resumed meanwhile, and what they may use.
+    """Delete what `pruning` lists, except for runs that were resumed meanwhile, and token stores that are used again.
+
+    Args:
+        pruning: returned by `plan_pruning`, and shown to the user meanwhile.
+        backends: by name; those of the runs.
+        home: the user's orchestrator folder.
 
     Raises:
         StorageError: something cannot be deleted.
@@ -156,6 +161,7 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
             require(backends[handle.backend], Deletes).delete(handle.name)
             deleted.append(item)
         except (ConflictError, NotFoundError) as problem:
+            # resumed or deleted while the user read the plan: report it, and delete the others
             kept[item.name] = problem.message
     for item in pruning.leftovers:
         _remove(home / item.name)
@@ -164,9 +170,9 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
     for item in pruning.token_stores:
         store = home / item.name
         if store in unused:
-            _remove(
-                store.rename(store.with_name(f".{store.name}.{os.getpid()}.building"))
-            )  # a job sees all or none of it
+            # Renamed first: a job that starts at this moment sees a complete store or none, and a hidden folder is
+            # never taken for a store.
+            _remove(store.rename(store.with_name(f".{store.name}.{os.getpid()}.building")))
             deleted.append(item)
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
 
@@ -179,7 +185,7 @@ def unused_stores(home: Path, without: Collection[Path | None]) -> list[Path]:
     """
     texts = {_text_hash(plan) for plan in home.glob("*/*/plan.json") if plan.parent not in without}
     if None in texts:
-        return []
+        return []  # deleting is the one thing that cannot be undone: when in doubt, keep
     texts.add(None)  # a store without a valid manifest may be in preparation
     manifests = sorted((home / TOKEN_STORES).glob("[!.]*/manifest.json"))
     return [manifest.parent for manifest in manifests if _text_hash(manifest) not in texts]

@@ -13,21 +13,23 @@ from typing import Any
 
 from orchestrator.runs.status import Counts
 
+# A status needs only the newest value of each metric. A report is a few hundred bytes, so the tail holds a hundred or
+# more, and `list` takes as long for a run of weeks as for one of minutes.
 TAIL_BYTES = 64 * 1024
 
 
-def whole_lines(tail: bytes, *, cut: bool) -> list[bytes]:
-    """Return the whole lines of a file's tail.
+def complete_lines(tail: bytes, *, cut: bool) -> list[bytes]:
+    """Return the complete lines of a file's tail.
 
     Args:
-        tail: the tail; what follows its last line end is torn.
-        cut: whether the file begins before the tail, so that its first line is torn too.
+        tail: the tail; bytes after its last line end are dropped, because the job may still be writing them.
+        cut: whether the file begins before the tail, so that its first line is incomplete too.
     """
     return tail.split(b"\n")[int(cut) : -1]
 
 
 def parse_reports(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return the reports of whole lines; damaged lines are left out."""
+    """Return the reports of complete lines; damaged lines, such as those of a full disk, are left out."""
     with suppress(ValueError):  # one call for all lines is four times as fast as one for each
         reports: list[dict[str, Any]] = json.loads(b"[" + b",".join(lines) + b"]")
         return reports
@@ -43,6 +45,7 @@ def newest(reports: list[dict[str, Any]]) -> dict[str, Any]:
     if not reports:
         return {}
     metrics = {key: value for report in reports for key, value in report["metrics"].items()}
+    # a status is printed as JSON, which has no NaN and no infinity
     finite = {key: value for key, value in metrics.items() if math.isfinite(value)}
     return {"step": reports[-1]["step"], "time": reports[-1]["time"], "metrics": finite}
 
@@ -54,7 +57,7 @@ def last_report(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         start = max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES)
         stream.seek(start)
-        return newest(parse_reports(whole_lines(stream.read(), cut=start > 0)))
+        return newest(parse_reports(complete_lines(stream.read(), cut=start > 0)))
 
 
 def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
@@ -74,7 +77,7 @@ class Target:
     """Sequences in each unit; None: unknown."""
 
     @classmethod
-    def of(cls, plan: Mapping[str, Any]) -> Target:
+    def from_plan(cls, plan: Mapping[str, Any]) -> Target:
         """Return the target of a plan in the form of `Plan.as_dict`."""
         train = plan["job"].get("train") or {}
         counts: Counts = plan.get("counts", "steps")

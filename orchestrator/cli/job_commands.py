@@ -1,4 +1,4 @@
-"""Commands that lead to a run: set up, check, plan, submit."""
+"""Declarations of the commands that start a run: set up, check, plan, submit."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ START = (
         "submit.submit",
         [
             *JOB,
-            switch("--dry-run", "--dryrun", meaning="print the plan and the request, and start nothing"),
-            switch("-d", "--detach", meaning="return once the run has started"),
-            switch("--new", meaning="start another run even if one of the same hash exists"),
+            switch("--dry-run", "--dryrun", help_text="print the plan and the request without submitting"),
+            switch("-d", "--detach", help_text="return once the run has started"),
+            switch("--new", help_text="start another run even if one with the same hash exists"),
         ],
     ),
     Command(
@@ -39,7 +39,7 @@ START = (
         "Show what submit would do: the plan, and the exact request that would be sent.",
         ["plan pretrain -f job.yaml"],
         "submit.plan",
-        [*JOB, switch("--new", meaning="plan another run even if one of the same hash exists")],
+        [*JOB, switch("--new", help_text="plan another run even if one with the same hash exists")],
     ),
     Command(
         "validate",
@@ -52,24 +52,31 @@ START = (
     Command(
         "init",
         "create a project",
-        "Create a project: a job, the defaults of the project, and the list of files that are not packaged with the"
-        " code, each with comments.",
+        "Create the commented files of a project: a job, the project's defaults, and the ignore list of files that are"
+        " not packaged with the code.",
         ["init my-bert", "init --full --template finetune --recipe squad"],
         "setup.init",
         [
-            argument("folder", metavar="DIR", nargs="?", type=Path, default=Path(), help="folder (default: here)"),
+            argument(
+                "folder",
+                metavar="DIR",
+                nargs="?",
+                type=Path,
+                default=Path(),
+                help="project folder (default: current folder)",
+            ),
             argument("--template", metavar="KIND", default="pretrain", help="kind of job (default: pretrain)"),
-            switch("--full", meaning="write every key, with its help text"),
-            argument("--recipe", metavar="NAME", help="with --full: recipe that the values are taken from"),
-            switch("--force", meaning="overwrite existing files"),
+            switch("--full", help_text="write every key, with its help text"),
+            argument("--recipe", metavar="NAME", help="with --full: recipe that provides the values"),
+            switch("--force", help_text="overwrite existing files"),
             OUTPUT,
         ],
     ),
     Command(
         "explain",
         "explain a key of a spec",
-        "Show the type, the default and the help text of a key, and the recipes that change it. For a section, show"
-        " every key below it.",
+        "Show the type, default and help text of a key, and the recipes that change it. For a section, show all of its"
+        " keys.",
         ["explain train.micro_batch_size"],
         "setup.explain",
         [
@@ -91,16 +98,16 @@ START = (
         ["doctor -b azure"],
         "setup.doctor",
         [
-            argument("-b", "--backend", metavar="NAME", help="backend to check (default: that of the project)"),
+            argument("-b", "--backend", metavar="NAME", help="backend to check (default: the project's)"),
             OUTPUT,
         ],
     ),
     Command(
         "completion",
         "print shell completion code",
-        "Print the code that completes verbs, flags, runs, recipes and keys in a shell.",
+        "Print the shell code that completes verbs, flags, runs, recipes and keys.",
         ["completion bash"],
         "setup.completion",
-        [argument("shell", choices=SHELLS, help="name of the shell")],
+        [argument("shell", choices=SHELLS, help="shell: bash, zsh or fish")],
     ),
 )

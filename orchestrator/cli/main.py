@@ -1,6 +1,6 @@
 """`orchestrator`: the entry point.
 
-Building the parser loads argparse alone, so --help and completion are instant.
+Building the parser imports only argparse, so --help and completion are instant.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from orchestrator.support.version import __version__
 
 SECTIONS = {"start": START, "watch": WATCH, "manage": MANAGE, "data": DATA, "cloud": CLOUD}
 EVERYWHERE = {"--debug", "--no-color"}  # flags that may come before or after the verb
-SUMMARY = "Pretrain, fine-tune and apply BERT models, on this machine or on Azure ML."
+SUMMARY = "Pretrain, fine-tune and apply BERT models on this machine or on Azure ML."
 EPILOG = """\
-RUN is a handle (local://NAME), a name, the unique prefix of one, or @last.
+RUN is a handle (local://NAME), a name, a unique prefix of a name, or @last.
 
 examples:
   orchestrator submit pretrain                          the default recipe on the embedded text
   orchestrator submit pretrain --data notes/ --recipe small --set train.steps=20000
-  orchestrator submit pretrain -f job.yaml --dry-run    show the plan, start nothing
+  orchestrator submit pretrain -f job.yaml --dry-run    show the plan without submitting
   orchestrator logs @last -f                            follow the newest run
 
 exit codes: 0 ok, 1 or the job's own code, 2 usage or spec, 3 auth, 4 quota, capacity or budget,
@@ -36,12 +36,16 @@ exit codes: 0 ok, 1 or the job's own code, 2 usage or spec, 3 auth, 4 quota, cap
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors have the project's form."""
+    """A parser that raises the project's errors in place of argparse's own."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UsageError for an invalid command line."""
+        """Raise an error for an invalid command line.
+
+        Raises:
+            UsageError: always, except during completion.
+        """
         if "_ARGCOMPLETE" in os.environ:
-            sys.exit(2)  # the line is incomplete, not wrong; argcomplete continues from here
+            sys.exit(2)  # the line is incomplete, not wrong: argcomplete catches the exit and completes it
 
         from orchestrator.support.errors import UsageError
 
@@ -68,7 +72,7 @@ def build_parser() -> Parser:
 
 
 def overview() -> str:
-    """Return the commands by section, for a command line without any."""
+    """Return the overview of commands by section that a bare `orchestrator` prints."""
     lines = [SUMMARY, "", "usage: orchestrator VERB ..."]
     for section, commands in SECTIONS.items():
         lines += ["", section, *aligned([(f"{command.name:<10}", command.summary) for command in commands])]
@@ -82,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(build_parser(), always_complete_options=False)  # prints them and exits
     given = list(sys.argv[1:] if argv is None else argv)
+    # Removed here and not declared on each verb: argparse would reset a value that was given before the verb.
     words = [word for word in given if word not in EVERYWHERE]
     forbid_colours("--no-color" in given)
     try:
@@ -93,15 +98,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             from orchestrator.support.errors import UsageError
 
             raise UsageError(
-                f"{arguments.verb} does not know: {' '.join(unknown)}", fix=f"orchestrator {arguments.verb} --help"
+                f"unknown arguments of {arguments.verb}: {' '.join(unknown)}",
+                fix=f"orchestrator {arguments.verb} --help",
             )
         module, _, function = arguments.handler.partition(".")
         code = getattr(import_module(f"orchestrator.cli.verbs.{module}"), function)(arguments)
-        sys.stdout.flush()  # here, where a closed pipe is no error
+        sys.stdout.flush()  # inside the try: at interpreter exit, a closed pipe would print an error message
         return code or 0
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `orchestrator logs | head`
+        # Python flushes stdout again at exit; without a valid target that flush would fail and print a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as problem:
@@ -123,14 +130,14 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
         print(paint_head(f"error[bug]: {type(problem).__name__}: {problem}", stderr), file=sys.stderr)
         print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)
         return 1
-    if style := _asked_style(given):
+    if style := _requested_style(given):
         print_document(problem.as_json(), style)
     print(paint_head(str(problem), stderr), file=sys.stderr)
     return problem.exit_code
 
 
-def _asked_style(given: list[str]) -> str | None:
-    """Return json or yaml if the command line asks for it; read without the parser, which may be what failed."""
+def _requested_style(given: list[str]) -> str | None:
+    """Return json or yaml if the command line requests it; does not use the parser, which may be what failed."""
     for index, word in enumerate(given):
         following = given[index + 1] if index + 1 < len(given) else ""
         value = following if word in {"-o", "--output"} else word.removeprefix("--output=").removeprefix("-o")

@@ -1,4 +1,4 @@
-"""Commands about what runs need: data, and machines in the cloud."""
+"""Declarations of the commands for data and for machines in the cloud."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from orchestrator.cli.ui.arguments import (
     idle_seconds,
     not_negative,
     positive,
+    sentence,
     switch,
 )
 
@@ -30,9 +31,9 @@ DATA = (
             Command(
                 "fetch",
                 "fetch Wikipedia, GLUE, SQuAD or a model",
-                "Fetch published data, complete and verified, or fail. After an interruption the same command continues"
-                " where it stopped; existing files are verified and kept. Prints the paths. Proxies are read from"
-                " HTTPS_PROXY, mirrors from mirrors.yaml in the orchestrator's home folder.",
+                "Fetch published data, verify it and print its paths. After an interruption, the same command resumes"
+                " the transfer; existing files are verified and kept. Proxies are read from HTTPS_PROXY, mirrors from"
+                " mirrors.yaml in the orchestrator's home folder.",
                 ["data fetch wikipedia:de --to dumps/"],
                 "data.fetch_data",
                 [
@@ -74,8 +75,10 @@ DATA = (
                 "data.show",
                 [
                     STORE,
-                    argument("--png", type=Path, metavar="FILE", help="also draw the lengths as a PNG file"),
-                    argument("--samples", type=int, default=3, metavar="N", help="documents to show (default: 3)"),
+                    argument("--png", type=Path, metavar="FILE", help="also plot the lengths to a PNG file"),
+                    argument(
+                        "--samples", type=int, default=3, metavar="N", help="number of documents to show (default: 3)"
+                    ),
                     argument(
                         "--sequence-length",
                         type=int,
@@ -89,8 +92,8 @@ DATA = (
             Command(
                 "verify",
                 "verify a token store",
-                "Verify every byte of a token store: checksums, counts, offsets, ids, vocabulary. Lists every problem;"
-                " the exit code is then 1.",
+                "Verify every byte of a token store: checksums, counts, offsets, ids, vocabulary. Lists all problems;"
+                " the exit code is 1 if there are any.",
                 ["data verify stores/wiki"],
                 "data.verify",
                 [STORE, OUTPUT],
@@ -103,7 +106,7 @@ DATA = (
 def _cluster(name: str, handler: str, summary: str, more: str, example: str, *own: Argument) -> Command:
     """Declare an action on the clusters of a workspace."""
     arguments = [
-        *([] if name == "list" else [argument("--name", required=True, metavar="NAME", help="name of the cluster")]),
+        *([] if name == "list" else [argument("--name", required=True, metavar="NAME", help="cluster name")]),
         argument("--subscription", dest="subscription_id", metavar="ID", help="Azure subscription"),
         argument("--resource-group", metavar="NAME", help="resource group of the workspace"),
         argument("--workspace", metavar="NAME", help="workspace (default: environment variables, then config.json)"),
@@ -111,11 +114,11 @@ def _cluster(name: str, handler: str, summary: str, more: str, example: str, *ow
         OUTPUT,
     ]
     example = f"cluster {name} {example}".strip()
-    return Command(name, summary, f"{summary.capitalize()}.{more}", [example], f"cloud.{handler}", arguments)
+    return Command(name, summary, f"{sentence(summary)}.{more}", [example], f"cloud.{handler}", arguments)
 
 
 def _scale(least: int | None, most: int | None, idle: int | None) -> tuple[Argument, ...]:
-    """Arguments of a cluster's scale with their defaults; None leaves the cluster as it is."""
+    """Declare the arguments of a cluster's scale with their defaults; None: the cluster's current value."""
 
     def default(value: int | None) -> str:
         return f"default: {'unchanged' if value is None else value}"
@@ -126,14 +129,14 @@ def _scale(least: int | None, most: int | None, idle: int | None) -> tuple[Argum
             type=not_negative,
             default=least,
             metavar="N",
-            help=f"fewest machines ({default(least)})",
+            help=f"minimum number of machines ({default(least)})",
         ),
         argument(
             "--max-nodes",
             type=positive,
             default=most,
             metavar="N",
-            help=f"most machines ({default(most)})",
+            help=f"maximum number of machines ({default(most)})",
         ),
         argument(
             "--idle-seconds",
@@ -148,16 +151,16 @@ def _scale(least: int | None, most: int | None, idle: int | None) -> tuple[Argum
 CLOUD = (
     Command(
         "cluster",
-        "manage clusters of Azure ML",
-        "Create, change and show clusters of Azure ML. A cluster without running jobs has no machines and costs"
-        " nothing, unless --min-nodes is above 0.",
+        "manage Azure ML clusters",
+        "Create, scale, show and delete Azure ML clusters. An idle cluster has no machines and costs nothing, unless"
+        " --min-nodes is above 0.",
         ["cluster create --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2"],
         actions=[
             _cluster(
                 "create",
                 "create_cluster",
-                "create a cluster, or change an existing one to fit",
-                " The machine size and tier of an existing cluster cannot change; its scale can. Asks for confirmation"
+                "create a cluster, or update an existing one",
+                " The scale of an existing cluster can change, its machine size and tier cannot. Asks for confirmation"
                 " unless -y is given.",
                 "--name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
                 argument(
@@ -165,19 +168,19 @@ CLOUD = (
                     completer=completers.sizes,
                     required=True,
                     metavar="SIZE",
-                    help="machine size; orchestrator skus lists them",
+                    help="machine size, see orchestrator skus",
                 ),
                 argument(
                     "--tier",
                     choices=["dedicated", "low-priority"],
                     default="dedicated",
-                    help="tier of the machines (default: dedicated)",
+                    help="tier of its machines (default: dedicated)",
                 ),
                 *_scale(0, 1, 1800),
                 YES,
             ),
-            _cluster("list", "list_clusters", "list clusters and their cost while idle", "", ""),
-            _cluster("show", "show_cluster", "show a cluster and its cost while idle", "", "--name t4"),
+            _cluster("list", "list_clusters", "list clusters and their idle cost", "", ""),
+            _cluster("show", "show_cluster", "show a cluster and its idle cost", "", "--name t4"),
             _cluster(
                 "scale",
                 "scale_cluster",
@@ -191,7 +194,7 @@ CLOUD = (
                 "delete",
                 "delete_cluster",
                 "delete a cluster and its machines",
-                " Jobs that run on it end.",
+                " Jobs that are running on it stop.",
                 "--name t4",
                 YES,
             ),
@@ -199,15 +202,15 @@ CLOUD = (
     ),
     Command(
         "skus",
-        "list machine sizes of Azure and their prices",
-        "List machine sizes of Azure: GPUs, memory, InfiniBand, list price and its date. Works offline unless --refresh"
-        " is given.",
+        "list Azure machine sizes and their prices",
+        "List Azure machine sizes: GPUs, memory, InfiniBand, list price and its date. Works offline unless --refresh is"
+        " given.",
         ["skus --gpus H100:8"],
         "cloud.list_sizes",
         [
             argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model"),
-            switch("--refresh", meaning="fetch current prices from Azure, and keep them"),
-            argument("--region", default="eastus", help="region whose prices --refresh fetches (default: eastus)"),
+            switch("--refresh", help_text="fetch current prices from Azure and store them"),
+            argument("--region", default="eastus", help="region whose prices to fetch (default: eastus)"),
             OUTPUT,
         ],
     ),

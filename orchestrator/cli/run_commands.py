@@ -1,4 +1,4 @@
-"""Commands about runs and sweeps that exist: watch them, manage them."""
+"""Declarations of the commands that watch and manage existing runs and sweeps."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from orchestrator.cli.ui.arguments import (
     run,
     run_or_sweep,
     seconds,
+    sentence,
     states,
     switch,
 )
 
 OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
-SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of one, or @last")
-DETACH = switch("-d", "--detach", meaning="return once the run has started")
+SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of a name, or @last")
+DETACH = switch("-d", "--detach", help_text="return once the run has started")
 PNG = argument("--png", type=Path, metavar="FOLDER", help="also write the figures as PNG files")
 
 
 def _sweep(name: str, summary: str, more: str, example: str, *arguments: Argument) -> Command:
     """Declare an action on one sweep."""
-    description = f"{summary.capitalize()}{more}"
+    description = f"{sentence(summary)}{more}"
     return Command(name, summary, description, [f"sweep {example}"], f"sweeps.{name}", [SWEEP, *arguments, OUTPUT])
 
 
@@ -49,21 +50,21 @@ SWEEPS = (
     _sweep(
         "show",
         "show the trials of a sweep",
-        ": state, last and best report, settings. * marks the best trial.",
+        ": state, last and best report, settings. The best trial is marked with *.",
         "show @last -w",
-        switch("-w", "--watch", meaning="update until the sweep has finished"),
+        switch("-w", "--watch", help_text="update until the sweep has finished"),
     ),
     _sweep(
         "best",
         "show the best trial of a sweep",
         " among those that completed.",
         "best @last --spec best.yaml",
-        argument("--spec", type=Path, metavar="FILE", help="write a spec that runs the best trial again"),
+        argument("--spec", type=Path, metavar="FILE", help="write a spec that reruns the best trial"),
     ),
     _sweep(
         "report",
         "write an HTML report of a sweep",
-        ": its figures and all of its trials. Same as orchestrator report SWEEP.",
+        ": its figures and all of its trials. The same as orchestrator report SWEEP.",
         "report @last --to report.html",
         argument("--to", type=Path, metavar="FILE", help="HTML file (default: report.html in the sweep's folder)"),
         PNG,
@@ -97,13 +98,13 @@ WATCH = (
     Command(
         "status",
         "show the status of a run",
-        "Show the status of a run, and why it ended.",
+        "Show the status of a run, and the reason if it did not complete.",
         ["status @last --watch"],
         "show.status",
         [
             *run(),
-            switch("--lineage", meaning="show what the run was made from, and which of it still verifies"),
-            switch("-w", "--watch", meaning="update until the run has finished; Ctrl-C does not affect the job"),
+            switch("--lineage", help_text="show the run's lineage, and which links still verify"),
+            switch("-w", "--watch", help_text="update until the run has finished; Ctrl-C does not affect the job"),
             OUTPUT,
         ],
     ),
@@ -111,18 +112,18 @@ WATCH = (
         "logs",
         "show the logs of a run",
         "Show the log of one rank, of all ranks, or of the launcher, for a run in any state. Lines of several logs are"
-        " merged by time, to the second, each with a [node:rank] prefix.",
+        " merged by time, to the second, and have a [node:rank] prefix.",
         [
             "logs RUN -f                           until the run has finished",
             "logs RUN --all-ranks --tail 5         the end of each log",
-            "logs RUN --grep '(?i)error|nan'       ignoring case",
+            "logs RUN --grep '(?i)error|nan'       ignore case",
             "logs RUN --node 1 --since 2026-11-21T10:00",
-            "logs RUN --launcher                   what starts the ranks",
+            "logs RUN --launcher                   log of the launcher",
         ],
         "run_files.logs",
         [
             *run(),
-            switch("-f", "--follow", meaning="follow until the run has finished; Ctrl-C does not affect the job"),
+            switch("-f", "--follow", help_text="follow until the run has finished; Ctrl-C does not affect the job"),
             OneOf(
                 (
                     argument(
@@ -133,17 +134,17 @@ WATCH = (
                         metavar="N",
                         help="only this rank; may be repeated (default: 0)",
                     ),
-                    switch("--all-ranks", meaning="all ranks"),
+                    switch("--all-ranks", help_text="all ranks"),
                 )
             ),
             argument("--node", type=int, metavar="N", help="only ranks on this node"),
-            switch("--launcher", meaning="the processes that start and watch the ranks"),
+            switch("--launcher", help_text="log of the processes that start and watch the ranks"),
             argument("--tail", type=not_negative, metavar="N", help="only the last N lines of each log"),
             argument(
                 "--since",
                 type=moment,
                 metavar="T",
-                help="only lines written since then, to the second: 90s, 10m, 2h or 1d ago, or an ISO 8601 time",
+                help="only lines written after this time: 90s, 10m, 2h or 1d ago, or an ISO 8601 time",
             ),
             argument("--grep", metavar="RE", help="only lines that match this regular expression"),
             OUTPUT,
@@ -152,7 +153,7 @@ WATCH = (
     Command(
         "attach",
         "follow a run or a sweep",
-        "Follow a run or a sweep as submit does. Ctrl-C does not affect the job.",
+        "Follow a run or a sweep, like submit. Ctrl-C does not affect the job.",
         ["attach @last"],
         "lifecycle.attach",
         [*run_or_sweep(), OUTPUT],
@@ -165,7 +166,7 @@ WATCH = (
         "lifecycle.wait",
         [
             *run_or_sweep(),
-            argument("--timeout", type=seconds, metavar="T", help="longest wait: 30 (seconds), 90s, 10m, 2h, 1d"),
+            argument("--timeout", type=seconds, metavar="T", help="maximum wait: 30 (seconds), 90s, 10m, 2h, 1d"),
             OUTPUT,
         ],
     ),
@@ -173,8 +174,8 @@ WATCH = (
         "report",
         "write an HTML report of runs or of a sweep",
         "Write one self-contained HTML page. For a run: curves, scores, and the plan compared with the result. For"
-        " several runs: their curves on the same axes and their differences. For a sweep: its trials. Unfinished"
-        " runs and sweeps are reported so far.",
+        " several runs: their curves on the same axes and their differences. For a sweep: its trials. Runs and sweeps"
+        " may be unfinished.",
         [
             "report @last --png figures",
             "report pretrain-tiny-4e919d08 @last --to both.html",
@@ -188,7 +189,7 @@ WATCH = (
                 type=Path,
                 metavar="FILE",
                 help="HTML file (default: report.html in the folder of the run or sweep; for several runs"
-                " comparison.html here)",
+                " comparison.html in the current folder)",
             ),
             PNG,
             OUTPUT,
@@ -200,20 +201,21 @@ WATCH = (
         "Show the differences between two runs: spec, compute, packages, text, code and results.",
         ["diff @last pretrain-tiny-4e919d08 --code"],
         "show.diff",
-        [*run(count=2), switch("--code", meaning="also show the changed lines of code"), OUTPUT],
+        [*run(count=2), switch("--code", help_text="also show the changed lines of code"), OUTPUT],
     ),
     Command(
         "cost",
         "show machine hours and cost of runs",
-        "Show machine hours of all attempts of runs, their price, and how much work was repeated after restarts.",
+        "Show the machine hours and cost of runs over all attempts, and the work that restarts repeated.",
         ["cost --all"],
         "show.cost",
-        [*run(count="*"), switch("--all", meaning="all runs"), OUTPUT],
+        [*run(count="*"), switch("--all", help_text="all runs"), OUTPUT],
     ),
     Command(
         "debug",
-        "show each rank's Python stack",
-        "Show the Python stacks of all threads of each rank of a live run, innermost frame first. The run continues.",
+        "show each rank's Python stacks",
+        "Show the Python stacks of all threads of each rank of a live run, innermost frame first, without stopping the"
+        " run.",
         ["debug @last --rank 1"],
         "show.stacks",
         [*run(), argument("--rank", type=int, metavar="N", help="only this rank"), OUTPUT],
@@ -221,7 +223,7 @@ WATCH = (
     Command(
         "sweep",
         "show and extend sweeps",
-        "Show and extend sweeps. Start one with orchestrator submit sweep; resume and cancel take its name.",
+        "Show and extend sweeps. orchestrator submit sweep starts a sweep; resume and cancel also accept its name.",
         ["sweep show @last -w"],
         actions=SWEEPS,
     ),
@@ -231,13 +233,12 @@ MANAGE = (
     Command(
         "cancel",
         "cancel runs and sweeps",
-        "Cancel runs and sweeps. Each run and each running trial first saves a checkpoint, from which it can be"
-        " resumed.",
+        "Cancel runs and sweeps. Each run and each running trial saves a checkpoint first, so that it can be resumed.",
         ["cancel @last"],
         "lifecycle.cancel",
         [
             *run_or_sweep(count="+"),
-            switch("--no-wait", meaning="return before the runs have finished"),
+            switch("--no-wait", help_text="return before the runs have finished"),
             OUTPUT,
         ],
     ),
@@ -250,7 +251,7 @@ MANAGE = (
         "lifecycle.resume",
         [
             *run_or_sweep(),
-            argument("--processes", type=int, metavar="N", help="processes on each node (default: as before)"),
+            argument("--processes", type=int, metavar="N", help="processes on each node (default: unchanged)"),
             DETACH,
             OUTPUT,
         ],
@@ -267,22 +268,20 @@ MANAGE = (
     Command(
         "supervise",
         "restart a run when it fails or is preempted",
-        "Watch a run on Azure, and submit it again when it is preempted or fails, at most --max-restarts times."
-        " Commands that follow a run do the same; runs on this machine have a supervisor of their own.",
+        "Watch a run on Azure, and resubmit it when it is preempted or fails, at most --max-restarts times. Commands"
+        " that follow a run do the same. Runs on this machine have their own supervisor.",
         ["supervise azure://WORKSPACE/RUN"],
         "lifecycle.supervise",
         [
             *run(),
-            argument(
-                "--max-restarts", type=not_negative, metavar="N", help="number of restarts (default: as submitted)"
-            ),
+            argument("--max-restarts", type=not_negative, metavar="N", help="maximum restarts (default: as submitted)"),
             OUTPUT,
         ],
     ),
     Command(
         "download",
         "copy outputs of a run",
-        "Copy outputs of a run: all that are named, each complete, or none. Prints their paths.",
+        "Copy outputs of a run and print their paths. Copies all of the named outputs, or none.",
         ["download @last model checkpoints --to results/"],
         "run_files.download",
         [
@@ -294,27 +293,27 @@ MANAGE = (
                 nargs="*",
                 help=f"{', '.join(OUTPUTS)}, ... (default: model)",
             ),
-            switch("--all", meaning="all outputs"),
+            switch("--all", help_text="all outputs"),
             argument("--to", type=Path, metavar="DIR", help="destination (default: a folder with the run's name)"),
-            switch("--force", meaning="overwrite existing files"),
+            switch("--force", help_text="overwrite existing files"),
             OUTPUT,
         ],
     ),
     Command(
         "prune",
         "delete old runs",
-        "Delete finished runs, oldest first, and leftovers of interrupted commands. A run is deleted only if every"
-        " given rule allows it, and never while it is active. MLflow keeps its record of a deleted run.",
+        "Delete finished runs, oldest first, and leftovers of interrupted commands. A run is deleted only if all given"
+        " rules match, and never while it is active. MLflow keeps its record of a deleted run.",
         ["prune --keep-last 10 --older-than 30d --dry-run"],
         "run_files.prune",
         [
             argument("--keep-last", type=positive, metavar="N", help="keep the N newest finished runs"),
             argument(
-                "--older-than", type=seconds, metavar="T", help="only runs that ended longer ago than this: 12h, 30d"
+                "--older-than", type=seconds, metavar="T", help="only runs that finished before this age: 12h, 30d"
             ),
             states("--state", choices=ENDED),
-            switch("--stores", meaning="also delete token stores that no remaining run uses"),
-            switch("--dry-run", "--dryrun", meaning="show what would be deleted, and delete nothing"),
+            switch("--stores", help_text="also delete token stores that no remaining run uses"),
+            switch("--dry-run", "--dryrun", help_text="show what would be deleted without deleting it"),
             YES,
             BACKEND,
             OUTPUT,
@@ -323,8 +322,8 @@ MANAGE = (
     Command(
         "model",
         "register and deploy the model of a run",
-        "Register or deploy the model of a completed run. On this machine: MLflow's model registry, and a server on the"
-        " loopback interface.",
+        "Register or deploy the model of a completed run. On this machine, MLflow's registry holds the models, and"
+        " endpoints are servers on the loopback interface.",
         ["model register @last --name bert"],
         actions=[
             Command(
@@ -347,7 +346,7 @@ MANAGE = (
             Command(
                 "deploy",
                 "deploy a run's model to an endpoint",
-                "Deploy the model of a completed run to an endpoint, which fills in [MASK].",
+                "Deploy the model of a completed run to an endpoint that fills in [MASK].",
                 ["model deploy @last --endpoint bert"],
                 "cloud.deploy_model",
                 [
@@ -366,7 +365,7 @@ MANAGE = (
             Command(
                 "delete",
                 "delete an endpoint",
-                "Delete an endpoint and the machine behind it.",
+                "Delete an endpoint and its machine.",
                 ["model delete bert"],
                 "cloud.delete_endpoint",
                 [argument("endpoint", metavar="ENDPOINT", help="name of the endpoint"), BACKEND, YES, OUTPUT],

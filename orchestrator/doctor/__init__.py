@@ -31,7 +31,7 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     build = packages.torch_build()
     yield build
     yield machine.gpus(environ)
-    if build.level != "fail":
+    if build.level != "fail":  # a missing torch would be reported twice
         yield packages.torch_devices(environ)
     yield machine.cores()
     yield machine.memory()

@@ -20,13 +20,13 @@ from train_jobs.artifacts.files import try_lock
 from train_jobs.artifacts.host import host_memory
 
 LOOPBACK = "127.0.0.1"
-LEAST_MEMORY = 2e9  # Python with torch and MLflow takes 0.4 of these
-LEAST_SHARED = 64 * 1024 * 1024  # default of a container; NCCL needs more on several GPUs
-LEAST_FILES = 1024
-SKEW_SECONDS = 5.0
+MIN_MEMORY = 2e9  # Python with torch and MLflow takes 0.4 of these
+MIN_SHARED = 64 * 1024 * 1024  # default of a container; NCCL needs more on several GPUs
+MIN_FILES = 1024
+SKEW_SECONDS = 5.0  # far more than NTP leaves, and enough to disturb `logs --since`
 CONNECT_SECONDS = 5.0
-LEAST_FREE = 100e6  # less than one small checkpoint
-LITTLE_FREE = 5e9  # a few checkpoints of BERT-base
+MIN_FREE = 100e6  # less than one small checkpoint
+LOW_FREE = 5e9  # a few checkpoints of BERT-base
 REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre")  # prefixes of the types
 PROBE_BYTES = 64 * 1024
 MOVE_HOME = "set ORCHESTRATOR_HOME to a folder on a local disk"
@@ -63,23 +63,26 @@ def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/c
     available, limit, _ = host_memory(meminfo, cgroup)
     text = f"{bytes_text(available)} available" + ("" if limit is None else f", limit {bytes_text(limit)}")
     fix = "stop other programs, or --set train.micro_batch_size=8"
-    return warn("memory", text, fix) if available < LEAST_MEMORY else ok("memory", text)
+    return warn("memory", text, fix) if available < MIN_MEMORY else ok("memory", text)
 
 
 def shared_memory(folder: Path) -> Finding:
-    """Check the memory that processes exchange data through."""
+    """Check the shared memory through which processes exchange data.
+
+    Containers get 64 MB by default, and NCCL or a data loader with workers then dies with a bus error.
+    """
     if not folder.is_dir():
         return warn("shared memory", f"{folder} does not exist", "mount a tmpfs there: several GPUs need it")
     size = shutil.disk_usage(folder).total
     text, fix = f"{bytes_text(size)} at {folder}", "docker run --shm-size=8g, for several GPUs"
-    return warn("shared memory", text, fix) if size <= LEAST_SHARED else ok("shared memory", text)
+    return warn("shared memory", text, fix) if size <= MIN_SHARED else ok("shared memory", text)
 
 
 def open_files() -> Finding:
     """Check the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text, fix = f"at most {soft}", f"ulimit -n {LEAST_FILES * 4}"
-    return warn("open files", text, fix) if soft < LEAST_FILES else ok("open files", text)
+    text, fix = f"at most {soft}", f"ulimit -n {MIN_FILES * 4}"
+    return warn("open files", text, fix) if soft < MIN_FILES else ok("open files", text)
 
 
 def loopback() -> Finding:
@@ -96,11 +99,13 @@ def loopback() -> Finding:
 
 def clock(home: Path) -> Finding:
     """Check the clock against the time of installation, and against the clock of the home folder's server."""
+    # A clock far in the past makes every TLS certificate invalid. File times of a network disk come from its server: a
+    # skew shifts `logs --since` and the order of runs.
     installed = (Path(__file__).parents[1] / "__init__.py").stat().st_mtime
     fix = "set the clock: timedatectl set-ntp true"
     if time.time() < installed - SKEW_SECONDS:
         return fail("clock", "earlier than the installation of this program", fix)
-    place = existing(home)
+    place = nearest_existing(home)
     try:
         with tempfile.NamedTemporaryFile(dir=place) as probe:
             skew = Path(probe.name).stat().st_mtime - time.time()
@@ -113,7 +118,7 @@ def clock(home: Path) -> Finding:
 
 def home_folder(home: Path) -> Iterator[Finding]:
     """Check that the home folder is writable, and that locks work on its file system."""
-    place = existing(home)
+    place = nearest_existing(home)
     kind = file_system(place)
     where = f"{home} ({kind})"
     if home.exists() and not home.is_dir():
@@ -122,6 +127,7 @@ def home_folder(home: Path) -> Iterator[Finding]:
     try:
         with tempfile.TemporaryDirectory(dir=place, prefix=".doctor-") as probe:
             Path(probe, "bytes").write_bytes(bytes(PROBE_BYTES))
+            # two descriptors, because a lock of flock belongs to the open file: some network file systems grant both
             lock = Path(probe, "lock")
             with lock.open("w") as first, lock.open("w") as second:
                 held = try_lock(first) and not try_lock(second)
@@ -152,19 +158,19 @@ def disks(home: Path) -> Iterator[Finding]:
     except FileNotFoundError:
         yield fail("temporary files", "no writable folder for them", "free some space in /tmp, or set TMPDIR")
     else:
-        yield _room("temporary files", temporary, "free some space, or set TMPDIR", little=LEAST_FREE)
-    yield _room("disk", existing(home), "orchestrator prune --keep-last 3 --dry-run", little=LITTLE_FREE)
+        yield _free_space("temporary files", temporary, "free some space, or set TMPDIR", warn_below=MIN_FREE)
+    yield _free_space("disk", nearest_existing(home), "orchestrator prune --keep-last 3 --dry-run", warn_below=LOW_FREE)
 
 
-def _room(name: str, place: Path, fix: str, *, little: float) -> Finding:
+def _free_space(name: str, place: Path, fix: str, *, warn_below: float) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{bytes_text(free)} free at {place}"
-    if free < LEAST_FREE:
+    if free < MIN_FREE:
         return fail(name, text, fix)
-    return warn(name, text, fix) if free < little else ok(name, text)
+    return warn(name, text, fix) if free < warn_below else ok(name, text)
 
 
-def existing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
     return next(place for place in (folder, *folder.parents) if place.is_dir())
 
@@ -176,6 +182,7 @@ def file_system(folder: Path) -> str:
         fields, _, details = line.partition(" - ")
         # the kernel writes a blank in a path as its octal code
         mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
+        # the innermost mount decides; of several on one folder the last one, which covers the others
         if folder.resolve().is_relative_to(mounted) and len(mounted.parts) >= longest:
             found, longest = details.split()[0], len(mounted.parts)
     return found

@@ -25,6 +25,7 @@ from orchestrator.support.finding import Finding, fail, ok, warn
 DISTRIBUTION = "bert-orchestrator"
 LISTED = 5
 TORCH_SECONDS = 120  # a cold disk takes a minute to read torch's two gigabytes
+# A process of its own: loading torch takes seconds, and a broken driver may hang or kill the process that loads it.
 PROBE = """
 import json, torch
 from train_jobs.engine.runtime.devices import resolve_precision
@@ -90,6 +91,7 @@ def unmet(name: str) -> tuple[list[Need], int]:
                 continue
             if not requirement.specifier.contains(Version(found.version), prereleases=True):
                 problems.add(Need(wanted, dependent.name, found.version))
+            # a package that was seen without extras is visited again for its extras, which add requirements
             if key not in seen or requirement.extras:
                 seen.add(key)
                 waiting.append((found, frozenset(requirement.extras)))
@@ -105,6 +107,7 @@ def torch_build() -> Finding:
         text = Path(spec.origin).with_name("version.py").read_text()
     except OSError as problem:
         return fail("torch", f"damaged: {problem}", f"{sys.executable} -m pip install --force-reinstall torch")
+    # read as text: importing torch here would take seconds
     version, cuda = (re.search(rf"^{name}\b.*?=\s*['\"]?([^'\"\n]+)", text, re.M) for name in ("__version__", "cuda"))
     built = cuda[1] if cuda and cuda[1] != "None" else None
     return ok("torch", f"{version[1] if version else '?'}, {f'built for CUDA {built}' if built else 'CPU build'}")

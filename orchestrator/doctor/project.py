@@ -17,7 +17,7 @@ from orchestrator.specs.resolved import find_project
 from orchestrator.support.errors import SpecError, UsageError
 from orchestrator.support.finding import Finding, fail, ok, warn
 from train_jobs.artifacts.host import MLFLOW
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 
 GIT_SECONDS = 10
 NAME = "tracking"
@@ -75,7 +75,13 @@ def backend(name: str, home: Path) -> Finding:
 
 
 def store(folder: Path, home: Path, environ: Mapping[str, str]) -> Finding:
-    """Check the store that the project reports to."""
+    """Check the MLflow store that the project reports to.
+
+    Args:
+        folder: of the project.
+        home: the user's orchestrator folder, with the default store.
+        environ: environment variables.
+    """
     try:
         spec = resolve_spec("pretrain", project=find_project(folder), environ=environ).spec
     except SpecError:
@@ -88,10 +94,12 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
     """Check an SQLite store without MLflow, which would take seconds to load and try to repair it."""
     if not path.exists():
         return ok(NAME, f"{path}, created by the first run")
-    aside = f"{set_aside(path, '.broken')} (the next run creates a new one; finished runs keep their metrics.jsonl)"
+    aside = (
+        f"{rename_command(path, '.broken')} (the next run creates a new one; finished runs keep their metrics.jsonl)"
+    )
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=seconds)) as database:
-            database.execute("BEGIN IMMEDIATE")
+            database.execute("BEGIN IMMEDIATE")  # takes the write lock, as a run does; a read would not wait for it
             found = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if missing := sorted(TABLES - found):
                 return fail(NAME, f"{path} has no table {', '.join(missing)}: its creation was interrupted", aside)
@@ -111,7 +119,13 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
 
 
 def server(uri: str, environ: Mapping[str, str], seconds: float = SERVER_SECONDS) -> Finding:
-    """Check a tracking server, in a process with a time limit."""
+    """Check a tracking server, in a process with a time limit: MLflow's client retries for minutes.
+
+    Args:
+        uri: address of the server.
+        environ: environment variables, with the credentials of the server.
+        seconds: time limit.
+    """
     command, environ = [sys.executable, "-c", PROBE, uri], {MLFLOW: "true", **environ}
     try:
         answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=seconds)

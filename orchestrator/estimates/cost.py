@@ -1,6 +1,6 @@
-"""Machine hours and cost of runs, summed over their attempts. A machine counts from an attempt's start to its end.
+"""Machine hours and cost of runs, summed over their attempts. A machine is counted from an attempt's start to its end.
 
-A price is in USD per machine and hour. Without a price the hours are known, and the cost is not.
+Prices are in USD per machine and hour. Without a price, hours are reported without a cost.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class RunCost(Config):
     attempts: int
     """Number of attempts."""
     node_hours: float
-    """Hours of all its attempts, times its machines."""
+    """Hours of all attempts times the number of machines."""
     process_hours: float
-    """Hours of all its attempts, times its processes."""
+    """Hours of all attempts times the number of processes."""
     price_per_hour: float | None
     """USD for one machine and hour; None: unknown."""
     price_origin: str | None
-    """Place where the price is set."""
+    """Source of the price."""
     cost: float | None
     """USD."""
     repeated_steps: int
@@ -39,7 +39,7 @@ class RunCost(Config):
     repeated_node_hours: float
     """Machine time of those steps, and of attempts that ended before their first step."""
     repeated_cost: float | None
-    """USD of that time."""
+    """Cost of that time in USD."""
 
 
 def price_of(hours: float, price_per_hour: float | None) -> float | None:
@@ -48,12 +48,12 @@ def price_of(hours: float, price_per_hour: float | None) -> float | None:
 
 
 def repeated(attempts: Sequence[RunAttempt], reports: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
-    """Return the number of repeated steps, and the seconds that were lost with their first computation.
+    """Return the number of repeated steps, and the seconds that their first computation took.
 
     Args:
-        attempts: oldest first. The last one has lost nothing yet.
-        reports: current reports {step, time} of the job. A resumed job removes those after its checkpoint, so the last
-            one before the next attempt shows where that resumed, to the interval between reports.
+        attempts: oldest first. The last one has not lost any steps yet.
+        reports: reports {step, time} of the job, in order. A resumed job removes the reports after its checkpoint, so
+            the last report before the next attempt is where that resumed, to within the interval between reports.
     """
     steps, seconds = 0, 0.0
     for attempt, following in pairwise(attempts):
@@ -61,6 +61,7 @@ def repeated(attempts: Sequence[RunAttempt], reports: Sequence[Mapping[str, Any]
         reached = attempt.step or 0
         if kept is not None and 0 < reached <= kept["step"]:
             continue  # its last checkpoint contains all of its steps
+        # Work since the last kept report is lost. An attempt without any lost all of its time, including its start.
         steps += max(0, reached - (kept["step"] if kept else 0))
         begun = max(attempt.started, kept["time"] if kept else 0.0)
         seconds += max(0.0, (attempt.ended or following.started) - begun)

@@ -1,8 +1,9 @@
-"""Memory of a process and sizes on the disk, by formula, and the warnings where a machine has less.
+"""Estimates of memory and disk space by formula, and warnings if a machine has less.
 
-Estimates: allocators and libraries add to them, so they lead to warnings and never to errors.
+Allocators and libraries need memory beyond the formulas, so an estimate leads to a warning and never to an error.
 
-Notation as in `train_jobs.config.arithmetic`; e bytes of an activation (2 for bf16 and fp16, 4 for fp32), N parameters.
+Notation as in `train_jobs.config.arithmetic`, and e bytes of an activation (2 for bf16 and fp16, 4 for fp32) and N
+parameters.
 """
 
 from __future__ import annotations
@@ -16,41 +17,52 @@ from train_jobs.config import CheckpointConfig, Config, FinetuneConfig, ModelCon
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION, dividing
 
 FP32 = 4
-LIBRARIES = 600_000_000  # resident size of a process with torch and MLflow, CPU build, that trains a very small model
-MOMENTS = 2  # AdamW and LAMB keep the same two
+LIBRARIES = 600_000_000  # resident bytes of a process with the CPU build of torch and MLflow and a very small model
+MOMENTS = 2  # per parameter, for both AdamW and LAMB
 
 
 def state_bytes(parameters: int, *, activation_bytes: int, with_moments: int) -> int:
-    """Return the bytes of weights and gradients in fp32, 8 N, and of moments, 8 per parameter that has them here.
+    """Return the bytes of the training state: weights and gradients in fp32 (8 N), and moments (8 per parameter).
 
-    In 16 bit, autocast also makes a copy of the weights: 2 N.
+    In 16 bit, autocast also keeps a copy of the weights (2 N).
+
+    Args:
+        parameters: N.
+        activation_bytes: e.
+        with_moments: number of parameters whose moments this process keeps.
     """
     autocast = activation_bytes if activation_bytes < FP32 else 0
     return parameters * (FP32 * (1 + 1) + autocast) + with_moments * FP32 * MOMENTS
 
 
 def with_moments(parameters: int, *, largest: int, sharded_over: int) -> int:
-    """Return the parameters whose moments the fullest process keeps, when whole tensors are sharded over processes.
+    """Return the maximum number of parameters whose moments a process keeps.
 
-    An even share, or the largest tensor (the embedding table) if that is more.
+    Whole tensors are sharded over processes, because LAMB needs the norm of each tensor. A process therefore keeps at
+    least an even share, or the largest tensor if that is more.
+
+    Args:
+        parameters: N.
+        largest: parameters of the largest tensor, the embedding table.
+        sharded_over: number of processes that share the moments.
     """
     return parameters if sharded_over == 1 else max(-(-parameters // sharded_over), largest)
 
 
 def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
-    """Return the activation bytes that one layer keeps of each token: e (8 H + 2 I), and 2 H of dropout masks.
+    """Return the activation bytes of one layer per token: e (8 H + 2 I), and 2 H of dropout masks.
 
-    Korthikanti et al. 2022, arXiv 2205.05198, section 4.1 (34 H for e = 2 and I = 4 H), without its term for attention
-    probabilities, which a fused attention does not keep.
+    Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.1 (34 H for e = 2 and I = 4 H), without the term for
+    attention probabilities, which a fused attention does not store.
     """
     masks = 2 * model.hidden_size if model.hidden_dropout_prob > 0 else 0
     return activation_bytes * (8 * model.hidden_size + 2 * model.intermediate_size) + masks
 
 
 def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activation_bytes: int) -> int:
-    """Return the extra bytes of attention without a fused kernel, per token and layer: e (A S + H) for A heads.
+    """Return the additional bytes of attention without a fused kernel, per token and layer: e (A S + H) for A heads.
 
-    These are the probabilities and the scaled queries; with dropout also its mask and the masked probabilities.
+    These are the probabilities and the scaled queries; with dropout, also its mask and the masked probabilities.
     """
     copies = 3 if model.attention_probs_dropout_prob > 0 else 1
     return activation_bytes * (copies * model.num_attention_heads * sequence_length + model.hidden_size)
@@ -59,8 +71,9 @@ def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activatio
 def encoder_activation_bytes(
     model: ModelConfig, *, sequences: int, length: int, activation_bytes: int, on_cpu: bool
 ) -> int:
-    """Return the activation bytes of the encoder for a micro batch: its layers, and the embeddings' sum (e H)."""
+    """Return the activation bytes of the encoder for a micro batch: its layers, and the sum of embeddings (e H)."""
     per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
+    # On a CPU, the model computes short sequences without the fused kernel.
     if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
         per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)
     return sequences * length * (model.num_hidden_layers * per_layer + activation_bytes * model.hidden_size)
@@ -71,8 +84,8 @@ def activation_memory(
 ) -> int:
     """Return the activation bytes of a micro batch in pretraining.
 
-    Those of the encoder; for each predicted position the logits, once in e bytes, and in fp32 their log-probabilities
-    and gradients.
+    These are the encoder's, and for each predicted position the logits in e bytes, and their log-probabilities and
+    gradients in fp32.
     """
     encoder = encoder_activation_bytes(
         job.model,
@@ -86,14 +99,14 @@ def activation_memory(
 
 
 def activation_width(precision: str, device: str) -> int:
-    """Return the bytes of an activation. `auto` counts as 16 bit on a GPU, and as fp32, the larger, on a CPU."""
+    """Return the bytes of an activation. `auto` counts as 16 bit on a GPU; on a CPU as fp32, the larger possibility."""
     if precision == "auto":
         return 2 if device == "gpu" else 4
     return 4 if precision == "fp32" else 2
 
 
 def checkpoint_bytes(parameters: int) -> int:
-    """Return the bytes of a checkpoint, on disk or in memory while it is written: fp32 weights and moments (12 N)."""
+    """Return the bytes of a checkpoint on disk, or of its copy in memory: weights and moments in fp32 (12 N)."""
     return parameters * FP32 * (1 + MOMENTS)
 
 
@@ -129,8 +142,11 @@ class TrainingEstimates(Config):
 def checkpoints_at_once(checkpoint: CheckpointConfig, *, steps: int) -> int:
     """Return the maximum number of checkpoints on the disk: those that are kept, and one that is being written.
 
-    There are fewer if a checkpoint is kept for more than one reason. Checkpoints written by the clock replace each
-    other, so they do not add up.
+    There are fewer if a checkpoint is kept for more than one reason. Checkpoints at time intervals replace each other.
+
+    Args:
+        checkpoint: settings of checkpoints.
+        steps: total number of optimizer steps.
     """
     permanent = steps // checkpoint.keep_every if checkpoint.keep_every else 0
     return min(checkpoint.keep_last + checkpoint.keep_best + permanent + 1, steps)
@@ -142,7 +158,13 @@ def model_bytes(parameters: int) -> int:
 
 
 def disk_warnings(need: int, folder: Path, what: str) -> list[str]:
-    """Return a warning if the disk of a folder, which may not exist yet, has less than `need` bytes free."""
+    """Return a warning if a disk has too little free space.
+
+    Args:
+        need: bytes that will be written.
+        folder: a folder on the disk, which may not exist yet.
+        what: the written files, for the message.
+    """
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if free >= need:
@@ -157,7 +179,7 @@ def memory_warnings(need: int, compute: ResolvedCompute, advice: str) -> list[st
     Args:
         need: bytes of memory.
         compute: the machines.
-        advice: how to need less.
+        advice: how to reduce the need, for the message.
     """
     have = compute.memory_bytes
     if have is None or need <= have:
@@ -177,14 +199,15 @@ def training_warnings(
     """Return a warning if a training process may need more memory than it has, with the largest micro batch that fits.
 
     Args:
-        job: the job. If it finds its micro batch itself, only one sequence has to fit.
+        job: the job. If its micro batch is `auto`, only one sequence has to fit.
         estimates: its estimates.
         compute: the machines.
-        sequences: micro batch size that the estimates are for.
-        fixed: whether the recipe fixes the micro batch size, so that another would change the result.
+        sequences: micro batch size of the estimates.
+        fixed: whether another micro batch size would change the result, so that none is suggested.
     """
     share = -(-job.train.global_batch_size // compute.world_size)
     sizes = [] if fixed else dividing(share, sequences - 1)
+    # Activations grow in proportion to the micro batch; state and libraries do not depend on it.
     held = estimates.process_bytes - estimates.activation_bytes
     needs = {size: held + size * estimates.activation_bytes // sequences for size in (1, *sizes)}
     fitting = max((size for size in sizes if needs[size] <= (compute.memory_bytes or 0)), default=None)

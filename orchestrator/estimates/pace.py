@@ -1,8 +1,8 @@
 """Time and cost of planned work, from its arithmetic and the rates of machines.
 
-Pretraining has two rates, a slow and a fast one. For GPUs they are published for BERT: Hugging Face's model under plain
-PyTorch, and tuned kernels. GPUs without published rates are assumed to reach the same shares of their data sheet as an
-A100. These are not our measurements; the rates of CPUs are.
+Pretraining has a slow and a fast rate. Those of GPUs are published for BERT: Hugging Face's model in plain PyTorch, and
+tuned kernels. GPUs without published rates are assumed to reach the same shares of their data sheet as an A100. The
+rates of CPUs are our own measurements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from train_jobs.config import Config, PretrainConfig
 from train_jobs.config.arithmetic import data_sheet, gpu_model
 
 HOUR = 3600.0
-NARROW = 256  # below, a layer's products are too small to fill a CPU's matrix units
+NARROW = 256  # hidden size below which the products of a layer are too small to fill a CPU's matrix units
 
 
 class Pace(NamedTuple):
@@ -34,17 +34,17 @@ GPUS = {
     "H100": Pace(188e12, 415e12),
     "H200": Pace(188e12, 415e12),
 }
-SHARES = Pace(0.19, 0.45)  # of the rate on the data sheet: those of the A100
+SHARES = Pace(0.19, 0.45)  # shares of the data sheet that the A100 reaches, for GPUs without published rates
 FP32_SHARE = {"T4": 0.2, "V100": 0.25, "A100": 0.5, "H100": 0.5, "H200": 0.5}  # without tensor cores, or with TF32
 # A thread of a Xeon with AMX reaches 74 GFLOP/s with the recipe tiny in bf16 and 350 with base (docs/speed.md); without
 # half precision it reaches a fraction of that
 NARROW_THREAD, WIDE_THREAD = Pace(25e9, 75e9), Pace(40e9, 350e9)
 
-# Work on short sequences without padding, such as the rows of a table; a thread of a CPU, a whole GPU
+# FLOP/s for short sequences without padding, such as the rows of a table: of one CPU thread, of one GPU.
 ROW_THREAD_RATE = 40e9
 ROW_GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
-ROW_GPU_SHARE = 0.25  # of the data sheet, for other GPUs
-BYTES_PER_TOKEN = 4.0  # of English text in WordPiece pieces, roughly; other columns of a table make it more
+ROW_GPU_SHARE = 0.25  # share of the data sheet, for other GPUs
+BYTES_PER_TOKEN = 4.0  # roughly, of English text in WordPiece; other columns of a table count as text, too
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 
 
@@ -56,9 +56,9 @@ class Span(Config):
     seconds_most: float
     """At the slow rate; at most `schedule.hours`."""
     cost_least: float | None
-    """USD of the shorter time on all machines; None without a price."""
+    """Cost at the fast rate on all machines, in USD; None: no price."""
     cost_most: float | None
-    """USD of the longer time."""
+    """Cost at the slow rate, in USD."""
     basis: str
     """Source of the rates."""
 
@@ -68,7 +68,7 @@ def span_of(job: PretrainConfig, flops_per_step: float, compute: ResolvedCompute
 
     Args:
         job: the job.
-        flops_per_step: floating-point operations of all processes.
+        flops_per_step: floating-point operations of an optimizer step over all processes.
         compute: the machines.
     """
     found = _pace(job, compute)
@@ -77,7 +77,7 @@ def span_of(job: PretrainConfig, flops_per_step: float, compute: ResolvedCompute
     pace, basis = found
     threads = compute.threads_per_process if compute.device == "cpu" else 1
     flops, units = flops_per_step * job.train.steps, compute.world_size * threads
-    end = job.schedule.hours * HOUR if job.schedule.hours else float("inf")
+    end = job.schedule.hours * HOUR if job.schedule.hours else float("inf")  # a time budget stops training early
     least, most = (min(flops / (rate * units), end) for rate in (pace.fast, pace.slow))
     return Span(
         seconds_least=least,
@@ -107,12 +107,18 @@ def _pace(job: PretrainConfig, compute: ResolvedCompute) -> tuple[Pace, str] | N
 
 
 def tokens_per_row(table_bytes: int, rows: int, max_length: int) -> float:
-    """Return the maximum number of tokens of a row, with all of its bytes counted as text."""
+    """Return an upper estimate of the average tokens of a row, from the size of its table.
+
+    Args:
+        table_bytes: size of the table, all of it counted as text.
+        rows: number of its rows.
+        max_length: maximum number of tokens of a sequence.
+    """
     return min(float(max_length), SPECIAL_TOKENS + table_bytes / max(rows, 1) / BYTES_PER_TOKEN)
 
 
 def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
-    """Return the seconds of work on short sequences; None on an unknown GPU."""
+    """Return the seconds of a number of FLOPs on short sequences; None: unknown GPU."""
     if compute.device == "cpu":
         return flops / (ROW_THREAD_RATE * compute.threads_per_process * compute.world_size)
     name = compute.gpu or ""
@@ -123,7 +129,7 @@ def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
 
 
 def cost_of(seconds: float | None, compute: ResolvedCompute) -> float | None:
-    """Return the price of all machines for a time in USD; None without a price."""
+    """Return the cost of all machines for a time in seconds, in USD; None: no time or no price."""
     if seconds is None or compute.price_per_hour is None:
         return None
     return seconds / HOUR * compute.nodes * compute.price_per_hour

@@ -20,7 +20,7 @@ from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, new_folder
 from orchestrator.support.errors import ConflictError, DataError, NotFoundError, UsageError
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import build, merge, read_file
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 from train_jobs.config.fields import Config
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
 
@@ -124,7 +124,7 @@ def _fetch_wikipedia(client: Client, folder: Path, language: str, date: str) -> 
         raise NotFoundError(f"no dump {wiki} of {date}", facts=problem.facts, fix=fix) from problem
     found = []
     for ending in DUMP_FILES:
-        # the name has the date of the dump even where the list is that of `latest`
+        # file names contain the date of the dump, even in the list of `latest`: the fetched file keeps its real date
         pattern = re.compile(rf"{re.escape(wiki)}-(20\d{{6}})-{re.escape(ending)}")
         match = next(filter(None, map(pattern.fullmatch, sums)), None)
         if match is None:
@@ -175,9 +175,9 @@ def _fetch_model(name: str, to: Path | None, mirrors: Sequence[str]) -> Fetched:
             fix="orchestrator data fetch wikipedia, glue, squad, or a model as OWNER/NAME",
         )
     if mirrors:
-        os.environ[HUB_ENDPOINT] = mirrors[0]  # the Hub's client reads it when `hub_folder` imports it
+        os.environ[HUB_ENDPOINT] = mirrors[0]  # the Hub's client reads it on import, which `hub_folder` does
     if to is not None and to.exists():
-        raise ConflictError(f"{to} already exists", fix=f"{set_aside(to)}, or another --to")
+        raise ConflictError(f"{to} already exists", fix=f"{rename_command(to)}, or another --to")
     place = folder = hub_folder(name)
     if to is not None:
         with new_folder(to) as building:

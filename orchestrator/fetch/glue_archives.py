@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.fetch.http import Client
-from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, in_the_way, new_folder
+from orchestrator.fetch.remote_file import Checksum, Fetched, Remote, conflict_at, new_folder
 from orchestrator.support.errors import DataError, UsageError
 from train_jobs.config.errors import did_you_mean, in_shell
 from train_jobs.config.tasks import GLUE_SUITE
 
-ARCHIVES = ".archives"  # in the target folder, until a task is unpacked
+ARCHIVES = ".archives"  # in the target folder: an interrupted unpacking need not download them again
 MRPC_HEADER = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
 HEADERS = {
     (name, Path(file.paths[0]).name): file.header
@@ -93,6 +93,11 @@ TASKS = {
 def fetch_glue(client: Client, folder: Path, name: str) -> list[Fetched]:
     """Fetch one task, or all of them and the diagnostic set.
 
+    Args:
+        client: of the mirrors.
+        folder: gets a folder for each task.
+        name: of the task, such as MRPC; empty: all.
+
     Raises:
         UsageError: unknown task.
         UserError: see `Client.get`; or an archive lacks a file, or a file has another number of rows.
@@ -112,7 +117,7 @@ def _fetch(client: Client, folder: Path, task: TaskArchive) -> Fetched:
         try:
             return _fetched(task, place, new=False)
         except DataError as problem:
-            raise in_the_way(place, problem) from None
+            raise conflict_at(place, problem) from None
     archives = folder / ARCHIVES
     sources = [client.get(remote, archives / remote.name).path for remote in task.files]
     with new_folder(place) as building:
@@ -131,7 +136,11 @@ def _fetch(client: Client, folder: Path, task: TaskArchive) -> Fetched:
 
 
 def _unpack(archive: Path, task: TaskArchive, building: Path) -> None:
-    """Unpack only the task's files, from the only folder of the archive."""
+    """Unpack only the task's files, from the only folder of the archive.
+
+    Some archives contain more, such as a folder `original`. Members are written under known names, never under the
+    paths in the archive, which could lead out of the folder.
+    """
     try:
         with zipfile.ZipFile(archive) as packed:
             members = {Path(name).name: name for name in packed.namelist() if name.count("/") == 1}
@@ -156,7 +165,10 @@ def _build_mrpc(sources: list[Path], building: Path) -> None:
 
 
 def _rows(path: Path) -> list[list[str]]:
-    """Return the columns of the lines that are not empty; only a newline ends a line."""
+    """Return the columns of the lines that are not empty; only a newline ends a line.
+
+    `splitlines` would also break sentences at characters such as U+2028.
+    """
     return [line.split("\t") for line in path.read_text(encoding="utf-8-sig").split("\n") if line]
 
 

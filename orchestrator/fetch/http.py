@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, content_range, in_the_way, verify
+from orchestrator.fetch.remote_file import Fetched, Partial, Remote, Version, conflict_at, content_range, verify
 from orchestrator.support.errors import DataError, NotFoundError, ServiceError, UserError
 from orchestrator.support.version import __version__
 
-BLOCK = 1 << 18
-LONGEST_TEXT = 1 << 24  # bytes; no list of checksums is longer
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+BLOCK = 1 << 18  # bytes in one read
+MAX_TEXT_BYTES = 1 << 24  # no list of checksums is longer
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses after which a retry may succeed
 MISSING = frozenset({404, 410})
 Result = TypeVar("Result")
 
@@ -47,7 +47,12 @@ class Transfer(NamedTuple):
 
 
 class Retry(Exception):  # noqa: N818
-    """A failure that another request may get past, after `wait` seconds if the server named a time."""
+    """A failure after which a retry may succeed.
+
+    Args:
+        why: the reason, for messages.
+        wait: seconds that the server asks to wait; None: it names no time.
+    """
 
     def __init__(self, why: str, wait: float | None = None) -> None:
         super().__init__(why)
@@ -55,7 +60,12 @@ class Retry(Exception):  # noqa: N818
 
 
 class Refused(Exception):  # noqa: N818
-    """A mirror does not have a file, or does not give it."""
+    """A failure that rules out a mirror: it does not have the file, or does not send it.
+
+    Args:
+        why: the reason, for messages.
+        missing: the mirror answered that it does not have the file.
+    """
 
     def __init__(self, why: str, *, missing: bool = False) -> None:
         super().__init__(why)
@@ -93,9 +103,9 @@ class Client:
             try:
                 return Fetched(target, target.stat().st_size, new=False, checked=verify(target, remote))
             except DataError as problem:
-                raise in_the_way(target, problem) from None
+                raise conflict_at(target, problem) from None
         with Partial.open(target) as partial:
-            checked = self._first_of(remote.path, lambda url: self._whole(url, remote, partial))
+            checked = self._try_mirrors(remote.path, lambda url: self._download_verified(url, remote, partial))
             partial.place()
         return Fetched(target, target.stat().st_size, new=True, checked=checked)
 
@@ -105,9 +115,9 @@ class Client:
         Raises:
             UserError: as `get`.
         """
-        return self._first_of(path, lambda url: self._insist(url, lambda: self._small(url)))
+        return self._try_mirrors(path, lambda url: self._with_retries(url, lambda: self._read_text(url)))
 
-    def _first_of(self, path: str, get: Callable[[str], Result]) -> Result:
+    def _try_mirrors(self, path: str, get: Callable[[str], Result]) -> Result:
         """Return what the first mirror gives that has the file."""
         refusals: dict[str, Refused] = {}
         wrong: DataError | None = None
@@ -121,24 +131,27 @@ class Client:
                 wrong = problem
         raise wrong or _failed(path, refusals)
 
-    def _whole(self, url: str, remote: Remote, partial: Partial, *, again: bool = True) -> str:
+    def _download_verified(self, url: str, remote: Remote, partial: Partial, *, retry: bool = True) -> str:
         """Fetch a file in full; if a resumed one does not verify, fetch it again from its beginning."""
-        resumed = self._insist(url, lambda: self._grow(url, remote, partial), partial)
+        resumed = self._with_retries(url, lambda: self._download_missing(url, remote, partial), partial)
         try:
             return verify(partial.path, remote)
         except DataError:
+            # A resumed file may consist of parts of two versions: one fresh download decides whether the mirror is
+            # wrong. Wrong bytes are never kept, since the next call would resume them.
             partial.clear()
-            if not (resumed and again):
+            if not (resumed and retry):
                 raise
-        return self._whole(url, remote, partial, again=False)
+        return self._download_verified(url, remote, partial, retry=False)
 
-    def _insist(self, url: str, step: Callable[[], Result], partial: Partial | None = None) -> Result:
+    def _with_retries(self, url: str, step: Callable[[], Result], partial: Partial | None = None) -> Result:
         """Repeat a step as long as more of the file arrives, and a few times when nothing does."""
         failed, most = 0, partial.size if partial else 0
         while True:
             try:
                 return step()
             except Retry as problem:
+                # Progress resets the count: a connection that breaks every gigabyte must not end a download of 20 GB.
                 if partial is not None and partial.size > most:
                     failed, most = 0, partial.size
                 failed += 1
@@ -150,7 +163,7 @@ class Client:
                 self.transfer.notice(f"{urlsplit(url).netloc}: {problem}; trying again in {wait:.0f} s")
                 time.sleep(wait)
 
-    def _grow(self, url: str, remote: Remote, partial: Partial) -> bool:
+    def _download_missing(self, url: str, remote: Remote, partial: Partial) -> bool:
         """Request the missing bytes once; return whether they continued earlier ones.
 
         Raises:
@@ -162,34 +175,35 @@ class Client:
             _, total = content_range(response)
             unsatisfiable = response.status_code == requests.codes.requested_range_not_satisfiable
             if unsatisfiable and partial.size == total:
-                return True  # all of it has arrived before
+                return True  # 416: all bytes arrived before, and the process was killed before the rename
             if not unsatisfiable:
                 _check(response)
-            version = Version.of(url, response)
+            version = Version.from_response(url, response)
             resumed = bool(response.status_code == requests.codes.partial_content)
             if unsatisfiable or (resumed and not partial.continued_by(response, version)):
                 partial.clear()
                 raise Retry("the file has changed")
-            if not resumed:
+            if not resumed:  # 200: the server sends the whole file, in spite of the range
                 partial.clear()
+            # before the transfer: a mirror with another file should not cost hours
             if remote.size is not None and total is not None and total != remote.size:
                 raise Refused(f"its file has {total} bytes instead of {remote.size}")
-            partial.remember(version)
+            partial.remember(version)  # before the first byte, or a kill would leave bytes of an unknown version
             done = partial.size
             self.transfer.progress(remote.name, done, total)
             while block := _read(response):
                 partial.stream.write(block)
                 done += len(block)
                 self.transfer.progress(remote.name, done, total)
-            if total is not None and done < total:
+            if total is not None and done < total:  # a closed connection looks like the end of the body
                 raise Retry(f"the transfer stopped at byte {done} of {total}")
             return resumed
 
-    def _small(self, url: str) -> str:
+    def _read_text(self, url: str) -> str:
         with self._request(url, {}) as response:
             _check(response)
             body = b""
-            while (block := _read(response)) and len(body) < LONGEST_TEXT:
+            while (block := _read(response)) and len(body) < MAX_TEXT_BYTES:
                 body += block
         if not body.strip() or body.lstrip().startswith(b"<"):
             raise Refused("it sends " + ("a web page" if body.strip() else "nothing"))
@@ -234,7 +248,10 @@ def _retry_after(response: Any) -> float | None:
 
 
 def _read(response: Any) -> bytes:
-    """Return the bytes that have arrived, at least one: none is lost when the server stalls. Empty at the end."""
+    """Return the bytes that have arrived, at least one; empty at the end.
+
+    `read` would wait for a full block, and lose its bytes if the server stalls in the middle of it.
+    """
     try:
         return bytes(response.raw.read1(BLOCK))
     except (urllib3.exceptions.HTTPError, OSError) as problem:
@@ -250,7 +267,9 @@ def _why(problem: BaseException) -> str:
 def _failed(path: str, refusals: dict[str, Refused]) -> UserError:
     facts = {urlsplit(mirror).netloc or mirror: str(problem) for mirror, problem in refusals.items()}
     if all(problem.missing for problem in refusals.values()):
-        return NotFoundError(f"no mirror has {path}", facts=facts, fix="look for its name at the addresses above")
+        return NotFoundError(
+            f"cannot fetch {path}: no mirror has it", facts=facts, fix="look for its name at the addresses above"
+        )
     proxies = requests.utils.get_environ_proxies(next(iter(refusals)))
     if proxy := proxies.get("https") or proxies.get("http"):
         facts["proxy"] = str(urlsplit(proxy).hostname)  # without its password

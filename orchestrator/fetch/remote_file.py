@@ -15,9 +15,9 @@ from typing import IO, Any, Literal, NamedTuple, Self
 
 from orchestrator.support.errors import ConflictError, DataError, StorageError
 from train_jobs.artifacts.files import sync, try_lock, write_text
-from train_jobs.config.errors import set_aside
+from train_jobs.config.errors import rename_command
 
-WEB_PAGE = (b"<!doctype html", b"<html")
+WEB_PAGE = (b"<!doctype html", b"<html")  # a proxy's login page or an error page with status 200
 PARTIAL, FACTS = ".part", ".part.json"  # suffixes of the files next to the target
 OTHER_MIRROR = "--mirror URL of another place"
 _RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
@@ -59,7 +59,14 @@ class Fetched:
 
 
 def verify(path: Path, remote: Remote) -> str:
-    """Compare a file with everything that is known of it; return what was compared.
+    """Compare a file with its published checksum, if there is one.
+
+    Args:
+        path: the local file.
+        remote: the published file.
+
+    Returns:
+        What was compared: the name of the hash, or `content type`.
 
     Raises:
         DataError: it is empty, a web page, or not what was published.
@@ -68,29 +75,35 @@ def verify(path: Path, remote: Remote) -> str:
         head = stream.read(256)
         if not head or head.lstrip().lower().startswith(WEB_PAGE):
             what = "a web page, not data" if head else "empty"
-            raise DataError(f"{remote.name} is {what}", facts={"file": path}, fix=OTHER_MIRROR)
+            raise DataError(f"invalid file {remote.name}: it is {what}", facts={"file": path}, fix=OTHER_MIRROR)
         if remote.checksum is None:
             return "content type"
         stream.seek(0)
         have = hashlib.file_digest(stream, remote.checksum.kind).hexdigest()
     if have != remote.checksum.value:
         raise DataError(
-            f"{remote.name} has the wrong checksum",
+            f"invalid file {remote.name}: wrong {remote.checksum.kind} checksum",
             facts={"need": f"{remote.checksum.kind} {remote.checksum.value}", "have": have},
             fix=OTHER_MIRROR,
         )
     return remote.checksum.kind
 
 
-def in_the_way(path: Path, problem: DataError) -> ConflictError:
-    """Return the error for a place that holds something other than what is fetched."""
+def conflict_at(path: Path, problem: DataError) -> ConflictError:
+    """Return the error for a path that already exists with other content.
+
+    It is never overwritten: the file may be the user's own work under the same name.
+    """
     facts = {"have": problem.message, **problem.facts}
-    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=set_aside(path))
+    return ConflictError(f"cannot fetch {path}: it exists, with other content", facts=facts, fix=rename_command(path))
 
 
 @contextmanager
 def new_folder(place: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder that is renamed to its place if the block succeeds, and deleted otherwise."""
+    """Yield an empty hidden folder that is renamed to its place if the block succeeds, and deleted otherwise.
+
+    An interrupted call never leaves a folder that looks complete.
+    """
     building = place.with_name(f".{place.name}.{os.getpid()}.part")
     building.mkdir(parents=True)
     try:
@@ -117,13 +130,13 @@ class Version(NamedTuple):
     modified: str
 
     @classmethod
-    def of(cls, url: str, response: Any) -> Self:
+    def from_response(cls, url: str, response: Any) -> Self:
         """Return the version that a response carries."""
         return cls(url, response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""))
 
     @property
     def validator(self) -> str:
-        """The header that identifies this very content; a weak ETag does not."""
+        """The header that identifies exactly this content, for `If-Range`; a weak ETag does not (RFC 9110, 13.1.5)."""
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
 
@@ -137,8 +150,8 @@ class Partial:
 
     def __init__(self, target: Path, stream: IO[bytes]) -> None:
         self.stream = stream
-        self.path = _beside(target, PARTIAL)
-        self._facts = _beside(target, FACTS)
+        self.path = _hidden_sibling(target, PARTIAL)
+        self._facts = _hidden_sibling(target, FACTS)
         self._target = target
 
     @classmethod
@@ -152,7 +165,9 @@ class Partial:
         """
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with _beside(target, PARTIAL).open("ab", buffering=0) as stream:
+            # unbuffered: the size of the file is what has arrived, also after a kill
+            with _hidden_sibling(target, PARTIAL).open("ab", buffering=0) as stream:
+                # two processes that append to one file would mix their bytes; the kernel frees the lock of a dead one
                 if not try_lock(stream):
                     raise ConflictError(
                         f"cannot fetch {target}: another process fetches it", fix="wait for it, or stop it and retry"
@@ -180,6 +195,9 @@ class Partial:
             url: address of the file.
             checked: a checksum will verify the whole, so that parts from several places may be joined.
         """
+        # Bytes of two versions must never be joined. With a validator, the server itself sends the whole file if it
+        # has changed (If-Range). Without one, only a checksum of the whole can prove that the parts fit; without that
+        # too, start again.
         known = self._known()
         if self.size and known is not None and known.url == url and known.validator:
             return {"Range": f"bytes={self.size}-", "If-Range": known.validator}
@@ -189,7 +207,10 @@ class Partial:
         return {}
 
     def continued_by(self, response: Any, version: Version) -> bool:
-        """Return whether the part of a file that a server sends continues the bytes that have arrived."""
+        """Return whether the part of a file that a server sends continues the bytes that have arrived.
+
+        Servers exist that ignore `If-Range`, or send another range than the requested one.
+        """
         known = self._known()
         same = known is None or known.url != version.url or known.validator == version.validator
         return same and content_range(response)[0] == self.size
@@ -199,8 +220,8 @@ class Partial:
         write_text(self._facts, json.dumps(version._asdict()))
 
     def place(self) -> None:
-        """Rename the complete file to its place."""
-        os.fsync(self.stream.fileno())
+        """Rename the complete file to its place; readers see all of it or none."""
+        os.fsync(self.stream.fileno())  # before the rename: after a crash, the name must not belong to empty blocks
         self.path.replace(self._target)
         sync(self._target.parent)
         self._facts.unlink(missing_ok=True)
@@ -212,5 +233,5 @@ class Partial:
             return None
 
 
-def _beside(target: Path, ending: str) -> Path:
+def _hidden_sibling(target: Path, ending: str) -> Path:
     return target.with_name(f".{target.name}{ending}")

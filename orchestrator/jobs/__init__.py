@@ -1,1 +1,1 @@
-"""The kinds of jobs: what the user writes, and what will be done."""
+"""The kinds of jobs: their specs and plans."""

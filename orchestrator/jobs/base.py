@@ -25,7 +25,7 @@ from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.store_manifest import StoreManifest
 from train_jobs.config import CheckpointConfig, FinetuneConfig, PretrainConfig, TextConfig
 from train_jobs.config.fields import Config
-from train_jobs.config.prepare import not_shaping
+from train_jobs.config.prepare import result_settings
 
 
 class Plan(Config):
@@ -34,45 +34,45 @@ class Plan(Config):
     name: str
     """The run's name: slug and hash."""
     run_hash: str
-    """8 hex digits over all that shapes the result: two plans that share it would train the same weights."""
+    """8 hex digits of a hash over all inputs of the result: two plans that share it would train the same weights."""
     spec: JobSpec
-    """What the user wants."""
+    """The spec that it was made from."""
     job: Config
-    """What the job itself will read."""
+    """Configuration that the job itself reads."""
     compute: ResolvedCompute
-    """Nodes, processes, device and threads, nothing left on auto."""
+    """Nodes, processes, device and threads, with every `auto` resolved."""
     changes: dict[str, Change]
-    """Dotted path -> value and origin of what differs from presets and defaults."""
+    """Dotted path -> value and origin of the values that differ from presets and defaults."""
     snapshot: Snapshot
     """The code."""
     data: DataFingerprint
-    """The text, by content."""
+    """The data, by content."""
     parent: Link | None = None
-    """The model or the run that training starts from, as the last link of its lineage; None: weights are drawn."""
+    """The model or run that training starts from, as the last link of its lineage; None: random weights."""
     environment: dict[str, str]
-    """Version of Python and of each package that shapes a result."""
+    """Version of Python and of each package that affects results."""
     warnings: tuple[str, ...]
-    """For the user to read; nothing is refused for them."""
+    """Warnings for the user; they never prevent a submission."""
     needs: Needs = Field(default=Needs(), exclude=True)
-    """What the job needs from outside, for a backend on another machine."""
+    """Inputs of the job, for a backend on another machine."""
     delivery: Path | None = None
-    """Where on this machine a result is put once it is complete; None: it stays with the run."""
+    """File on this machine that receives the result once it is complete; None: the result remains with the run."""
     stores: ClassVar[bool] = False
-    """Whether its job makes or finds token stores, and is given their folder."""
+    """Whether the job creates or reads token stores, and receives their folder."""
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps, or other units named by `counts`, that it will take; None: unknown."""
+        """Total number of optimizer steps, or of the unit named by `counts`; None: unknown."""
         return None
 
     @property
     def counts(self) -> Counts:
-        """Unit of progress in its reports."""
+        """Unit of progress."""
         return "steps"
 
     @property
     def makes(self) -> tuple[JobOutput, ...]:
-        """Outputs of the job: those of the run and, for some kinds, the folder of token stores."""
+        """Outputs of the job: the run's own and, for some kinds, the shared folder of token stores."""
         return (JobOutput("run"), *((JobOutput("stores", shared=True),) if self.stores else ()))
 
     @property
@@ -82,11 +82,14 @@ class Plan(Config):
 
     @property
     def weights_bytes(self) -> int | None:
-        """Most that checkpoints and models take of the disk; None: the job saves none."""
+        """Maximum bytes of checkpoints and models on the disk; None: the job saves none."""
         return None
 
     def portable(self) -> dict[str, Any]:
-        """Return the job's configuration as JSON without paths of this machine, which `needs.placed` replaces."""
+        """Return the job's configuration as JSON, without paths of this machine.
+
+        A backend on another machine adds the paths of `needs.placed` instead.
+        """
         config = self.job.model_dump(mode="json")
         for key in self.needs.local:
             tree, model = config, type(self.job)
@@ -102,11 +105,14 @@ class Plan(Config):
 
     @property
     def world_size(self) -> int:
-        """Processes of the whole job."""
+        """Number of processes of the whole job."""
         return self.compute.world_size
 
     def with_variables(self, variables: Mapping[str, str]) -> Self:
-        """Return the same plan with more environment variables; its hash stays."""
+        """Return the plan with additional environment variables and an unchanged hash.
+
+        A sweep uses this to assign GPUs to a trial, which must not change its identity.
+        """
         environment = self.spec.environment
         more = environment.model_copy(update={"variables": {**environment.variables, **variables}})
         return self.model_copy(update={"spec": self.spec.model_copy(update={"environment": more})})
@@ -119,7 +125,7 @@ class Plan(Config):
 
     @abstractmethod
     def facts(self) -> list[tuple[str, str]]:
-        """Return the plan for humans as label and fact; a fact without a label continues the one before."""
+        """Return the plan for humans as rows of label and text; an empty label continues the previous row."""
 
     def summary(self) -> str:
         """Return the plan as text of at most 80 columns."""
@@ -132,19 +138,19 @@ class Plan(Config):
         return card(self.name, self.facts())
 
 
-HASH_DIGITS = 8
-COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}
+HASH_DIGITS = 8  # of a run's hash: a home folder has thousands of runs, for which collisions are improbable
+COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}  # do not affect a result
 
 
 class TrainingPlan(Plan):
     """A plan of a job that trains."""
 
     job: FinetuneConfig | PretrainConfig
-    """What the job itself will read."""
+    """Configuration that the job itself reads."""
     accumulation_steps: int | None
-    """Micro batches that each process sums up before an optimizer step; None: the micro batch is yet to be found."""
+    """Micro batches per process and optimizer step; None: the job finds the micro batch size before its first step."""
     estimates: TrainingEstimates
-    """What it will need."""
+    """Estimated resources."""
 
     @property
     def saves(self) -> CheckpointConfig:
@@ -153,21 +159,28 @@ class TrainingPlan(Plan):
 
     @property
     def weights_bytes(self) -> int:
-        """Most that checkpoints and models take of the disk."""
+        """Maximum bytes of checkpoints and models on the disk."""
         return self.estimates.disk_bytes
 
 
 def text_paths(data: TextConfig, folder: Path | None, store: Path | None) -> list[Path]:
-    """Return the paths of text, vocabulary and store, which the user's folder of code may contain."""
+    """Return the paths of text, vocabulary and store, which must not be packaged with the user's code.
+
+    Args:
+        data: the section of text.
+        folder: folder of the user's code; None: no folder.
+        store: a token store; None: no store.
+    """
     text = [Path(path) for source in data.text for path in source.path]
+    # If the text is the code's own folder or above it, excluding that path would exclude the code as well.
     if folder is not None and any(folder.is_relative_to(path) for path in text):
-        text = [*text, *text_files(text)]  # the folder contains data, but its other files are code
+        text = [*text, *text_files(text)]
     return [path for path in (*text, data.vocabulary, store) if path is not None]
 
 
 def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> dict[str, Any]:
-    """Return a section of text with content hashes in place of paths: of a store, or of files and their options."""
-    section = not_shaping(data.model_dump(mode="json")) | {"store": None}
+    """Return a section of text with content hashes in place of paths, so that a moved file keeps the run's hash."""
+    section = result_settings(data.model_dump(mode="json")) | {"store": None}
     if isinstance(found, StoreManifest):
         section["text"] = found.key
     else:
@@ -180,7 +193,7 @@ def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> d
 
 @dataclass(frozen=True)
 class SharedFacts:
-    """Machines with their price, code and environment of a plan of any kind."""
+    """Machines with their price, code and environment: the parts that plans of all kinds share."""
 
     resolved: Resolved
     compute: ResolvedCompute
@@ -188,30 +201,33 @@ class SharedFacts:
     environment: dict[str, str]
 
     @classmethod
-    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> SharedFacts:
-        """Collect them.
+    def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan | None) -> SharedFacts:
+        """Return the shared parts of a plan.
 
         Args:
-            resolved: the spec.
+            resolved: the validated spec.
             home: the home folder.
             data: data files and folders, which are never packaged with the user's code.
-            like: a plan with the same code and environment, which are then not read again.
+            reuse: a plan whose code and environment to reuse. None: read both.
+
+        Raises:
+            SpecError: the code contains a file that must not be packaged, or lacks its entry module.
         """
         spec = resolved.spec
         return cls(
             resolved,
             resolved.site.price(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
-            _code_of(resolved, home, data, like),
-            like.environment if like is not None else resolved.site.environment(spec),
+            _code_of(resolved, home, data, reuse),
+            reuse.environment if reuse is not None else resolved.site.environment(spec),
         )
 
     def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
         """Return the fields that plans of all kinds have.
 
         Args:
-            shaping: what of the job's configuration shapes its result, with content in place of paths.
+            shaping: the part of the job's configuration that affects its result, with hashes in place of paths.
             data: the text, or the rows.
-            warnings: in addition to those of the spec.
+            warnings: warnings in addition to those of the spec.
         """
         spec, run_hash = self.resolved.spec, _run_hash_of(self.resolved, shaping, self.snapshot, self.environment)
         return {
@@ -227,19 +243,19 @@ class SharedFacts:
         }
 
 
-def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], like: Plan | None) -> Snapshot:
+def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan | None) -> Snapshot:
     """Return the snapshot of the code, and check its entry module."""
-    if like is not None:
-        return like.snapshot
+    if reuse is not None:
+        return reuse.snapshot
     apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
-    snapshot = take_snapshot(code=resolved.spec.code, apart=apart)
+    snapshot = take_snapshot(code=resolved.spec.code, excluded=apart)
     if "code.entry" in resolved.changes:
         snapshot.check_entry(resolved.spec.code.entry, where=resolved.changes["code.entry"].origin)
     return snapshot
 
 
 def remote_data(name: str) -> DataFingerprint:
-    """Return a fingerprint of data that this machine cannot read: the hash of its name, which has a version."""
+    """Return a fingerprint of data that this machine cannot read: the hash of its name, which contains a version."""
     return DataFingerprint(name=name, files=0, total_bytes=0, sha256=hashlib.sha256(name.encode()).hexdigest())
 
 
@@ -248,8 +264,8 @@ def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> Data
 
     Args:
         name: their name in the plan.
-        files: name by which the job knows each -> where it lies.
-        cache: a JSON file that remembers content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
+        files: portable name of each file -> its path.
+        cache: JSON file of content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
     """
     hashes = content_hashes(list(files.values()), cache)
     lines = sorted(f"{key}\0{digest}\n" for key, digest in zip(files, hashes, strict=True))
@@ -263,13 +279,15 @@ def files_fingerprint(name: str, files: Mapping[str, Path], cache: Path) -> Data
 
 
 def _run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, environment: dict[str, str]) -> str:
-    """Hash of all that shapes the result. Names, tags, card, tracking, backend, port and price do not.
+    """Return the hash of all inputs that affect the result.
+
+    Names, tags, card, tracking, backend, port and price do not.
 
     Args:
-        resolved: the spec.
-        job: what of the job's configuration shapes it, with content in place of paths.
+        resolved: the validated spec.
+        job: the part of the job's configuration that affects its result, with hashes in place of paths.
         snapshot: the code.
-        environment: the versions.
+        environment: versions of Python and packages.
     """
     identity = {
         "job": job,

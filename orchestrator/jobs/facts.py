@@ -1,4 +1,4 @@
-"""A plan as text for humans, at most 80 columns wide."""
+"""The rows of a plan for humans: label and text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.snapshot import GitFacts, Snapshot
     from train_jobs.config import CheckpointConfig
 
-FEW = 5  # names of a list that may be long
-SHOWN_APART = {
+FEW = 5  # names shown of a list that may be long
+SHOWN_ELSEWHERE = {
     "recipe",
     "name",
     "init_from",
@@ -30,9 +30,9 @@ def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, st
     """Return the rows of a plan: changed values with their origins, data, compute, code and environment.
 
     Args:
-        plan: of any kind.
+        plan: the plan.
         what: rows of its kind that describe the result; shown before compute.
-        how: rows of its kind on procedure and resources; shown after compute.
+        how: rows of its kind about procedure and resources; shown after compute.
     """
     return list(_rows(plan, what, how))
 
@@ -40,7 +40,7 @@ def plan_rows(plan: Plan, what: Rows = (), how: Rows = ()) -> list[tuple[str, st
 def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield "recipe", plan.spec.recipe + (f"  ({plan.changes['recipe'].origin})" if "recipe" in plan.changes else "")
     for key, change in plan.changes.items():
-        if key not in SHOWN_APART:
+        if key not in SHOWN_ELSEWHERE:
             yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
     data, compute = plan.data, plan.compute
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
@@ -70,25 +70,25 @@ def training_rows(
     steps: str,
     time: Rows,
     *,
-    most_sequences: int | None = None,
+    max_sequences: int | None = None,
     copy_bytes: int = 0,
     kept_by: str = "",
 ) -> Iterator[tuple[str, str]]:
     """Yield the rows of a job that trains: batch, steps, time, schedule, memory, checkpoints, disk.
 
     Args:
-        plan: of the job.
+        plan: the plan.
         steps: text of the row of steps.
-        time: row of the time it takes; empty if that is unknown.
-        most_sequences: limit of a micro batch that is found before the first step; None: not known.
-        copy_bytes: host memory of rank 0 for the copy that a checkpoint is written from.
-        kept_by: what decides which checkpoints are kept, if not the loss.
+        time: row of the duration; empty if it is unknown.
+        max_sequences: limit of a micro batch that the job finds before its first step; None: unknown.
+        copy_bytes: host memory of rank 0 for the copy of the state from which a checkpoint is written.
+        kept_by: criterion of the best checkpoints, if it is not the loss.
     """
     job, estimates, batch = plan.job, plan.estimates, plan.job.train.global_batch_size
     auto = plan.accumulation_steps is None
     if plan.accumulation_steps is None:
-        at_most = f", {most_sequences} at most" if most_sequences else ""
-        found = f"micro is auto: the largest that fits is found before the first step{at_most}"
+        at_most = f", {max_sequences} at most" if max_sequences else ""
+        found = f"micro is auto: the largest that fits, found before the first step{at_most}"
         yield "batch", f"{batch} = micro x accumulation x {plan.world_size} (world); {found}"
     else:
         micro = -(-batch // (plan.accumulation_steps * plan.world_size))
@@ -103,12 +103,12 @@ def training_rows(
         f"{memory_text(estimates.process_bytes, plan)}: {bytes_text(estimates.state_bytes)} state"
         + (f" (moments sharded over {plan.world_size})" if sharded else "")
         + f", {bytes_text(estimates.activation_bytes)} activations"
-        + (f" of {most_sequences} sequences" if auto and most_sequences else "")
+        + (f" of {max_sequences} sequences" if auto and max_sequences else "")
         + (f", {bytes_text(estimates.library_bytes)} libraries" if estimates.library_bytes else "")
-        + (f"; on rank 0's host {bytes_text(copy_bytes)} more, to write checkpoints from" if copy_bytes else "")
+        + (f"; rank 0 also {bytes_text(copy_bytes)} of host memory for checkpoints" if copy_bytes else "")
         + " (estimate)",
     )
-    yield "checkpoints", f"{_when_saved(job.checkpoint)}; kept: {_what_is_kept(job.checkpoint)}{kept_by}"
+    yield "checkpoints", f"{_checkpoint_interval(job.checkpoint)}; kept: {_kept_checkpoints(job.checkpoint)}{kept_by}"
     yield (
         "disk",
         f"{bytes_text(estimates.disk_bytes)} at most: {estimates.checkpoints_at_once} checkpoints of "
@@ -118,28 +118,33 @@ def training_rows(
 
 
 def start_text(plan: Plan, *keys: str) -> str:
-    """`pretrain-1a2b3c4d, weights 12345678  (--model)`: what a job starts from, and where `keys` were written."""
+    """Return the start of a job as text, such as `pretrain-1a2b3c4d, weights 12345678  (--model)`.
+
+    Args:
+        plan: the plan.
+        keys: keys whose origin is shown.
+    """
     assert plan.parent is not None
     return f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origins_text(plan, *keys)}"
 
 
 def origins_text(plan: Plan, *keys: str) -> str:
-    """Return where keys were written, those that the user wrote."""
+    """Return the origins of the keys that the user set."""
     return "".join(f"  ({plan.changes[key].origin})" for key in keys if key in plan.changes)
 
 
 def memory_text(need: int, plan: Plan) -> str:
-    """`3.1 GB a process of the 16 GB that it has`."""
+    """Return the memory of a process as text, such as `3.1 GB of 16 GB per process`."""
     have = plan.compute.memory_bytes
-    return f"{bytes_text(need)} a process" + (f" of the {bytes_text(have)} that it has" if have else "")
+    return f"{bytes_text(need)} of {bytes_text(have)} per process" if have else f"{bytes_text(need)} per process"
 
 
 def span_text(span: Span) -> str:
-    """`4 to 9 hours, $109 to $245 (rates that others published for A100s)`."""
-    told = _ends(duration_text(span.seconds_least), duration_text(span.seconds_most))
+    """Return time and cost as text, such as `4 to 9 hours, $109 to $245 (rates published for the A100)`."""
+    text = _ends(duration_text(span.seconds_least), duration_text(span.seconds_most))
     if span.cost_least is not None and span.cost_most is not None:
-        told += ", " + _ends(f"${span.cost_least:,.2f}", f"${span.cost_most:,.2f}")
-    return f"{told} ({span.basis})"
+        text += ", " + _ends(f"${span.cost_least:,.2f}", f"${span.cost_most:,.2f}")
+    return f"{text} ({span.basis})"
 
 
 def _ends(least: str, most: str) -> str:
@@ -150,7 +155,7 @@ def _code_rows(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "snapshot", f"{len(snapshot.files)} files, {bytes_text(snapshot.total_bytes)}, digest {snapshot.digest[:8]}"
     yield "largest", ", ".join(f"{file.path} {bytes_text(file.size)}" for file in snapshot.largest)
     if snapshot.folder:
-        yield "ignoring", _few(snapshot.ignore_files) or "none: neither .amlignore nor .gitignore"
+        yield "ignoring", _first_names(snapshot.ignore_files) or "nothing: no .amlignore or .gitignore"
         yield "left out", _left_out(snapshot)
         yield "commit", _git_text(snapshot.folder_git)
     if snapshot.package_git:
@@ -166,13 +171,13 @@ def _left_out(snapshot: Snapshot) -> str:
     return f"{more}{total:,} files: {', '.join(named)}" + (", ..." if len(snapshot.left_out) > len(named) else "")
 
 
-def _few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
 
 
 def _git_text(git: GitFacts | None) -> str:
     if git is None:
-        return "none, in no git repository"
+        return "none, not in a git repository"
     if git.problem:
         return f"unknown: {git.problem}"
     where = f" on {git.branch}" if git.branch else ""
@@ -181,13 +186,13 @@ def _git_text(git: GitFacts | None) -> str:
     )
 
 
-def _when_saved(checkpoint: CheckpointConfig) -> str:
+def _checkpoint_interval(checkpoint: CheckpointConfig) -> str:
     parts = [f"{checkpoint.every:,} steps"] if checkpoint.every else []
     parts += [f"{checkpoint.every_minutes:g} minutes"] if checkpoint.every_minutes else []
     return "every " + " and every ".join(parts)
 
 
-def _what_is_kept(checkpoint: CheckpointConfig) -> str:
+def _kept_checkpoints(checkpoint: CheckpointConfig) -> str:
     parts = [f"last {checkpoint.keep_last}"]
     parts += [f"best {checkpoint.keep_best}"] if checkpoint.keep_best else []
     parts += [f"multiples of {checkpoint.keep_every:,}"] if checkpoint.keep_every else []
@@ -198,5 +203,5 @@ def _value(key: str, value: object) -> str:
     if is_secret(key):
         return HIDDEN
     if isinstance(value, list) and len(value) > FEW:
-        return f"{json.dumps(value[:FEW])[:-1]}, ... {len(value):,} in all]"
+        return f"{json.dumps(value[:FEW])[:-1]}, ... {len(value):,} in total]"
     return value if isinstance(value, str) else json.dumps(value)

@@ -24,20 +24,20 @@ DATA, START = "text", "start"  # inputs of jobs: data, and the model or checkpoi
 
 @dataclass(frozen=True)
 class JobInput:
-    """Files that a job reads, or data that its site already stores."""
+    """An input of a job: files of this machine, or data that its site already stores."""
 
     name: str
     """The input's name in a submission."""
-    holds: str
+    content_type: str
     """Type of the content: text, store, tables, start."""
     digest: str = ""
-    """SHA-256 that stands for its content."""
+    """SHA-256 that identifies its content."""
     remote: str | None = None
     """Name of data at the site; None: the files are on this machine."""
     inline: bool = False
-    """Whether it is small and sent together with the job's configuration."""
+    """Whether it is small enough to be sent with the job's configuration."""
     list_files: Callable[[], Mapping[str, Content]] = dict
-    """Return name below the input's folder -> content; called only when the files are sent."""
+    """Function that returns relative name -> content. Called only for an upload, since a folder may be large."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class JobOutput:
 
 @dataclass(frozen=True)
 class At:
-    """A path inside an input or output, known once a backend has placed it."""
+    """A path inside an input or output, which is known only once a backend has placed that."""
 
     name: str
-    """Of the input or output."""
+    """Name of the input or output."""
     below: str = ""
-    """Path below its folder."""
+    """Relative path in its folder."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Needs:
     """The inputs of a job, and the values of its configuration that depend on their place."""
 
     inputs: tuple[JobInput, ...] = ()
-    """What is delivered to the job."""
+    """Inputs to deliver to the job."""
     placed: Mapping[str, Any] = field(default_factory=dict)
     """Dotted key of the job's configuration -> value with `At` in it: an `At`, or a list of `At` and of mappings."""
     local: tuple[str, ...] = ()
     """Keys of the configuration that hold paths of this machine."""
-    stays: tuple[str, ...] = ()
-    """Problems: paths that cannot be delivered to another machine."""
+    undeliverable: tuple[str, ...] = ()
+    """A message for each path that cannot be delivered to another machine."""
 
 
 def text_needs(data: TextConfig, found: DataFingerprint, remote: str | None) -> Needs:
@@ -80,7 +80,7 @@ def text_needs(data: TextConfig, found: DataFingerprint, remote: str | None) -> 
     Args:
         data: the section.
         found: its text by content.
-        remote: name of the text at the site, which replaces that of this machine.
+        remote: name of the text at the site, which replaces the text of this machine; None: no such text.
     """
     inputs, placed = list[JobInput](), dict[str, Any]()
     if remote is not None:

@@ -1,7 +1,7 @@
-"""The interface of a kind of job: one instance for each, found by name in `orchestrator.jobs.registry`.
+"""The interface of a kind of job, with one instance for each kind in `orchestrator.jobs.registry`.
 
-A kind is looked up to show a run as well as to plan one. Its module therefore loads neither spec nor plan: `lazy` names
-them, and they are imported when they are first read. A function that is named so is called without `self`.
+Commands look up a kind to show runs, too. The module of a kind therefore imports neither its spec nor its plan: `lazy`
+names them, and imports them on first use. A function that is named by `lazy` is called without `self`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class JobKind(ABC):
-    """A kind of job. What has a default is for kinds that differ in it."""
+    """A kind of job. Attributes and methods with a default are optional."""
 
     name: str
-    """As commands, specs and runs name it."""
+    """Name in commands, specs and runs."""
     subject: str
-    """What its sections are about: kinds of one subject share the defaults of a project."""
+    """Subject of its sections; kinds with the same subject share the defaults of a project."""
     gpus: bool = True
     """Whether it uses GPUs."""
     scored: bool = False
@@ -40,9 +40,9 @@ class JobKind(ABC):
     trains: bool = False
     """Whether its runs have curves."""
     report: ClassVar[Any] = lazy("orchestrator.reports.pages.run_report:RunReport")
-    """Class of its reports: key figures, charts, and rows of the plan that only this kind has."""
+    """Class of its reports, with the key figures, charts and rows of the plan that only this kind has."""
     keys: ClassVar[Mapping[str, str]] = {"--model": "init_from", "--store": "data.store"}
-    """Flag of the command line -> key, of flags that stand for different keys in different kinds."""
+    """Flag -> key, for flags that set different keys in different kinds."""
 
     @property
     @abstractmethod
@@ -55,8 +55,8 @@ class JobKind(ABC):
         """Folder of its recipes."""
 
     @abstractmethod
-    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> Plan:
-        """Read data and code, and return the plan: see `resolve.make_plan`."""
+    def plan(self, resolved: Resolved, home: Path, reuse: Plan | None) -> Plan:
+        """Return the plan of a job after reading its data and code; see `resolve.make_plan`."""
 
     @property
     def paths(self) -> PathKeys:
@@ -66,17 +66,22 @@ class JobKind(ABC):
         return PathKeys()
 
     def layers(self, written: Sequence[ConfigLayer], here: Path, site: Site) -> list[ConfigLayer]:
-        """Return the layers with short forms written out.
+        """Return the user's layers with short forms expanded.
 
         Args:
-            written: what the user wrote, lowest first, with absolute paths.
-            here: the folder that paths in messages start from.
-            site: where the run is sent.
+            written: the user's layers, lowest precedence first, with absolute paths.
+            here: folder that paths in messages are relative to.
+            site: site of the run.
         """
         return list(written)
 
     def merge(self, presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
-        """Merge presets with what the user wrote, and with what the start of the job decides between them."""
+        """Merge presets and the user's layers; the model or run that the job starts from may set values between them.
+
+        Args:
+            presets: layers of the presets, lowest precedence first.
+            written: the user's layers, lowest precedence first.
+        """
         from train_jobs.artifacts.layers import merge
         from train_jobs.artifacts.start_model import Merge
 
@@ -91,32 +96,41 @@ class JobKind(ABC):
             SpecError: it does not; the message names the nearest that do.
         """
 
-    def own_names(self, spec: Any) -> Mapping[str, str]:
-        """Return dotted key -> MODULE:NAME of the user's own classes that a spec names."""
+    def user_code_names(self, spec: Any) -> Mapping[str, str]:
+        """Return dotted key -> MODULE:NAME for the user's own classes in a spec."""
         return {}
 
     def ignored(self, spec: Any, world_size: int, site: Site) -> Iterable[Rule]:
-        """Yield the rules about settings that have no effect because of others."""
+        """Return the rules about settings that have no effect because of other settings."""
         return ()
 
     def warnings(self, spec: Any, changed: Container[str], site: Site) -> Iterable[str]:
-        """Yield other warnings about a spec whose keys `changed` the user wrote."""
+        """Return other warnings about a spec.
+
+        Args:
+            spec: the validated spec.
+            changed: dotted keys that the user set.
+            site: site of the run.
+        """
         return ()
 
     def data_flag(self, words: list[str]) -> dict[str, tuple[Any, str]]:
-        """Return key -> value and flag, of paths given by --data.
+        """Return key -> value and flag for the arguments of --data.
+
+        Args:
+            words: the arguments.
 
         Raises:
-            UsageError: there are more than the kind takes.
+            UsageError: there are more than the kind accepts.
         """
         return {"data.text": (words or None, "--data")}
 
     def title(self, plan: Mapping[str, Any]) -> str:
-        """Return what runs with the same title have in common: their figures can be compared."""
+        """Return a title of the job; runs with the same title have figures that can be compared."""
         return self.name
 
     def next_commands(self, status: RunStatus) -> dict[str, str]:
-        """Return label -> command for what a completed run has made."""
+        """Return label -> command for the results of a completed run."""
         return {}
 
 
@@ -128,7 +142,7 @@ _MISSING: Any = property(_missing)
 
 
 class UnknownKind(JobKind):
-    """The kind of a run that no installed package registers: its run can be shown, not planned."""
+    """The kind of a run whose package is not installed: the run can be shown, but not planned."""
 
     subject = ""
 

@@ -1,7 +1,7 @@
-"""Kinds of jobs by name, each loaded when it is first asked for.
+"""Kinds of jobs by name, each imported on first use.
 
-Other packages add theirs by the entry-point group `orchestrator.jobs`, NAME = "package.module:INSTANCE", a notebook by
-`register`. Ours keep their names.
+Other packages add kinds by the entry-point group `orchestrator.jobs`, NAME = "package.module:INSTANCE"; notebooks by
+`register`. Neither can replace a kind of this package.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHIPPED = {
     "evaluate": "orchestrator.jobs.predict.kind:EVALUATE",
     "predict": "orchestrator.jobs.predict.kind:PREDICT",
 }
-DEFAULT = "pretrain"  # of a spec, a sweep's trial or an old run without a kind
+DEFAULT = "pretrain"  # kind of a spec, a sweep's trial or an old run that does not name its kind
 _registered: dict[str, JobKind] = {}
 
 
@@ -27,7 +27,7 @@ def register(kind: JobKind) -> None:
     """Add a kind of job to this process.
 
     Raises:
-        ValueError: we ship a kind of that name.
+        ValueError: this package has a kind of that name.
     """
     if kind.name in SHIPPED:
         raise ValueError(f"cannot register kind of job {kind.name!r}: this package has a kind of that name")
@@ -35,12 +35,12 @@ def register(kind: JobKind) -> None:
 
 
 def kind_names() -> list[str]:
-    """Names that `job_kind` knows, ours first."""
+    """Return the names of all kinds, those of this package first."""
     return [*SHIPPED, *sorted({*_registered, *installed(GROUP)} - {*SHIPPED})]
 
 
 def is_kind(name: str) -> bool:
-    """Return whether `job_kind` knows a name."""
+    """Return whether a kind of job has that name."""
     return name in SHIPPED or name in _registered or name in installed(GROUP)
 
 
@@ -60,7 +60,7 @@ def job_kind(name: str) -> JobKind:
 
 
 def run_kind(name: str) -> JobKind:
-    """Return the kind of a run; of one that no installed package registers a stand-in."""
+    """Return the kind of a run; a placeholder if its package is not installed."""
     return job_kind(name) if is_kind(name) else UnknownKind(name)
 
 

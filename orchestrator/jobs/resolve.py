@@ -4,8 +4,8 @@ The last source that sets a key wins:
 
     default < presets (recipe, compute, environment) < project config < file < ORCHESTRATOR_* < flag < --set
 
-A prediction has the columns that its model was tuned on between presets and project config.
-The layers above the presets decide which presets are used.
+For a prediction, the columns that its model was tuned on are between presets and project config.
+The layers above the presets select the presets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
-from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, ignored_settings, shown
+from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, display_path, ignored_settings
 from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
 from orchestrator.support.errors import SpecError
@@ -54,29 +54,30 @@ def resolve_spec(
 
     Args:
         kind: name of the kind of job.
-        file: the spec file. Relative paths start at the folder of the file they are written in, those written
-            anywhere else at the current folder.
-        layers: the same as `file`, read already, with absolute paths: the lowest first.
+        file: the spec file. Relative paths start at the folder of their file, all others at the current folder.
+        layers: spec files that are already read, with absolute paths, lowest precedence first.
         sets: `path.to.key=value`, each value read as YAML.
-        flags: dotted path -> value and flag; a mapping as value is laid over what is below it, key by key.
+        flags: dotted path -> value and flag; a mapping as value is merged key by key.
         environ: environment variables: ORCHESTRATOR_* and those that select the visible GPUs. None: none.
         project: the project config, see `find_project`.
-        model_of: finds the folder of an initial model that is named: a run, or a model on the Hugging Face Hub.
-        outputs_of: finds the folder of outputs of a run that is named as the earlier phase.
+        model_of: function that returns the folder of a model, given the name of a run or of a model on the Hub.
+        outputs_of: function that returns the folder of outputs of an earlier phase, given the name of its run.
 
     Raises:
-        SpecError: everything that is wrong, each problem with its place and, where there is one, a near name.
-        DataError: a folder that is named for a task of the user's own has no table to learn from.
+        SpecError: the spec is invalid; all problems together, with their places and suggestions of similar names.
+        DataError: a folder for a task of the user's own has no training table.
     """
     which, environ, problems = job_kind(kind), environ or {}, SpecProblems()
     written, warnings = _written_layers(which, file, layers, sets, flags or {}, environ, project, problems)
     written = which.layers(written, Path.cwd(), site_of(_backend(load.merge(written))))
     found = load.merge(written)
     presets = _preset_layers(which, found, problems)
-    complete = not problems
+    complete = not problems  # every layer could be read
     model = spec_model(which.spec, [*found.tree, _backend(found)])
     finders = {PHASE_FROM: outputs_of}
-    written += [layer for key in which.paths.starts for layer in _found(found, key, finders.get(key, model_of))]
+    written += [
+        layer for key in which.paths.starts for layer in _start_folder_layers(found, key, finders.get(key, model_of))
+    ]
     with_start = which.merge(presets, written)
     merged = with_start.merged
     problems.extend(with_start.problems)
@@ -84,10 +85,10 @@ def resolve_spec(
     with problems.collecting():
         spec = load.build(model, merged)
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
-        if complete:  # without a layer, the batch is not the one that was meant
+        if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
             which.check_shares(spec, compute.world_size)
     problems.raise_all("spec")
-    changes = _changes(spec, _unwritten(model, load.merge(presets).tree), merged)
+    changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
     site = site_of(spec.backend)
     rules = which.ignored(spec, compute.world_size, site)
@@ -98,28 +99,31 @@ def resolve_spec(
         changes=changes,
         warnings=(
             *warnings,
-            *ignored_settings(spec, changes, rules, which.own_names(spec)),
+            *ignored_settings(spec, changes, rules, which.user_code_names(spec)),
             *which.warnings(spec, changes, site),
             *site.warnings(spec),
         ),
     )
 
 
-def make_plan(resolved: Resolved, *, home: Path, like: Plan | None = None) -> Plan:
-    """Read data and code, and return the plan. Works offline, and writes only a cache of content hashes.
+def make_plan(resolved: Resolved, *, home: Path, reuse: Plan | None = None) -> Plan:
+    """Return the plan of a job after reading its data and code.
+
+    Works offline, and writes only a cache of content hashes.
 
     Args:
-        resolved: the spec, validated.
+        resolved: the validated spec.
         home: the home folder, for the cache of content hashes.
-        like: the plan of another trial of the same sweep, with the same code and environment, which are not read
-            again.
+        reuse: a plan of the same sweep whose code and environment to reuse, as all trials must have the same. None:
+            read both.
 
     Raises:
         DataError: the data cannot be read.
-        SpecError: the user's code holds what must not be shipped, or lacks what runs; the model does not fit the job.
-        ConflictError: the lineage of what the job starts from does not verify, or a file of a checkpoint.
+        SpecError: the user's code contains a file that must not be packaged, or lacks the entry module; or the model
+            does not fit the job.
+        ConflictError: the lineage of the initial model does not verify, or a file of a checkpoint does not.
     """
-    return job_kind(resolved.spec.kind).plan(resolved, home, like)
+    return job_kind(resolved.spec.kind).plan(resolved, home, reuse)
 
 
 def _written_layers(
@@ -132,15 +136,17 @@ def _written_layers(
     project: Path | None,
     problems: SpecProblems,
 ) -> tuple[list[load.ConfigLayer], list[str]]:
-    """Return the layers that the user wrote, lowest first; skip, and report, layers that cannot be read."""
+    """Return the user's layers, lowest precedence first, and warnings; report layers that cannot be read."""
     layers: list[load.ConfigLayer] = []
     warnings: list[str] = []
     here, keys = Path.cwd(), kind.paths
     for path in (project, file):
         with problems.collecting():
-            layers += [anchor(load.read_file(path, shown(path, here)), path.absolute().parent, keys)] if path else []
+            layers += (
+                [anchor(load.read_file(path, display_path(path, here)), path.absolute().parent, keys)] if path else []
+            )
         if path is not None and path == project and layers:
-            layers = [for_kind(layers[0], kind)]
+            layers = [project_defaults_for(layers[0], kind)]
     layers += given
     with problems.collecting():
         variables, warnings = variable_layers(spec_model(kind.spec, sections_of(environ)), environ)
@@ -150,7 +156,7 @@ def _written_layers(
         load.assign(tree, tuple(key.split(".")), flag.value)
         layers.append(anchor(load.ConfigLayer(flag.name, tree), here, keys))
     with problems.collecting():
-        layers.append(anchor(_of_kind(load.read_assignments(sets, "--set"), kind), here, keys))
+        layers.append(anchor(_with_plain_model_names(load.read_assignments(sets, "--set"), kind), here, keys))
     return layers, warnings
 
 
@@ -160,9 +166,9 @@ def _backend(written: load.Merged) -> str:
 
 
 def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) -> list[load.ConfigLayer]:
-    """Return the presets that the written layers choose; skip, and report, those that do not exist."""
+    """Return the presets that the user's layers select; report those that do not exist."""
     layers: list[load.ConfigLayer] = []
-    defaults = _unwritten(kind.spec, {})
+    defaults = _preset_values(kind.spec, {})
     for path, what, folder in ((("recipe",), "recipe", kind.recipes), *PRESET_KEYS):
         name = _value(written.tree, path)
         if name is None:
@@ -174,7 +180,7 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) 
     return layers
 
 
-def _found(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.ConfigLayer]:
+def _start_folder_layers(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.ConfigLayer]:
     """Return a layer with the folder that a run or a model resolves to, with the origin of its name."""
     named = _model_name(written.tree.get(key))
     if find is None or not is_name(named, Path.cwd()):
@@ -187,7 +193,7 @@ def _model_name(value: Any) -> Any:
     return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
 
 
-def _of_kind(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
+def _with_plain_model_names(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
     """Return assignments unchanged, except that `model` names a model in kinds where it is not a section."""
     named = {key: _model_name(layer.tree[key]) for key in kind.paths.starts if key in layer.tree}
     return load.ConfigLayer(layer.source, {**layer.tree, **named}, layer.lines)
@@ -202,8 +208,8 @@ def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, s
         raise
 
 
-def _unwritten(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a spec of presets and defaults alone, as JSON, without required keys."""
+def _preset_values(model: type[JobSpec], presets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of presets and defaults as JSON, without required keys."""
     found = {}
     for key, field in model.model_fields.items():
         if key in presets or not field.is_required():
@@ -229,8 +235,10 @@ def _value(tree: Any, path: load.KeyPath) -> Any:
     return tree
 
 
-def for_kind(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
-    """Return the project's defaults without those that only other kinds have; what no kind has is left, and refused.
+def project_defaults_for(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
+    """Return the project's defaults without keys that only other kinds of jobs have.
+
+    One orchestrator.yaml serves all kinds of jobs. Keys that no kind has are kept, so that validation reports them.
 
     Args:
         layer: the project's file.
@@ -242,7 +250,7 @@ def for_kind(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
     if kind.subject != _subject(tree):
         known = {key for spec in (kind.spec, *specs) for key in spec.model_fields} - {*JobSpec.model_fields}
         tree = {key: tree[key] for key in tree if key not in known}
-    tree = _known(tree, kind.spec, specs)
+    tree = _keys_of_kind(tree, kind.spec, specs)
     foreign = {name for other in others for name in preset_names(other.recipes)} - {*preset_names(kind.recipes)}
     if tree.get("recipe") in foreign or tree.get("kind") in {other.name for other in others}:
         tree = {key: value for key, value in tree.items() if key not in {"recipe", "kind"}}
@@ -250,15 +258,15 @@ def for_kind(layer: ConfigLayer, kind: JobKind) -> ConfigLayer:
 
 
 def _subject(tree: dict[str, Any]) -> str:
-    """Return what a project's sections of a job are about, by the kind or else the recipe that it names."""
+    """Return the subject of a project's defaults, by its kind or else by its recipe."""
     for name, kind in all_kinds().items():
         if tree.get("kind") == name or ("kind" not in tree and tree.get("recipe") in preset_names(kind.recipes)):
             return kind.subject
     return job_kind(DEFAULT).subject
 
 
-def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
-    """Return the keys of `model`, and those that no model has."""
+def _keys_of_kind(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """Return the keys that `model` has, and those that no model has."""
     found = {}
     for key, value in tree.items():
         elsewhere = [other for other in others if key in other.model_fields]
@@ -269,5 +277,5 @@ def _known(tree: dict[str, Any], model: type[BaseModel], others: Sequence[type[B
         section = section_of(model, key)
         sections = [part for other in elsewhere if (part := section_of(other, key)) is not None]
         nested = isinstance(value, dict) and section is not None
-        found[key] = _known(value, section, sections) if nested and section else value
+        found[key] = _keys_of_kind(value, section, sections) if nested and section else value
     return found

@@ -1,4 +1,8 @@
-"""Count the rows of files of tasks and predictions, without parsing them in full."""
+"""Count the rows of files of tasks and predictions.
+
+Plans need these counts for steps and time. A plan must be quick, so JSON is not parsed: questions of SQuAD and
+sentences of NER are counted by markers in the bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,14 @@ class RowEstimates(Config):
     """Time and cost of work on rows: rules of thumb."""
 
     tokens_per_row: float | None
-    """Tokens of a row, at most; None: this machine cannot count the rows."""
+    """Average tokens of a row, an upper estimate; None: this machine cannot count the rows."""
     seconds: float | None
-    """How long it takes, all runs and evaluations included; None: the rows or the device are not known here."""
+    """Duration of all runs and evaluations; None: the rows or the device are unknown."""
     cost: float | None
-    """USD of that time; None without a price."""
+    """Cost of that time in USD; None: no price."""
 
     def time_rows(self) -> Rows:
-        """Return the row of time of a plan for humans; none if the time is unknown."""
+        """Return the row of the duration in a plan for humans; empty if the duration is unknown."""
         if self.seconds is None:
             return []
         cost = f", ${self.cost:,.2f}" if self.cost is not None else ""

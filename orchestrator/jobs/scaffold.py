@@ -19,7 +19,7 @@ from train_jobs.config.errors import did_you_mean
 TEMPLATES = Path(__file__).resolve().parent.parent / "presets" / "templates"
 DEFAULT = "pretrain"
 IGNORED = """\
-# What is not packed with a run's code. The syntax is that of .gitignore, which is not read where this file is.
+# Files that are not packaged with a run's code, in the syntax of .gitignore. This file replaces .gitignore here.
 .git/
 .venv/
 __pycache__/
@@ -28,7 +28,7 @@ __pycache__/
 .env*
 *.pem
 *.key
-# Data and results: a run reads text from where it lies, and writes to its own folder.
+# Data and results: a run reads its data in place, and writes to its own folder.
 /data/
 *.arrow
 *.bin
@@ -43,8 +43,8 @@ def template_files(kind: str, *, full: bool = False, recipe: str | None = None) 
 
     Args:
         kind: the kind of job.
-        full: a job with every key in place of the few that matter first; always so for a kind without a template.
-        recipe: with `full`, the recipe whose values the keys have.
+        full: write a job with every key, instead of the most important ones. A kind without a template always has all.
+        recipe: with `full`, the recipe that provides the values; None: the kind's default.
     """
     folder = TEMPLATES / kind if (TEMPLATES / kind).is_dir() else TEMPLATES / DEFAULT
     found = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.yaml"))}
@@ -59,7 +59,7 @@ def write_project(
     """Write the files of a project and return their paths.
 
     Args:
-        folder: where; made if missing.
+        folder: destination; created if it is missing.
         kind: the kind of job.
         full: see `template_files`.
         recipe: see `template_files`.
@@ -67,7 +67,7 @@ def write_project(
 
     Raises:
         SpecError: unknown kind or recipe.
-        ConflictError: some of the files exist; the message names them, and none is written.
+        ConflictError: some of the files exist; the error lists them, and nothing is written.
         StorageError: the folder cannot be written.
     """
     files = {folder / name: text for name, text in template_files(kind, full=full, recipe=recipe).items()}
@@ -88,11 +88,11 @@ def write_project(
 
 
 def explain_key(key: str, kind: str | None = None) -> list[dict[str, Any]]:
-    """Return what a key means: {key, kinds, type, default, text, recipes}, once for each meaning.
+    """Return the meanings of a key: {key, kinds, type, default, text, recipes}, once for each distinct meaning.
 
     Args:
-        key: dotted, as in a spec; the name of a section stands for every key below it.
-        kind: only as this kind of job has it; None: as every kind has it.
+        key: dotted key; the name of a section stands for all of its keys.
+        kind: only the meaning in this kind of job; None: all kinds.
 
     Raises:
         SpecError: unknown kind or key.

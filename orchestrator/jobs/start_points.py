@@ -1,4 +1,4 @@
-"""Find what a job starts from by its name: a run's model, its outputs, or a model on the Hugging Face Hub."""
+"""Find the start of a job by name: the model of a run, the outputs of a run, or a model on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from train_jobs.config.tasks import GLUE_TASKS
 
 
 class StartRun(Protocol):
-    """A run that something starts from."""
+    """A run that a job starts from, as far as this module uses it."""
 
     @property
     def folder(self) -> Path | None:
@@ -32,8 +32,8 @@ def model_of(name: str, attach: Attach) -> Path:
     """Return the folder of the model to start from: one that a run exported, or a model on the Hub.
 
     Args:
-        name: of either; RUN/TASK names the model of one task of a run over all of GLUE.
-        attach: finds a run.
+        name: name of a run or of a model on the Hub; RUN/TASK is the model of one task in a run over all of GLUE.
+        attach: function that finds a run.
 
     Raises:
         NotFoundError: the name is unknown, or the run's model is not on this machine.
@@ -47,7 +47,7 @@ def model_of(name: str, attach: Attach) -> Path:
     status = run.status()
     if status.state != RunState.COMPLETED:
         raise ConflictError(
-            f"run {status.name} is {status.state} and has no model to start from",
+            f"cannot start from run {status.name}: it is {status.state}",
             fix=f"orchestrator {'resume' if status.state.resumable else 'wait'} {status.name}",
         )
     if task is not None or status.model is None:
@@ -68,26 +68,30 @@ def _model_of_task(run: StartRun, status: RunStatus, task: str | None) -> Path:
         NotFoundError: it is missing, or the task is not given.
     """
     outputs = Path() if run.folder is None else run.folder / "outputs"
-    there = [name for name in GLUE_TASKS if (outputs / name / "model" / CONFIG).is_file()]
-    if task in there:
+    available = [name for name in GLUE_TASKS if (outputs / name / "model" / CONFIG).is_file()]
+    if task in available:
         return outputs / task / "model"
-    if there:
+    if available:
         which = (
             f"run {status.name} has a model for each task"
             if task is None
             else f"run {status.name} has no model of {task}"
         )
-        raise NotFoundError(which, facts={"have": ", ".join(there)}, fix=f"--model {status.name}/{there[0]}")
+        raise NotFoundError(which, facts={"have": ", ".join(available)}, fix=f"--model {status.name}/{available[0]}")
     what = "model" if task is None else f"model of {task}"
     raise NotFoundError(f"the {what} of run {status.name} is missing", fix=f"orchestrator download {status.name}")
 
 
 def outputs_of(name: str, attach: Attach) -> Path:
-    """Return the folder of outputs of the run of the earlier phase.
+    """Return the folder of outputs of the run of an earlier phase.
+
+    Args:
+        name: name of the run.
+        attach: function that finds a run.
 
     Raises:
-        NotFoundError: there is no such run, or its folder is not on this machine.
-        ConflictError: it has not ended, and may delete its newest checkpoint at any time.
+        NotFoundError: no such run exists, or its folder is not on this machine.
+        ConflictError: it has not finished; a live run may delete its newest checkpoint at any time.
     """
     try:
         run = attach(name)
@@ -97,7 +101,7 @@ def outputs_of(name: str, attach: Attach) -> Path:
     status = run.status()
     if not status.state.terminal:
         raise ConflictError(
-            f"run {status.name} is {status.state}, and its next phase starts from its last checkpoint",
+            f"cannot start the next phase of run {status.name}: it is {status.state}",
             fix=f"orchestrator wait {status.name}",
         )
     if run.folder is None:

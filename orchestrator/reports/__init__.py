@@ -1,1 +1,1 @@
-"""Reports of runs and sweeps: single HTML files without network, script or plotting library."""
+"""Reports of runs and sweeps: self-contained HTML files without scripts, network access or a plotting library."""

@@ -17,7 +17,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import dotted, leaves
 from train_jobs.config.fields import Config
 
-NOT_COMPARED = {"model"}  # of a result: a path below the run's own folder
+NOT_COMPARED = {"model"}  # keys of a result: a path below the run's own folder always differs
 
 Pairs = dict[str, dict[str, Any]]
 
@@ -76,12 +76,18 @@ class Difference(Config):
 
 
 def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
-    """Compare two runs; with `patch`, the changed code line by line."""
+    """Compare two runs.
+
+    Args:
+        a: one run.
+        b: the other.
+        patch: also compare changed text files line by line, which reads the code of both.
+    """
     specs = _pairs(_flat_spec(a), _flat_spec(b))
     return Difference(
         a=a.status.name,
         b=b.status.name,
-        spec={key: {side: _shown(key, value) for side, value in pair.items()} for key, pair in specs.items()},
+        spec={key: {side: _hide_secret(key, value) for side, value in pair.items()} for key, pair in specs.items()},
         compute=_pairs(_flat(a.plan["compute"]), _flat(b.plan["compute"])),
         environment=_pairs(a.plan["environment"], b.plan["environment"]),
         data=_pairs(a.plan["data"], b.plan["data"]),
@@ -116,7 +122,7 @@ def _settings(side: Side) -> dict[str, Any]:
     """Return the settings of a run by dotted keys; secrets are hidden."""
     plan = side.plan
     return {
-        **{key: _shown(key, value) for key, value in _flat_spec(side).items()},
+        **{key: _hide_secret(key, value) for key, value in _flat_spec(side).items()},
         **{f"compute.{key}": value for key, value in _flat(plan["compute"]).items()},
         **{f"environment.{key}": value for key, value in plan["environment"].items()},
         **{f"data.{key}": value for key, value in plan["data"].items()},
@@ -150,7 +156,7 @@ def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:
     return {key: pair for key, pair in both.items() if len(pair) < 2 or pair["a"] != pair["b"]}
 
 
-def _shown(key: str, value: Any) -> Any:
+def _hide_secret(key: str, value: Any) -> Any:
     return HIDDEN if is_secret(key) else value
 
 
@@ -158,7 +164,7 @@ def _code(a: Side, b: Side, *, patch: bool) -> CodeDifference | None:
     digest = {"a": a.plan["snapshot"]["digest"], "b": b.plan["snapshot"]["digest"]}
     if digest["a"] == digest["b"]:
         return None
-    if a.code is None or b.code is None:
+    if a.code is None or b.code is None:  # code on Azure: the digests in the plans show that it differs, but not where
         return CodeDifference(digest=digest, added=[], removed=[], changed=[], patch=None)
     old, new = _hashes(a.code), _hashes(b.code)
     changed = sorted(path for path in old.keys() & new.keys() if old[path] != new[path])
@@ -188,6 +194,7 @@ def _outcome(side: Side) -> dict[str, Any]:
     """Return the newest metrics of a run, replaced by the final figures of a completed one."""
     status = side.status
     figures = {key: value for key, value in side.result.items() if key not in NOT_COMPARED}
+    # only finished attempts: a time that still grows would differ in every comparison
     lasted = [attempt for attempt in status.attempts if attempt.ended is not None]
     known = {
         "state": status.state.value,

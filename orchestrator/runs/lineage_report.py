@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.runs.results import APART
+from orchestrator.runs.results import NOT_METRICS
 from orchestrator.support.formatting import WIDTH, fact_lines
 from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config.fields import Config
 
-LABEL = 11
+LABEL = 11  # columns before the text of a fact
 DIGITS = 8  # of a hash, where there is no space for all of it
 
 
@@ -94,7 +94,9 @@ def _trained(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "task" in facts:
         done += "" if steps is None else f", saved after {facts['best_step']:,}"
         done += f", seed {facts['seed']}"
-        figures = [f"{name} {value:.4f}" for name, value in metrics.items() if name not in APART and value is not None]
+        figures = [
+            f"{name} {value:.4f}" for name, value in metrics.items() if name not in NOT_METRICS and value is not None
+        ]
         result = f"{facts['task']}: {', '.join(figures)}" if figures else ""
     else:
         done += "" if steps is None else f", {facts['sequences']:,} sequences"

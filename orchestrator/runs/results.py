@@ -13,7 +13,7 @@ from pydantic import Field
 
 from train_jobs.config.fields import Config
 
-APART = ("loss", "collapsed")  # not metrics of the task
+NOT_METRICS = ("loss", "collapsed")  # not metrics of the task
 PLUS_MINUS = "+-"
 
 
@@ -96,6 +96,7 @@ def _glue(result: Mapping[str, Any]) -> Results:
     table = result["table"]
     cells = []
     for cell in table["cells"]:
+        # the table has percent, as the paper does; everywhere else scores are fractions of 1
         figure = Figure(mean=cell["mean"] / 100, sd=cell["sd"] / 100 if cell["seeds"] > 1 else None)
         facts = {"seeds": cell["seeds"], "collapsed": cell["collapsed"]}
         cells.append(Scores(task=cell["name"], metrics={cell["metric"]: figure}, **facts))
@@ -113,7 +114,7 @@ def _task(result: Mapping[str, Any]) -> Scores:
     figures = {name: value if isinstance(value, Mapping) else {"mean": value} for name, value in found.items()}
     return Scores(
         task=str(result["task"]),
-        metrics={name: Figure(**figure) for name, figure in figures.items() if name not in APART},
+        metrics={name: Figure(**figure) for name, figure in figures.items() if name not in NOT_METRICS},
         seeds=len(seeds) if seeds else 1,
         collapsed=int(result["collapsed"] if seeds else found.get("collapsed", 0)),
         best_step=result.get("best_step"),

@@ -59,6 +59,9 @@ class Handle:
     def parse(cls, text: str) -> Handle:
         """Return the handle that a text represents.
 
+        Args:
+            text: `BACKEND://NAME` or `BACKEND://PLACE/NAME`.
+
         Raises:
             UsageError: it does not have the form BACKEND://NAME.
         """
@@ -187,5 +190,11 @@ class RunStatus(Config):
 
 
 def attempt_seconds(attempts: Iterable[RunAttempt], now: float) -> float:
-    """Return the seconds of all attempts together; a running one has lasted until `now`."""
+    """Return the total duration of all attempts in seconds.
+
+    Args:
+        attempts: of a run.
+        now: end of a running attempt, seconds since the epoch.
+    """
+    # not negative: the start may come from Azure's clock, which can be ahead of this machine's
     return sum(max(0.0, (now if attempt.ended is None else attempt.ended) - attempt.started) for attempt in attempts)

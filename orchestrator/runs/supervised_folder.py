@@ -23,7 +23,7 @@ from orchestrator.support.errors import ConflictError, ServiceError, StorageErro
 from train_jobs.artifacts.files import hold, is_held, write_text
 from train_jobs.config.fields import Config
 
-RESERVE_BYTES = 256 * 1024
+RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
 
 
 class SupervisedState(Config):
@@ -82,12 +82,15 @@ class SupervisedFolder(ABC, Generic[State]):
         return self.path.name
 
     @abstractmethod
-    def loss(self, state: State) -> dict[str, Any]:
-        """Return what changes in the state of a folder whose supervisor died."""
+    def lost_update(self, state: State) -> dict[str, Any]:
+        """Return the changed fields of a state whose supervisor died without writing its last one."""
 
     @contextmanager
     def draft(self) -> Iterator[Self]:
-        """Yield a hidden folder that takes the place of this one when the block ends; after an error nothing is left.
+        """Yield a hidden folder that is renamed to this one when the block ends; an error removes it.
+
+        The rename is atomic (POSIX): other processes see a complete folder or none, and of two submissions with the
+        same name exactly one succeeds.
 
         Raises:
             ConflictError: the name is taken.
@@ -112,31 +115,53 @@ class SupervisedFolder(ABC, Generic[State]):
             shutil.rmtree(draft.path, ignore_errors=True)
 
     def stored_state(self) -> State:
-        """Return state.json as it was written."""
+        """Return state.json as it was written.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is damaged.
+        """
         state: State = self.state_kind.model_validate_json(self.state_file.read_text())
         return state
 
     def state(self) -> State:
-        """Return state.json; without a supervisor that will ever write it again, the state is `failed`."""
-        for _ in range(2):  # a supervisor may write its last state and release the lock between the two reads
+        """Return state.json; if no supervisor is left to update it, the state is `failed`.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is damaged.
+        """
+        # Twice, because state and lock cannot be read together: a supervisor may write its last state and release the
+        # lock after the first read, and a completed run would be reported as lost.
+        for _ in range(2):
             state = self.stored_state()
             if state.state.terminal or self.alive(state):
                 return state
         if state.state == RunState.QUEUED and time.time() - self.state_file.stat().st_mtime < self.queued_seconds:
-            return state  # its supervisor is starting
-        return state.model_copy(update={"state": RunState.FAILED, **self.loss(state)})
+            return state  # submitted a moment ago: its supervisor is starting, and does not hold the lock yet
+        return state.model_copy(update={"state": RunState.FAILED, **self.lost_update(state)})
 
     def write_state(self, state: State) -> None:
-        """Replace state.json; on a full disk, free the reserve first."""
+        """Replace state.json; on a full disk, free the reserve first.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         text = state.model_dump_json(indent=1)
         try:
             write_text(self.state_file, text)
         except OSError:
+            # a full disk is the likeliest reason of a run's failure, and exactly then its reason must be stored
             (self.path / "reserve").unlink(missing_ok=True)
             write_text(self.state_file, text)
 
     def reserve(self) -> None:
-        """Reserve bytes, so that the last state can be written on a full disk."""
+        """Reserve bytes, so that the last state can be written on a full disk.
+
+        Raises:
+            OSError: the disk is full already.
+        """
+        # random bytes: file systems that compress or detect holes would reserve nothing for zeros
         (self.path / "reserve").write_bytes(os.urandom(RESERVE_BYTES))
 
     def locked(self) -> bool:
@@ -156,7 +181,7 @@ class SupervisedFolder(ABC, Generic[State]):
         busy = ConflictError(
             f"{self.noun} {self.name} already has a {self.supervisor}", fix=f"{self.show_command} {self.name}"
         )
-        # `is_held` takes the lock for an instant: wait for that one
+        # `is_held` of any `orchestrator list` holds the lock for an instant: without the wait, a start could fail on it
         return hold(self.path / "lock", seconds=1, busy=busy)
 
     def start_supervisor(self, arguments: Sequence[str], log: Path, cwd: str | None = None) -> None:
@@ -170,6 +195,8 @@ class SupervisedFolder(ABC, Generic[State]):
         Raises:
             ServiceError: it ended before it held the lock.
         """
+        # A pipe instead of polling: the kernel closes it when the supervisor dies, so that this returns immediately in
+        # either case.
         reading, writing = os.pipe()
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -181,18 +208,18 @@ class SupervisedFolder(ABC, Generic[State]):
                 pass_fds=[writing],
                 cwd=cwd,
             )
-        os.close(writing)
+        os.close(writing)  # or the read below would never end: this process would hold the pipe open itself
         with os.fdopen(reading, "rb") as stream:
             answer = stream.read(5)
         if answer != b"ready":
             raise ServiceError(
                 f"cannot start {self.noun} {self.name}: its {self.supervisor} did not start",
-                facts={"exit code": process.wait(), "says": last_line(log)},
+                facts={"exit code": process.wait(), "reason": last_line(log)},
                 fix=f"orchestrator resume {self.name}",
             )
-        process.returncode = 0  # it outlives this process; its lock shows that it lives
+        process.returncode = 0  # it outlives this process: without a code, Popen warns of a child that still runs
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that has text."""
+    """Return the last line with text in a log; `nothing` if it has none."""
     return (log.read_text(errors="replace").strip() or "nothing").splitlines()[-1]

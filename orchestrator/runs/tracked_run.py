@@ -48,7 +48,11 @@ def default_uri(home: Path) -> str:
 
 
 class Opening:
-    """A process that creates store, experiment and run, or reopens an existing run."""
+    """A process that creates store, experiment and run, or reopens an existing run, while the job starts.
+
+    Args:
+        request: the MLflow run.
+    """
 
     def __init__(self, request: TrackingRequest) -> None:
         self._uri = request.uri
@@ -58,13 +62,13 @@ class Opening:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "GIT_PYTHON_REFRESH": "quiet"},
+            env={**os.environ, "GIT_PYTHON_REFRESH": "quiet"},  # MLflow imports GitPython, which warns without git
         )
         self._answer: tuple[str, str] | None = None
         assert self._process.stdin is not None
         self._process.stdin.write(request.model_dump_json())
         self._process.stdin.close()
-        self._process.stdin = None  # or communicate() would flush it again
+        self._process.stdin = None  # communicate() would flush the closed stream again, and fail
 
     @property
     def done(self) -> bool:
@@ -85,10 +89,12 @@ class Opening:
         assert self._answer is not None
         out, err = self._answer
         if self._process.returncode != 0:
-            words = (err.strip() or "no message").splitlines()[-1]
+            # of a traceback, the last line has the exception
+            reason = (err.strip() or "no message").splitlines()[-1]
             raise ServiceError(
-                "cannot open an MLflow run", facts={"where": self._uri, "says": words}, fix="--set tracking.uri=URI"
+                "cannot open an MLflow run", facts={"where": self._uri, "reason": reason}, fix="--set tracking.uri=URI"
             )
+        # the last line, in case a library prints to stdout too
         return str(json.loads(out.strip().splitlines()[-1])["run_id"])
 
     def warn(self) -> None:
@@ -114,10 +120,11 @@ def _make_run(request: TrackingRequest) -> str:
 
     client = MlflowClient(tracking_uri=request.uri)
     if request.run_id is not None:
+        # a restart reports to the same MLflow run; parameters are logged once, since MLflow refuses to change them
         client.update_run(request.run_id, status="RUNNING")
         return request.run_id
     run_id = str(client.create_run(_experiment_id(client, request), run_name=request.run_name).info.run_id)
-    for batch in batches(request.params):
+    for batch in batches(request.params):  # MLflow accepts at most 100 parameters in one request
         client.log_batch(run_id, params=[Param(name, value) for name, value in batch.items()])
     client.log_batch(run_id, tags=[RunTag(name, value) for name, value in request.tags.items()])
     return run_id

@@ -4,7 +4,7 @@
     snapshot.digest                # changes with any byte of any file
     snapshot.write(run_folder)     # run_folder/train_jobs/..., run_folder/my_pretrain.py
 
-`train_jobs` is read from its place of installation, be that a wheel or a checkout.
+`train_jobs` is read from its place of installation, a wheel or a checkout.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Snapshot(Config):
     @property
     def digest(self) -> str:
         """SHA-256 over (path, size, hash) of every file: the same code has the same digest everywhere."""
+        # Only names and content: with times or modes, a second checkout of the same commit would be another snapshot,
+        # and its runs would get other names. NUL cannot occur in a path, so no two lists give the same text.
         manifest = "".join(f"{file.path}\0{file.size}\0{file.sha256}\n" for file in self.files)
         return hashlib.sha256(manifest.encode()).hexdigest()
 
@@ -98,7 +100,7 @@ class Snapshot(Config):
             ConflictError: a file changed or disappeared since the snapshot was taken.
             StorageError: the folder cannot be written.
         """
-        made: set[str] = set()
+        made: set[str] = set()  # parents that exist: one mkdir for each file costs more than writing it
         for file in self.files:
             content = self._read(file)
             target = folder / file.path
@@ -108,7 +110,9 @@ class Snapshot(Config):
                     made.add(parent)
                 target.write_bytes(content)
             except OSError as problem:
-                raise StorageError(f"cannot write the code to {target}", facts={"why": problem.strerror}) from problem
+                raise StorageError(
+                    f"cannot write the code to {target}", facts={"reason": problem.strerror}
+                ) from problem
 
     def check_entry(self, entry: str, where: str) -> None:
         """Check that a module to run exists.
@@ -131,8 +135,10 @@ class Snapshot(Config):
         ]
         own = sorted(module for module in modules if not module.startswith(f"{PACKAGE}."))
         facts = {"where": where}
-        if behind := next((out for out in self.left_out if f"{path}.py/".startswith(f"{out.path.rstrip('/')}/")), None):
-            facts["left out"] = f"{behind.path} ({behind.why})"
+        # the file may exist and be ignored, itself or with a folder above it: then the ignore line is what to change
+        module_file = f"{path}.py/"
+        if ignored := next((out for out in self.left_out if module_file.startswith(f"{out.path.rstrip('/')}/")), None):
+            facts["left out"] = f"{ignored.path} ({ignored.why})"
         if len(own) < MAX_LISTED:
             facts["known"] = ", ".join([*own, f"{PACKAGE}.pretrain"])
         raise SpecError(
@@ -167,9 +173,11 @@ class Snapshot(Config):
     def _read(self, file: SnapshotFile) -> bytes:
         top, _, below = file.path.partition("/")
         source = self.root / below if self.folder is None or top == PACKAGE else self.folder / file.path
+        # The plan shows the digest of the files as they were then: a file that was edited since must not be shipped
+        # under that digest.
         with suppress(FileNotFoundError):
             content = source.read_bytes()
-            if SnapshotFile.of(file.path, content) == file:
+            if SnapshotFile.from_content(file.path, content) == file:
                 return content
         raise ConflictError(
             f"cannot copy {source}: it changed while the run was being made", fix="run the same command again"
@@ -177,26 +185,26 @@ class Snapshot(Config):
 
 
 def take_snapshot(
-    package: Path | None = None, *, code: CodeSpec | None = None, apart: Mapping[Path, str] | None = None
+    package: Path | None = None, *, code: CodeSpec | None = None, excluded: Mapping[Path, str] | None = None
 ) -> Snapshot:
     """Read and hash the code.
 
     Args:
         package: folder of the package. None: the installed one.
         code: the user's own, with its limits. None, or one without a folder: the package alone.
-        apart: absolute path -> kind of things in the user's folder that are not code, ignored or not.
+        excluded: absolute path -> kind of things in the user's folder that are not code, ignored or not.
 
     Raises:
         SpecError: the user's folder contains something that must not leave the machine; see `read_code`.
     """
     root = package or Path(train_jobs.config.__file__).resolve().parent.parent
     names = [path.relative_to(root).as_posix() for path in _sources(root)]
-    files = [SnapshotFile.of(f"{PACKAGE}/{name}", (root / name).read_bytes()) for name in names]
+    files = [SnapshotFile.from_content(f"{PACKAGE}/{name}", (root / name).read_bytes()) for name in names]
     own: dict[str, Any] = {}
     if code is not None and code.folder is not None:
         from orchestrator.snapshot.user import read_code  # takes 10 ms, which a plan without own code need not wait for
 
-        user = read_code(code, code.folder, apart or {}, taken=frozenset({PACKAGE, f"{PACKAGE}.py"}))
+        user = read_code(code, code.folder, excluded or {}, reserved=frozenset({PACKAGE, f"{PACKAGE}.py"}))
         files += user.files
         own = {
             "folder": code.folder,
@@ -216,7 +224,10 @@ def _sources(root: Path) -> Iterator[Path]:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether a package is installed, here or on the machines that train; the current folder does not count."""
+    """Return whether a package is installed, here or on the machines that train.
+
+    The current folder does not count: a package in it is importable here, but is not shipped.
+    """
     if package in PACKAGES:
         return True
     found = find_spec(package)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 # git sets these for a hook: they name the hook's repository, whatever folder a command is for.
-_OF_HOOKS = ("GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
+_HOOK_VARIABLES = ("GIT_COMMON_DIR", "GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_WORK_TREE")
 
 
 class GitFacts(Config):
@@ -71,6 +71,8 @@ def git_facts(folder: Path, shipped: Iterable[str], *, guest: bool = False, seco
     repository = repository_of(folder)
     if repository is None:
         return None
+    # Without optional locks, `status` does not rewrite the index, which would make a `git commit` of the user fail at
+    # this moment. Without fsmonitor, git starts no daemon that outlives this command.
     git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
     status = [*git, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames", "--", "."]
     try:
@@ -102,7 +104,7 @@ def _run(commands: list[list[str]], seconds: float) -> list[list[str]]:
     """
     import subprocess  # a plan outside of repositories does not need it
 
-    environ = {key: value for key, value in os.environ.items() if key not in _OF_HOOKS}
+    environ = {key: value for key, value in os.environ.items() if key not in _HOOK_VARIABLES}
     started: list[Popen[bytes]] = []
     try:
         started.extend(
@@ -111,7 +113,7 @@ def _run(commands: list[list[str]], seconds: float) -> list[list[str]]:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**environ, "LC_ALL": "C"},
+                env={**environ, "LC_ALL": "C"},  # the error becomes part of a message, which is in English
                 start_new_session=True,  # filters and pagers that git starts end with it
             )
             for command in commands
@@ -126,7 +128,7 @@ def _run(commands: list[list[str]], seconds: float) -> list[list[str]]:
     finally:
         for process in started:
             with process:  # closes its pipes and waits for it
-                if process.poll() is None:
+                if process.poll() is None:  # after a timeout; the group includes filters that hold the pipes open
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
     for process, (_, error) in zip(started, answers, strict=True):

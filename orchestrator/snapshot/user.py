@@ -1,7 +1,7 @@
 """The user's own code: read, hashed, and refused as a whole if any file should not leave the machine.
 
-Secret files are known by their names, secrets in other files by the shape that their issuer gave them to be found: a
-fixed beginning, a known length. A password without a shape is not found. No finding carries the secret.
+Secret files are recognised by their names, secrets in other files by the format that their issuer defines: a fixed
+prefix, a known length. A password without such a format is not found. No finding contains the secret.
 """
 
 from __future__ import annotations
@@ -16,14 +16,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.snapshot.git import repository_of
-from orchestrator.snapshot.walk import AML_IGNORE, GIT_IGNORE, LeftOut, Obstacle, ShippedFile, SnapshotFile, Walk, shown
+from orchestrator.snapshot.walk import (
+    AML_IGNORE,
+    GIT_IGNORE,
+    LeftOut,
+    Obstacle,
+    ShippedFile,
+    SnapshotFile,
+    Walk,
+    printable,
+)
 from orchestrator.specs.job import CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 from train_jobs.config.errors import did_you_mean
 
 MB = 1e6
 LARGEST_NAMED = 5
-MOST_IN_FIX = 20  # paths; a longer command is not pasted
+MAX_IN_FIX = 20  # paths; a longer command is not pasted
 SECRET_NAMES = (
     *(".env", ".env.*", "*.env", ".envrc", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kdbx"),
@@ -33,6 +42,7 @@ SECRET_NAMES = (
     *("kubeconfig", "kubeconfig.*", "*.kubeconfig", "accesstokens.json", "msal_token_cache*"),
     *(".aws/credentials", ".azure/*", ".docker/config.json", ".kube/config", ".ssh/*"),
 )
+# Names that match a pattern above and hold no secrets: templates that projects commit, and public keys.
 HARMLESS_NAMES = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "example.env", "sample.env", "template.env")
 
 
@@ -54,7 +64,7 @@ class _Shape(NamedTuple):
 _SHAPES = tuple(
     _Shape(what, needle.encode(), re.compile(pattern.encode()))
     for what, needle, pattern in (
-        # with some body: programs that read keys contain the first line alone
+        # with 40 characters of the key: source code that reads keys contains the first line alone
         ("a private key", "PRIVATE KEY", r"-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.){0,200}?[A-Za-z0-9+/]{40}"),
         ("an AWS access key", "AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
         ("an AWS access key", "ASIA", r"\bASIA[0-9A-Z]{16}\b"),
@@ -83,6 +93,7 @@ def secret_name(path: str) -> str | None:
     folder, _, name = path.lower().rpartition("/")
     if any(fnmatchcase(name, pattern) for pattern in HARMLESS_NAMES):
         return None
+    # patterns with a slash name a file in a folder, wherever that folder is
     nearest = f"{folder.rpartition('/')[2]}/{name}"
     return next((p for p in SECRET_NAMES if fnmatchcase(nearest if "/" in p else name, p)), None)
 
@@ -106,21 +117,21 @@ class UserCode(NamedTuple):
     """Names of the ignore files that were read, the outermost first."""
 
 
-def read_code(code: CodeSpec, folder: Path, apart: Mapping[Path, str], *, taken: frozenset[str]) -> UserCode:
+def read_code(code: CodeSpec, folder: Path, excluded: Mapping[Path, str], *, reserved: frozenset[str]) -> UserCode:
     """Read the user's folder.
 
     Args:
         code: the limits, and the files whose apparent secrets may be shipped.
         folder: the folder, absolute and without symlinks.
-        apart: absolute path -> kind of things that are not code, whatever the ignore files contain.
-        taken: names that are not available at the top of the snapshot.
+        excluded: absolute path -> kind of things that are not code, whatever the ignore files contain.
+        reserved: names that are not available at the top of the snapshot.
 
     Raises:
         SpecError: symlinks that leave the folder, files over a limit, apparent secrets: all of them together.
         ConflictError: a file disappeared meanwhile.
     """
     try:
-        walk = Walk(folder, repository=repository_of(folder), apart=apart, taken=taken)
+        walk = Walk(folder, repository=repository_of(folder), excluded=excluded, reserved=reserved)
         files, obstacles = _read(folder, walk.found, code)
     except FileNotFoundError as problem:
         raise ConflictError(
@@ -128,22 +139,25 @@ def read_code(code: CodeSpec, folder: Path, apart: Mapping[Path, str], *, taken:
         ) from None
     obstacles += walk.obstacles
     paths = [file.path for file in walk.found]
-    # a typo: the file that was meant is not allowed
+    # an error, not ignored: with a typo, the intended file would be refused, and the reason hard to see
     missing = [path for path in code.allow_secrets if path not in paths]
     unknown = [f"code.allow_secrets: no such file is shipped: {path}{did_you_mean(path, paths)}" for path in missing]
     if obstacles or unknown:
+        # all problems together: each round costs the user a read of the whole folder
         ordered = sorted(obstacles, key=lambda obstacle: (obstacle.path, obstacle.line or 0))
         raise SpecError(
             f"cannot ship the code in {folder}",
             problems=[
-                *(f"{shown(path)}{f':{line}' if line else ''}: {what}" for path, what, _, line in ordered),
+                *(f"{printable(path)}{f':{line}' if line else ''}: {what}" for path, what, _, line in ordered),
                 *unknown,
             ],
-            facts=_ways_out(obstacles, walk.found, code),
+            facts=_alternatives(obstacles, walk.found, code),
             fix=_fix(folder, obstacles),
         )
     if not files:
-        raise SpecError(f"no code in {folder}", facts={"where": "code.folder"}, fix="--code DIR with code in it")
+        raise SpecError(
+            f"cannot find code in {folder}", facts={"where": "code.folder"}, fix="--code DIR with code in it"
+        )
     return UserCode(tuple(files), tuple(walk.left_out), tuple(walk.ignore_files))
 
 
@@ -153,6 +167,7 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
     total = 0
     for file in found:
         trusted = file.path in code.allow_secrets
+        # the target too: a symlink `settings` to `.env` would ship the secrets under a harmless name
         if not trusted and (pattern := secret_name(file.path) or secret_name(file.target)):
             obstacles.append(Obstacle(file.path, f"has the name of a file of secrets ({pattern})", "secret"))
         if file.size > code.largest_file_mb * MB:
@@ -161,24 +176,24 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
             continue
         total += file.size
         if total > code.largest_total_mb * MB:
-            continue  # already refused for its size; the rest may be terabytes
+            continue  # already refused for its size: reading the remaining files could take hours
         try:
             content = (folder / file.path).read_bytes()
         except PermissionError:
             obstacles.append(Obstacle(file.path, "a file that cannot be read"))
             continue
-        files.append(SnapshotFile.of(file.path, content))
+        files.append(SnapshotFile.from_content(file.path, content))
         if not trusted:
             obstacles += (Obstacle(file.path, f"holds {what}", "text", line) for line, what in secrets_in(content))
     if total > code.largest_total_mb * MB:
         largest = sorted(found, key=lambda file: -file.size)[:LARGEST_NAMED]
-        named = ", ".join(f"{shown(file.path)} {_mb(file.size)}" for file in largest)
+        named = ", ".join(f"{printable(file.path)} {_mb(file.size)}" for file in largest)
         what = f"{_mb(total)} together, over code.largest_total_mb ({code.largest_total_mb:g}); the largest: {named}"
         obstacles.append(Obstacle(f"{len(found):,} files", what, "total"))
     return files, obstacles
 
 
-def _ways_out(obstacles: list[Obstacle], found: list[ShippedFile], code: CodeSpec) -> dict[str, str]:
+def _alternatives(obstacles: list[Obstacle], found: list[ShippedFile], code: CodeSpec) -> dict[str, str]:
     """Return facts that help where leaving a file out does not."""
     kinds = {obstacle.kind for obstacle in obstacles}
     ways = {}
@@ -200,7 +215,7 @@ def _fix(folder: Path, obstacles: list[Obstacle]) -> str:
     """Return a command that ignores the files that may be left out; a sentence if that is no file, or too many."""
     ignore_file = folder / (AML_IGNORE if (folder / AML_IGNORE).is_file() else GIT_IGNORE)
     paths = dict.fromkeys(obstacle.path for obstacle in obstacles if obstacle.kind in {"entry", "secret", "size"})
-    if not 0 < len(paths) <= MOST_IN_FIX:
+    if not 0 < len(paths) <= MAX_IN_FIX:
         return f"fix the files named, or leave them out with one line each in {ignore_file}"
     # escape what an ignore file would take for a pattern: each line names one entry and no other
     lines = " ".join(shlex.quote("/" + re.sub(r"[\\*?\[]| $", r"\\\g<0>", path)) for path in paths)

@@ -36,7 +36,7 @@ _NEVER = {
     **dict.fromkeys(("mlflow.db", "mlruns", "token-stores"), "outputs of runs"),
     **dict.fromkeys((AML_IGNORE, GIT_IGNORE), "ignore file"),
 }
-_BYTECODE = (".pyc", ".pyo")
+_BYTECODE = (".pyc", ".pyo")  # also outside of __pycache__
 # Folders recognised by their content, whatever their name.
 _KNOWN_BY = (
     ({"pyvenv.cfg"}, "virtual environment"),
@@ -44,7 +44,7 @@ _KNOWN_BY = (
     ({"COMMIT.json"}, "outputs of runs"),
     ({"metrics.jsonl", "checkpoints"}, "outputs of runs"),
 )
-_CLASSES = {
+_CLASSES = {  # POSIX classes, which git accepts in brackets and Python's `re` does not
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
     "digit": "0-9",
@@ -65,7 +65,7 @@ class SnapshotFile(Config):
     """Hash of its content, in hex."""
 
     @classmethod
-    def of(cls, path: str, content: bytes) -> SnapshotFile:
+    def from_content(cls, path: str, content: bytes) -> SnapshotFile:
         """Return the entry of a file with this content."""
         return cls(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
 
@@ -89,7 +89,7 @@ class _Line:
     by_name: bool  # a pattern without a slash names entries in any folder
     regex: re.Pattern[str]
 
-    def names(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """Return whether the line names a path; that of a folder ends with a slash."""
         if self.by_name:
             return self.regex.search(path[path.rfind("/", 0, -1) + 1 :]) is not None
@@ -115,9 +115,10 @@ class IgnoreRules:
     """The nearest first."""
 
     @classmethod
-    def of(cls, root: Path, repository: Path | None) -> IgnoreRules:
+    def load(cls, root: Path, repository: Path | None) -> IgnoreRules:
         """Return the rules at the root of the code, which may be in a git repository."""
         if (root / AML_IGNORE).is_file():
+            # alone, as for Azure ML's own tools: it may re-include data that .gitignore excludes
             return cls(outer="", nested=False)._with(root / AML_IGNORE, AML_IGNORE, "")
         top = repository or root
         parts = root.relative_to(top).parts
@@ -137,11 +138,12 @@ class IgnoreRules:
         for file in self.files:
             below = (self.outer + path)[len(file.base) :]
             for line in file.lines:
-                if line.names(below):
+                if line.matches(below):
                     return file.name if line.ignores else None
         return None
 
     def _with(self, path: Path, name: str, base: str) -> IgnoreRules:
+        # editors on Windows begin the file with a byte order mark; names on Linux may be any bytes
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
         lines = tuple(filter(None, map(_parse, reversed(text.split("\n")))))
         return replace(self, files=(_IgnoreFile(name, base, lines), *self.files))
@@ -150,7 +152,7 @@ class IgnoreRules:
 def _parse(text: str) -> _Line | None:
     from pathspec import GitIgnoreSpec  # takes 30 ms; only code with an ignore file needs it
 
-    text = text if text.endswith("\\ ") else text.rstrip()
+    text = text if text.endswith("\\ ") else text.rstrip()  # git drops trailing spaces unless one is escaped
     negation, body = ("!", text[1:]) if text.startswith("!") else ("", text)
     # pathspec reads some forms of `**` as the folder itself or as any part of a path: rewrite them to name entries.
     body = re.sub(r"/\*\*(/?)$", r"/**/*\1", body)
@@ -192,14 +194,14 @@ class Obstacle(NamedTuple):
 
 
 class Walk:
-    """Sorts the files of a folder into shipped ones, left-out ones and obstacles.
+    """Walk over a folder that sorts its files into shipped ones, left-out ones and obstacles.
 
     Args:
         root: the folder, absolute and without symlinks.
         repository: root of the git repository that contains it.
-        apart: absolute path -> kind of things that are not code, whatever the ignore files contain; folders around the
-            root do not count.
-        taken: names that are not available at the top.
+        excluded: absolute path -> kind of an entry that is never code, whatever the ignore files contain, such as the
+            home folder. Folders that contain the root have no effect.
+        reserved: names that are not available at the top.
 
     Attributes:
         found: files to ship, in the order of the walk.
@@ -212,53 +214,59 @@ class Walk:
     """Files below one left-out folder that are counted; counting more takes longer than it is worth."""
 
     def __init__(
-        self, root: Path, *, repository: Path | None, apart: Mapping[Path, str], taken: frozenset[str]
+        self, root: Path, *, repository: Path | None, excluded: Mapping[Path, str], reserved: frozenset[str]
     ) -> None:
-        self._root, self._taken = root, taken
-        self._apart = {path: kind for path, kind in apart.items() if not root.is_relative_to(path)}
+        self._root, self._reserved = root, reserved
+        self._excluded = {path: kind for path, kind in excluded.items() if not root.is_relative_to(path)}
         self.found: list[ShippedFile] = []
         self.left_out: list[LeftOut] = []
         self.obstacles: list[Obstacle] = []
-        rules = IgnoreRules.of(root, repository)
+        rules = IgnoreRules.load(root, repository)
         self.ignore_files = [file.name for file in reversed(rules.files)]
         self._folder(root, "", rules, ())
 
-    def _folder(self, folder: Path, path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
+    def _folder(self, folder: Path, path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         try:
             with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+                entries = sorted(listing, key=lambda entry: entry.name)  # the order of scandir differs between machines
         except PermissionError:
             self.obstacles.append(Obstacle(path or "./", "a folder that cannot be read", "entry" if path else "name"))
             return
         names = {entry.name for entry in entries}
+        # not the root itself: the user named that folder explicitly
         if path and (kind := next((kind for signs, kind in _KNOWN_BY if signs <= names), None)):
-            self._leave(folder, path, kind)
+            self._leave_out(folder, path, kind)
             return
         if rules.nested and GIT_IGNORE in names and (folder / GIT_IGNORE).is_file():
             rules = rules.entering(folder, path)
             self.ignore_files.append(path + GIT_IGNORE)
         for entry in entries:
             if entry.is_symlink():
-                self._link(entry, path + entry.name, rules, (*around, folder))
+                self._link(entry, path + entry.name, rules, (*ancestors, folder))
             else:
-                self._entry(entry, path + entry.name, rules, (*around, folder))
+                self._entry(entry, path + entry.name, rules, (*ancestors, folder))
 
-    def _entry(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
+    def _entry(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         source = Path(entry.path)
         path += "/" if entry.is_dir(follow_symlinks=False) else ""
-        if why := _never(entry.name) or self._apart.get(source) or rules.ignored_by(path):
-            self._leave(source, path, why)
+        if why := _never(entry.name) or self._excluded.get(source) or rules.ignored_by(path):
+            self._leave_out(source, path, why)
         else:
             target = "/".join(source.relative_to(self._root).parts)
-            self._take(path, entry.stat(follow_symlinks=False), rules, around, target=target)
+            self._add(path, entry.stat(follow_symlinks=False), rules, ancestors, target=target)
 
-    def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, around: tuple[Path, ...]) -> None:
-        """Ship a symlink as its target, which must exist inside the folder."""
+    def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
+        """Ship a symlink as its target, which must exist inside the folder.
+
+        The snapshot has copies, not links: blobs of a datastore cannot be symlinks. A target outside could be anything,
+        such as a home folder, and a link to a parent has no end.
+        """
         target = Path(os.path.realpath(entry.path))
         inside = target.relative_to(self._root).parts if target.is_relative_to(self._root) else None
-        kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._apart.get, (target, *target.parents))]
+        # what is never code stays out by any name: the link's, the target's, or that of a folder above the target
+        kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._excluded.get, (target, *target.parents))]
         if why := next(filter(None, kinds), None) or rules.ignored_by(path):
-            self._leave(None, path, why)
+            self._leave_out(None, path, why)
             return
         try:
             state = entry.stat()
@@ -268,33 +276,34 @@ class Walk:
             return
         if inside is None:
             self.obstacles.append(Obstacle(path, f"a symlink that leaves the folder, to {target}"))
-        elif target in around:
+        elif target in ancestors:  # compared by real paths: chains of links that lead back are found too
             self.obstacles.append(Obstacle(path, "a symlink to a folder that contains it"))
         else:
             end = "/" if stat.S_ISDIR(state.st_mode) else ""
-            self._take(path + end, state, rules, around, target="/".join(inside))
+            self._add(path + end, state, rules, ancestors, target="/".join(inside))
 
-    def _take(
-        self, path: str, state: os.stat_result, rules: IgnoreRules, around: tuple[Path, ...], *, target: str
+    def _add(
+        self, path: str, state: os.stat_result, rules: IgnoreRules, ancestors: tuple[Path, ...], *, target: str
     ) -> None:
-        if path.rstrip("/") in self._taken:
+        if path.rstrip("/") in self._reserved:
             self.obstacles.append(Obstacle(path, "has the name of the package that is shipped with the code"))
         elif "\n" in path or path != path.encode(errors="ignore").decode():
             self.obstacles.append(Obstacle(path, "a name with a line break, or not UTF-8; rename it", "name"))
         elif stat.S_ISDIR(state.st_mode):
-            self._folder(self._root / target, path, rules, around)
+            self._folder(self._root / target, path, rules, ancestors)
         elif stat.S_ISREG(state.st_mode):
             self.found.append(ShippedFile(path, state.st_size, target))
         else:
-            self._leave(None, path, "a pipe, a socket or a device")
+            self._leave_out(None, path, "a pipe, a socket or a device")
 
-    def _leave(self, folder: Path | None, path: str, why: str) -> None:
+    def _leave_out(self, folder: Path | None, path: str, why: str) -> None:
         files, counted = self._count(folder) if folder and path.endswith("/") else (1, True)
         if files:
-            self.left_out.append(LeftOut(path=shown(path), why=why, files=files, counted=counted))
+            self.left_out.append(LeftOut(path=printable(path), why=why, files=files, counted=counted))
 
     def _count(self, folder: Path) -> tuple[int, bool]:
         """Return the number of files below a folder, and whether all were counted."""
+        # without recursion: a folder that is left out, such as `node_modules`, may nest deeply
         files = seen = 0
         pending = [str(folder)]
         while pending:
@@ -310,7 +319,7 @@ class Walk:
         return files, True
 
 
-def shown(path: str) -> str:
+def printable(path: str) -> str:
     """Return a path as one line of printable text, for messages."""
     return path if path.isprintable() else ascii(path)[1:-1]
 

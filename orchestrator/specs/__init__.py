@@ -1,1 +1,1 @@
-"""Specs: sections and layers of values that all kinds of jobs share."""
+"""Specs: the sections and sources of values that all kinds of jobs share."""

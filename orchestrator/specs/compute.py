@@ -24,7 +24,7 @@ def _cluster_name(name: str) -> str:
 
 
 class ResolvedCompute(Config):
-    """`ComputeSpec` with every `auto` replaced by what the machines have."""
+    """The machines of a job: `ComputeSpec` with every `auto` resolved."""
 
     nodes: int
     """Machines."""
@@ -39,7 +39,7 @@ class ResolvedCompute(Config):
     price_per_hour: float | None = None
     """USD for one machine and hour; None: unknown."""
     price_origin: str | None = None
-    """Where the price is from, if not from `compute.price_per_hour`."""
+    """Source of the price, unless it is `compute.price_per_hour`."""
     size: str | None = None
     """Machine size of the cluster; None: this machine, or a cluster whose size was not given."""
     gpu: str | None = None
@@ -57,31 +57,31 @@ class ComputeSpec(Config):
     """The machines that the job runs on."""
 
     preset: str = "local"
-    """Compute preset that the other keys of this section are laid over."""
+    """Compute preset; the other keys of this section override its values."""
     nodes: Annotated[int, Field(gt=0)] = 1
     """Machines."""
     processes_per_node: CountOrAuto = "auto"
     """Processes on each machine; auto: one for each visible GPU, 1 without a GPU."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where some are visible, else the CPU."""
+    """Device of each process; auto: GPUs if any are visible, else the CPU."""
     threads_per_process: CountOrAuto = "auto"
-    """CPU threads of each process; auto: the cores of a machine shared out evenly."""
+    """CPU threads of each process; auto: the cores of a machine divided by its processes."""
     master_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     """TCP port of the rendezvous; 0: any free one."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
-    """USD that one machine costs in an hour, for the figures of `list`, `status` and `cost`. None: unknown."""
+    """Price of one machine in USD per hour, used by `list`, `status` and `cost`. None: unknown."""
     cluster: Annotated[str, AfterValidator(_cluster_name)] | None = None
-    """Cluster of Azure ML that runs it. With `sku`, it is created or changed to fit; without, it must exist."""
+    """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist."""
     sku: str | None = None
     """Machine size of the cluster, see `orchestrator skus`. None: use an existing cluster unchanged."""
     tier: Literal["dedicated", "low-priority"] = "dedicated"
-    """low-priority: a fifth of the price, and Azure may take the machines away at any moment, without a warning."""
+    """Tier of the machines. low-priority: a fifth of the price, but Azure may evict them without warning."""
     min_nodes: Annotated[int, Field(ge=0)] = 0
-    """Machines that the cluster keeps, and that cost, while it is idle."""
+    """Minimum number of machines of the cluster; they are billed even while the cluster is idle."""
     max_nodes: Annotated[int, Field(gt=0)] | None = None
-    """Machines that the cluster may grow to. None: as many as the job needs."""
+    """Maximum number of machines of the cluster. None: as many as the job needs."""
     idle_seconds: Annotated[int, Field(ge=60)] = 1800
-    """Seconds that an idle machine of the cluster waits for the next job before it is released."""
+    """Seconds after which an idle machine of the cluster is released."""
 
     @model_validator(mode="after")
     def _check_scale(self) -> ComputeSpec:
@@ -93,13 +93,13 @@ class ComputeSpec(Config):
     def resolve(
         self, *, gpus: int, cores: int, gpu: Gpu | None = None, memory_bytes: int | None = None
     ) -> ResolvedCompute:
-        """Replace every `auto`.
+        """Return the machines with every `auto` resolved.
 
         Args:
-            gpus: that are visible on each machine.
-            cores: usable ones of each machine.
-            gpu: their model; None: not known.
-            memory_bytes: of each machine; None: not known.
+            gpus: number of visible GPUs of each machine.
+            cores: number of usable cores of each machine.
+            gpu: model of the GPUs; None: unknown.
+            memory_bytes: memory of each machine; None: unknown.
 
         Raises:
             SpecError: GPUs are requested, and the machine has none, or fewer than processes.
@@ -139,7 +139,16 @@ class ComputeSpec(Config):
         gpu: Gpu | None = None,
         memory_bytes: int | None = None,
     ) -> ResolvedCompute:
-        """Return the section with these values in place of every `auto`; the last three are those of each machine."""
+        """Return the machines with these values in place of every `auto`.
+
+        Args:
+            processes: processes on each machine.
+            device: device of each process.
+            threads: CPU threads of each process.
+            size: machine size; None: unknown, or this machine.
+            gpu: model of its GPUs; None: none, or unknown.
+            memory_bytes: memory of each machine; None: unknown.
+        """
         share = memory_bytes // processes if memory_bytes else None
         if device == "gpu":
             share = gpu.memory_bytes if gpu else None
@@ -156,10 +165,10 @@ class ComputeSpec(Config):
         )
 
 
-SMI_SECONDS = 20  # a driver that wakes up its GPUs takes seconds, a broken one for ever
+SMI_SECONDS = 20  # a driver that initialises its GPUs takes seconds, a broken one never answers
 SMI_QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader")  # `NVIDIA A100-SXM4-80GB, 81920 MiB`
 MEBIBYTE = 1 << 20
-NONE_LISTED = {"", "-1", "NoDevFiles"}
+INVALID_DEVICES = {"", "-1", "NoDevFiles"}
 
 
 class Gpu(NamedTuple):
@@ -172,7 +181,8 @@ class Gpu(NamedTuple):
 
 
 def usable_cores() -> int:
-    """CPU cores that this process may use: its affinity mask where the system has one."""
+    """Return the number of CPU cores that this process may use."""
+    # The affinity mask where the system has one: in a container or a Slurm job, os.cpu_count() is the whole machine.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -189,47 +199,48 @@ def usable_memory() -> int | None:
 def visible_gpus(environ: Mapping[str, str]) -> int:
     """Return the number of GPUs that a process on this machine would see.
 
-    CUDA_VISIBLE_DEVICES decides where it is set (CUDA's own rule: ids after a -1 do not count); else `nvidia-smi` is
-    asked where it is on the PATH; a machine without it has none.
+    CUDA_VISIBLE_DEVICES takes precedence, by CUDA's rule that an invalid id ends the list. Otherwise `nvidia-smi`
+    counts the GPUs; a machine without it has none. torch is not used: importing it takes seconds.
     """
     listed = listed_gpus(environ)
-    return len(_asked(environ)) if listed is None else len(listed)
+    return len(_query_nvidia_smi(environ)) if listed is None else len(listed)
 
 
 def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
-    """Return the number of `visible_gpus`, and their model, from `nvidia-smi`.
+    """Return the number of `visible_gpus`, and their model as `nvidia-smi` reports it.
 
-    If GPUs differ, the model is that of the one with the least memory; None: no GPU, or unknown.
+    If the GPUs differ, the model is the one with the least memory, which limits the micro batch. None: no GPU, or
+    unknown.
     """
     listed = listed_gpus(environ)
     if listed == []:
         return 0, None
-    there = seen = _asked(environ)
-    if listed is not None and all(device.isdecimal() and int(device) < len(there) for device in listed):
-        seen = [there[int(device)] for device in listed]
-    count = len(there) if listed is None else len(listed)
-    return count, min(seen, key=lambda gpu: gpu.memory_bytes or 0, default=None)
+    installed = visible = _query_nvidia_smi(environ)
+    if listed is not None and all(device.isdecimal() and int(device) < len(installed) for device in listed):
+        visible = [installed[int(device)] for device in listed]
+    count = len(installed) if listed is None else len(listed)
+    return count, min(visible, key=lambda gpu: gpu.memory_bytes or 0, default=None)
 
 
 def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the valid ids in CUDA_VISIBLE_DEVICES; None: it is not set."""
+    """Return the ids in CUDA_VISIBLE_DEVICES before the first invalid one; None: the variable is not set."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return None
     ids = [part.strip() for part in listed.split(",")]
-    return ids[: min((index for index, device in enumerate(ids) if device in NONE_LISTED), default=len(ids))]
+    return ids[: min((index for index, device in enumerate(ids) if device in INVALID_DEVICES), default=len(ids))]
 
 
-def _asked(environ: Mapping[str, str]) -> list[Gpu]:
+def _query_nvidia_smi(environ: Mapping[str, str]) -> list[Gpu]:
     """Return the GPUs that `nvidia-smi` lists; none if the command is missing or does not answer."""
-    import subprocess  # costs 10 ms that a machine without NVIDIA's tools need not pay
+    import subprocess  # 10 ms, only for machines with NVIDIA's tools
 
     if (program := shutil.which("nvidia-smi", path=environ.get("PATH"))) is None:
         return []
     try:
         answer = subprocess.run([program, *SMI_QUERY], capture_output=True, text=True, timeout=SMI_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        return []  # a driver that does not answer has no GPU to offer
+        return []  # the GPUs of a driver that does not answer are unusable
     if answer.returncode:
         return []
     rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]

@@ -16,8 +16,8 @@ from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
 from train_jobs.config.fields import Config
 
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # those that shape a result
-# YAML reads `NCCL_DEBUG: 1` as a number; a variable or a tag is text, so the number becomes text again.
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # packages that affect results
+# YAML reads `NCCL_DEBUG: 1` as a number, but a variable or a tag is text.
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]
 
 Megabytes = Annotated[float, Field(gt=0)]
@@ -33,7 +33,7 @@ ModuleName = Annotated[str, AfterValidator(_module)]
 
 
 class CodeSpec(Config):
-    """The code that runs: `train_jobs`, and code of the user."""
+    """The code of the job: `train_jobs`, and the user's own."""
 
     folder: Path | None = None
     """Your own code, packaged with `train_jobs`, except the paths in .amlignore or, without one, .gitignore."""
@@ -54,16 +54,16 @@ def _variable_name(name: str) -> str:
 
 
 class EnvironmentSpec(Config):
-    """The environment of the job. Locally: the Python that runs `orchestrator`."""
+    """The environment of the job. On this machine: the Python that runs `orchestrator`."""
 
     preset: str = "current"
-    """Environment preset that the other keys of this section are laid over."""
+    """Environment preset; the other keys of this section override its values."""
     variables: dict[Annotated[str, AfterValidator(_variable_name)], Text] = Field(default={})
     """Environment variables of every process of the job."""
 
     def describe(self) -> dict[str, str]:
-        """Return the version of Python and of each package that shapes a result; "absent" if it is not installed."""
-        from importlib.metadata import PackageNotFoundError, version  # 30 ms; only a plan needs it
+        """Return the version of Python and of each package that affects results; "absent" if it is not installed."""
+        from importlib.metadata import PackageNotFoundError, version  # 30 ms, only for plans
 
         found = {"python": platform.python_version()}
         for package in PACKAGES:
@@ -75,7 +75,7 @@ class EnvironmentSpec(Config):
 
 
 class TrackingSpec(Config):
-    """MLflow."""
+    """Tracking with MLflow."""
 
     uri: str | None = None
     """Tracking server or store. None: an SQLite file in the home folder (ORCHESTRATOR_HOME)."""
@@ -83,12 +83,14 @@ class TrackingSpec(Config):
     """Experiment of the run; created if it does not exist."""
 
 
-LONGEST_NAME = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
+MAX_NAME_LENGTH = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
 
 
 def _slug(name: str) -> str:
-    if len(name) > LONGEST_NAME or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise ValueError(f"must be lower-case letters and digits with single hyphens between, at most {LONGEST_NAME}")
+    if len(name) > MAX_NAME_LENGTH or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise ValueError(
+            f"must be lower-case letters and digits with single hyphens between, at most {MAX_NAME_LENGTH}"
+        )
     return name
 
 
@@ -97,23 +99,23 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class JobSpec(Config, defer_build=True):
-    """Keys of every kind of job that only the laptop needs; `specs.site.spec_model` adds the backends' sections."""
+    """Keys that every kind of job has in addition to its own; `specs.site.spec_model` adds the backends' sections."""
 
     sections: ClassVar[tuple[str, ...]] = ()
     """Names of the backends' sections that the model has."""
 
     kind: str
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str
-    """Recipe that the sections of the job are laid over."""
+    """Recipe; the sections of the job override its values."""
     name: Slug | None = None
     """First part of the run's name, before the hash. None: KIND-RECIPE."""
     backend: str = "local"
     """Backend that runs the job."""
     max_restarts: Annotated[int, Field(ge=0)] = 0
-    """Number of automatic restarts of a run that fails or is preempted, each from its last checkpoint."""
+    """Maximum number of automatic restarts after failures and preemptions, each from the last checkpoint."""
     tags: dict[str, Text] = Field(default={})
-    """Labels of the run, without effect on it."""
+    """Labels of the run; they do not affect its result."""
     code: CodeSpec = CodeSpec()
     compute: ComputeSpec = ComputeSpec()
     environment: EnvironmentSpec = EnvironmentSpec()
@@ -127,14 +129,14 @@ class JobSpec(Config, defer_build=True):
 
     @abstractmethod
     def job_config(self) -> Config:
-        """Return the part that the job itself reads."""
+        """Return the part of the spec that the job itself reads."""
 
     def part(self, model: type[ConfigT]) -> ConfigT:
-        """Return the keys that another model has too, as that model."""
+        """Return the keys that this spec shares with another model, as an instance of that model."""
         return model(**{key: getattr(self, key) for key in model.model_fields})
 
     def settings_of(self, section: type[ConfigT]) -> ConfigT:
-        """Return a backend's section; its defaults if this model was built without it."""
+        """Return a backend's section; if this spec has none of that type, its defaults."""
         found = (getattr(self, name) for name in self.sections)
         return next((value for value in found if isinstance(value, section)), None) or section()
 

@@ -1,4 +1,7 @@
-"""Settings of notifications; a module of its own, since showing a run needs them but no other section of a spec."""
+"""Settings of notifications.
+
+A module of its own: commands that show runs need these settings, but not the slow imports of the other sections.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ class NotifySpec(Config):
     on: list[Literal["completed", "failed", "diverging"]] = Field(default=[])
     """Events to report. failed: the run ended without completing, and was not cancelled."""
     variable: str = "ORCHESTRATOR_WEBHOOK"
-    """Environment variable of the submitting process that holds the address. It is a secret and never written down."""
+    """Environment variable of the submitting process with the webhook's address, a secret that is never stored."""
 
     def check(self, environ: Mapping[str, str]) -> None:
-        """Check that the address of the webhook is set if events are to be reported.
+        """Check that the address of the webhook is set if there are events to report.
+
+        Args:
+            environ: environment variables of the submitting process.
 
         Raises:
-            UsageError: it is not.
+            UsageError: it is not set, or is not an HTTP address.
         """
         if self.on and not environ.get(self.variable, "").startswith(("http://", "https://")):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Paths in a spec: made absolute, and checked. Each kind of job lists its keys that hold paths."""
+"""Paths in a spec: make them absolute, and check that they exist. Each kind of job lists its keys that hold paths."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CODE = "code.folder"
 
 
 class PathKeys(NamedTuple):
-    """Keys of a spec that hold paths, as dotted paths; `code.folder`, which every spec has, is not among them."""
+    """Dotted keys of a spec that hold paths, except for `code.folder`, which every spec has."""
 
     starts: tuple[str, ...] = ()
-    """Name a run or a model, or the folder of one."""
+    """Names of runs or models, or their folders."""
     folders: tuple[str, ...] = ()
     """Folders that must exist."""
     files: tuple[str, ...] = ()
@@ -28,18 +28,24 @@ class PathKeys(NamedTuple):
     either: tuple[str, ...] = ()
     """Files or folders that must exist."""
     unchecked: tuple[str, ...] = ()
-    """What the job writes, or its plan checks."""
+    """Paths that the job writes, or that its plan checks."""
     lists: tuple[str, ...] = ()
-    """One path or a list of them, which the plan checks."""
+    """A path or a list of paths, which the plan checks."""
     sources: tuple[str, ...] = ()
-    """Lists of sources of text: each a path, a glob or a mapping with `path`. They must exist."""
+    """Lists of text sources that must exist: each a path, a glob, or a mapping with `path`."""
     sometimes: Mapping[str, Callable[[Any, Path], bool]] = MappingProxyType({})
-    """Key -> whether a value, written in a folder, is a path."""
+    """Keys whose values may be paths -> function of value and folder that decides."""
     nested: tuple[str, ...] = ()
-    """Free mappings whose values have the same keys."""
+    """Mappings with free keys, whose values are sections with these same keys."""
 
-    def hold(self, key: str, value: Any, folder: Path) -> bool:
-        """Return whether the value of a key, written in a folder, is a path."""
+    def is_path(self, key: str, value: Any, folder: Path) -> bool:
+        """Return whether the value of a key is a path.
+
+        Args:
+            key: the dotted key.
+            value: its value.
+            folder: folder that a relative path would start from.
+        """
         if key in self.starts:
             return not is_name(value, folder)
         if key in self.sometimes:
@@ -48,12 +54,14 @@ class PathKeys(NamedTuple):
 
 
 def anchor(layer: ConfigLayer, folder: Path, keys: PathKeys) -> ConfigLayer:
-    """Return a layer with its relative paths made absolute, starting at `folder`; `~` is the user's home.
+    """Return a layer with absolute paths in place of relative ones and of `~`.
+
+    This happens before layers are merged: afterwards, the folder that a path was relative to would be lost.
 
     Args:
-        layer: values.
-        folder: of the file that they were written in, or the current one.
-        keys: which of them hold paths.
+        layer: the values.
+        folder: folder of the file that contains them; for flags and variables, the current folder.
+        keys: the keys that hold paths.
     """
     return replace(layer, tree=_anchored(layer.tree, folder, keys))
 
@@ -68,17 +76,17 @@ def _anchored(tree: Mapping[str, Any], folder: Path, keys: PathKeys, above: str 
         elif path in (*keys.sources, *keys.lists):
             found[key] = [_source(one, folder) for one in value] if isinstance(value, list) else _source(value, folder)
         else:
-            found[key] = _absolute(value, folder) if keys.hold(path, value, folder) else value
+            found[key] = _absolute(value, folder) if keys.is_path(path, value, folder) else value
     return found
 
 
 def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
-    """Return a problem for each path that does not exist, with the place that it was written at.
+    """Return a problem for each path that does not exist, with the origin of its value.
 
     Args:
-        merged: the layers of the user.
-        keys: which of the values are paths.
-        site: where the run is sent; names of data there are no paths.
+        merged: the merged layers.
+        keys: the keys that hold paths.
+        site: site of the run; names of its remote data are not checked.
     """
     checks: list[tuple[str, str, Callable[[Path], bool]]] = [
         *((key, "no such folder", Path.is_dir) for key in (CODE, *keys.folders)),
@@ -129,5 +137,5 @@ def _source(source: Any, folder: Path) -> Any:
 
 def _absolute(value: Any, folder: Path) -> Any:
     if not isinstance(value, str | Path):
-        return value  # of the wrong type: validation reports it, with the value as it was written
+        return value  # of the wrong type: validation reports it with the original value
     return str((folder / Path(value).expanduser()).resolve())

@@ -1,7 +1,7 @@
-"""Reference of the keys of a spec, read from the models: type, default, help text, the recipes that change a key.
+"""Reference of the keys of a spec, read from the models: type, default, help text, and the recipes that change a key.
 
-`orchestrator explain`, `orchestrator init --full` and the documentation use it. Help texts are the docstrings
-under the fields; they are read from the source only here, because parsing every model would slow each command down.
+Used by `orchestrator explain`, `orchestrator init --full` and the documentation. Help texts are the docstrings below
+the fields. They are parsed from the source only here: to parse every model would slow down every command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from train_jobs.artifacts.layers import dotted, leaves, merge, preset_names, read_preset
 
-NEEDED = "needed"
+REQUIRED = "required"
 WIDTH = 110
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
@@ -31,11 +31,11 @@ class KeyHelp(NamedTuple):
     """One key of a spec."""
 
     path: tuple[str, ...]
-    """Its parts; a part that ends in `[]` is an element of a list."""
+    """Parts of its path; a part that ends in `[]` is an element of a list."""
     type: str
     """Its type as text; empty for a section."""
     default: str
-    """Its default as YAML; `needed` for a required key, empty for a section."""
+    """Its default as YAML; `required` if it has none, empty for a section."""
     text: str
     """Its help text, on one line."""
     section: bool = False
@@ -43,21 +43,27 @@ class KeyHelp(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the key as users write it: `train.steps`."""
+        """The dotted key, such as `train.steps`."""
         return ".".join(self.path)
 
 
 def keys(
     model: type[BaseModel], path: tuple[str, ...] = (), above: frozenset[type[BaseModel]] = frozenset()
 ) -> Iterator[KeyHelp]:
-    """Yield every key of a model: first its plain ones, then each section followed by the keys below it."""
+    """Yield every key of a model: first its plain keys, then each section followed by its own keys.
+
+    Args:
+        model: the model.
+        path: path of the section that the model is; empty: the whole spec.
+        above: models of the enclosing sections, where the recursion stops.
+    """
     texts, above = help_texts(model), above | {model}
     nested = []
     for name, field in model.model_fields.items():
         inner, many = _model_of(field.annotation)
         if inner is None or many:
             yield KeyHelp((*path, name), type_text(field.annotation, field.metadata), default_text(field), texts[name])
-        if inner is not None and inner not in above:  # a model that holds itself is listed once
+        if inner is not None and inner not in above:  # a recursive model, such as a nested space, is listed once
             nested.append((f"{name}[]" if many else name, inner))
     for name, inner in nested:
         yield KeyHelp((*path, name), "", "", prose(inner.__doc__ or ""), section=True)
@@ -65,14 +71,14 @@ def keys(
 
 
 def help_texts(model: type[BaseModel]) -> dict[str, str]:
-    """Return field -> the docstring under it, in the class or in the classes it inherits from."""
+    """Return field -> the docstring below it, in the class or in one of its bases."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if not issubclass(base, BaseModel) or base is BaseModel:
             continue
         try:
             source = inspect.getsource(base)
-        except (OSError, TypeError):  # a model that was built at run time has no source of its own
+        except (OSError, TypeError):  # `spec_model` builds models at run time, which have no source
             found.update({name: prose(field.description or "") for name, field in base.model_fields.items()} | found)
             continue
         (tree,) = ast.parse(textwrap.dedent(source)).body
@@ -88,13 +94,13 @@ def help_texts(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _own_text(model: type[BaseModel], field: ast.AnnAssign) -> str:
-    """Return the help of a section that has no docstring of its own: that of its model."""
+    """Return the help text of a field without a docstring: if it is a section, the docstring of its model."""
     inner, _ = _model_of(model.model_fields[ast.unparse(field.target)].annotation)
     return prose(inner.__doc__ or "") if inner else ""
 
 
 def prose(text: str) -> str:
-    """Return a docstring on one line."""
+    """Return a docstring as a single line."""
     return re.sub(r"\s+", " ", text).strip()
 
 
@@ -133,7 +139,7 @@ def _plain_type(annotation: Any) -> str:
 
 
 def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """Return the model that a field consists of, if any, and whether there can be several of it."""
+    """Return the model in an annotation, if there is one, and whether the field holds several instances of it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     for argument in get_args(annotation):
@@ -144,9 +150,9 @@ def _model_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def default_text(field: FieldInfo) -> str:
-    """Return the default of a field as YAML; `needed` for a required field."""
+    """Return the default of a field as YAML; `required` for a required field."""
     if field.is_required():
-        return NEEDED
+        return REQUIRED
     value = field.get_default(call_default_factory=True)
     return "" if value is PydanticUndefined or isinstance(value, BaseModel) else yaml_text(value)
 
@@ -168,7 +174,7 @@ def _plain(value: Any) -> Any:
 
 
 def recipe_values(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return recipe -> the keys that it sets, those of the recipes it extends among them."""
+    """Return recipe -> dotted key -> value, including keys from the recipes that it extends."""
     return {
         name: {dotted(path): value for path, value in leaves(merge(read_preset(name, folder)).tree)}
         for name in preset_names(folder)
@@ -179,10 +185,10 @@ def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> s
     """Return a spec as YAML text with every key, each below its help text, and with the values of a recipe.
 
     Args:
-        kind: the kind of job, for the first line.
-        model: its spec.
-        recipe: whose values the keys have.
-        folder: the recipes of this kind. A key without a value becomes a comment.
+        kind: name of the kind of job, for the first line.
+        model: model of its specs.
+        recipe: recipe that provides the values; a required key without a value becomes a comment.
+        folder: folder of the recipes of this kind.
     """
     values = {**recipe_values(folder)[recipe], "kind": kind, "recipe": recipe}
     lines = [f"# Every key of a {kind} job, with the values of the recipe {recipe}. Delete what you do not change."]
@@ -196,17 +202,17 @@ def full_spec(kind: str, model: type[BaseModel], recipe: str, folder: Path) -> s
         indent = "  " * (len(key.path) - 1)
         lines += ["", *textwrap.wrap(key.text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")]
         value = yaml_text(values[key.name]) if key.name in values else key.default
-        mark = "# " if value == NEEDED else ""
+        mark = "# " if value == REQUIRED else ""
         lines.append(f"{indent}{mark}{key.path[-1]}:{f' {value}' if value else ''}")
     return "\n".join(lines) + "\n"
 
 
 def explain(key: str, kinds: Mapping[str, tuple[type[BaseModel], Path]]) -> list[dict[str, Any]]:
-    """Return type, default and text of a key, once for each meaning that it has among the kinds of jobs.
+    """Return type, default and help text of a key, once for each distinct meaning among the kinds of jobs.
 
     Args:
-        key: `train.steps`; of a section, the keys below it are returned as well.
-        kinds: kind -> its spec and the folder of its recipes.
+        key: dotted key, such as `train.steps`; for a section, its keys are returned as well.
+        kinds: kind -> model of its specs, and folder of its recipes.
     """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for kind, (model, folder) in kinds.items():

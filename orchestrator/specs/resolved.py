@@ -1,4 +1,4 @@
-"""A validated spec with the origin of each value; the problems of one that is not valid; settings without effect."""
+"""A validated spec with the origin of each value, the problems of an invalid one, and settings without effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.site import Rule, Site, site_of
 from orchestrator.support.errors import SpecError
 from train_jobs.config import TextConfig
-from train_jobs.config.fields import Config, is_own
+from train_jobs.config.fields import Config, is_user_code
 from train_jobs.config.pretrain import OptimizerConfig, ScheduleConfig
 
 PROJECT_FILE = "orchestrator.yaml"
@@ -33,9 +33,9 @@ class Change(Config, populate_by_name=True):
     """A value that differs from preset and default, and its origin."""
 
     value: Any
-    """In the form of JSON."""
+    """The value as JSON."""
     origin: str = Field(alias="from")
-    """`FILE:LINE`, a flag, a variable, or the model that a prediction is made by."""
+    """Where it was set: `FILE:LINE`, a flag, a variable, or the model of a prediction."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Resolved:
     """A validated spec with the origin of its values.
 
     Attributes:
-        spec: what the user wants.
-        compute: `spec.compute` with every `auto` decided for this machine.
-        origins: dotted path -> where the value was written (preset, file, variable, flag); defaults are not in it.
-        changes: dotted path -> value and origin of what differs from the chosen presets and the defaults.
+        spec: the validated spec.
+        compute: `spec.compute` with every `auto` resolved.
+        origins: dotted path -> where the value was set (preset, file, variable, flag); without defaults.
+        changes: dotted path -> value and origin of the values that differ from presets and defaults.
         warnings: settings without effect, unknown variables.
     """
 
@@ -63,18 +63,18 @@ class Resolved:
 
 
 def find_project(folder: Path) -> Path | None:
-    """Return the project config of `folder`: orchestrator.yaml in it or in the nearest parent that has one."""
+    """Return orchestrator.yaml in a folder or in its nearest parent that has one; None: not found."""
     here = folder.absolute()
     return next((path for parent in (here, *here.parents) if (path := parent / PROJECT_FILE).is_file()), None)
 
 
-def shown(path: Path, here: Path) -> str:
-    """Return a path for messages: relative if it is inside the current folder."""
+def display_path(path: Path, here: Path) -> str:
+    """Return a path for messages: relative if it is inside the folder `here`, else unchanged."""
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 class SpecProblems:
-    """The `SpecError`s met so far."""
+    """Collector of the problems of a spec, so that users see all of them in one error instead of one per attempt."""
 
     def __init__(self) -> None:
         self._failures: list[SpecError] = []
@@ -83,7 +83,7 @@ class SpecProblems:
         return bool(self._failures)
 
     def extend(self, problems: Iterable[str]) -> None:
-        """Add problems whose text contains their place."""
+        """Add problems as text, each with its place in it."""
         self._failures += [SpecError(problem, problems=[problem]) for problem in problems]
 
     @contextmanager
@@ -97,7 +97,14 @@ class SpecProblems:
             self._failures.append(failure)
 
     def raise_all(self, what: str) -> None:
-        """Raise the collected failures: a single one unchanged, several as one."""
+        """Raise the collected problems, if there are any.
+
+        Args:
+            what: name of the invalid thing in the message, such as `spec`.
+
+        Raises:
+            SpecError: the only problem unchanged, or one error that lists several.
+        """
         if len(self._failures) == 1 and not self._failures[0].problems:
             raise self._failures[0]
         lines = [line for failure in self._failures for line in failure.problems or [_one_line(failure)]]
@@ -117,19 +124,19 @@ DECAYS = (
     ("continuous", "polynomial"),
     ("decay_rate", "exponential"),
     ("decay_steps", "exponential"),
-)  # keys of `schedule` that one of its shapes has
-OF_FOLDER = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that are about `code.folder`
+)  # key of `schedule` -> the only shape that uses it
+FOLDER_KEYS = ("largest_file_mb", "largest_total_mb", "allow_secrets")  # keys of `code` that need `code.folder`
 
 
 def ignored_settings(
     job: JobSpec, changed: Container[str], rules: Iterable[Rule], own: Collection[str] = ()
 ) -> list[str]:
-    """Return a warning for each key that the user changed and that `job` does not use in full.
+    """Return a warning for each key that the user set but that has no effect in this spec.
 
     Args:
         job: the spec.
-        changed: dotted paths that the user wrote.
-        rules: of the kind of job.
+        changed: dotted keys that the user set.
+        rules: rules of the kind of job.
         own: keys that name a class of the user's own.
     """
     code = job.code
@@ -138,8 +145,8 @@ def ignored_settings(
     shared = [
         *site.ignored(job),
         *_of_other_sites(job, site),
-        ("code.folder", ours, f"{code.entry} runs, and no section names a class of it"),
-        *((f"code.{key}", code.folder is None, "code.folder is not set") for key in OF_FOLDER),
+        ("code.folder", ours, f"{code.entry} runs, and no section uses a class of the folder"),
+        *((f"code.{key}", code.folder is None, "code.folder is not set") for key in FOLDER_KEYS),
     ]
     return [f"{key} has no effect: {why}" for key, applies, why in [*rules, *shared] if applies and key in changed]
 
@@ -152,8 +159,8 @@ def engine_rules(optimizer: OptimizerConfig, schedule: ScheduleConfig, world_siz
         *(
             (
                 f"schedule.{key}",
-                schedule.name != shape and not is_own(schedule.name),
-                f"it is of {shape} decay, schedule.name is {schedule.name}",
+                schedule.name != shape and not is_user_code(schedule.name),
+                f"it belongs to {shape} decay, schedule.name is {schedule.name}",
             )
             for key, shape in DECAYS
         ),
@@ -166,9 +173,9 @@ def vocabulary_rule(data: TextConfig) -> Rule:
 
 
 def _of_other_sites(job: JobSpec, site: Site) -> Iterator[Rule]:
-    """Yield keys that other sites than the job's have."""
+    """Yield the rules about keys of other backends."""
     for other in (site_of(name) for name in job.sections if name != job.backend):
         keys = [f"compute.{key}" for key in other.compute_keys if key not in site.compute_keys]
         keys += [f"{other.name}.{key}" for key in type(getattr(job, other.name)).model_fields]
-        why = f"it is for the {other.name} backend, and the run goes to {job.backend}"
+        why = f"it belongs to the {other.name} backend, the run uses {job.backend}"
         yield from ((key, True, why) for key in keys)

@@ -1,4 +1,4 @@
-"""The settings of a job by their dotted paths: which exist, of what type, and their values in environment variables."""
+"""The settings of a job by their dotted paths: existence, type, and values from environment variables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import ConfigLayer, read_assignments
 from train_jobs.config.errors import did_you_mean
 
-LONGEST_SETTINGS = 60
+MAX_SETTINGS_WIDTH = 60
 Settings = dict[str, Any]
 """Dotted path -> value."""
-TEXT = "data.text"  # files, although its type does not contain paths
+TEXT = "data.text"  # names files, although its type does not contain `Path`
 
 
 def section_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
@@ -26,7 +26,7 @@ def section_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def seed_setting(job: JobSpec, seed: int) -> Settings | None:
-    """Return the setting that gives a job its seed; None: the job has no seed."""
+    """Return the setting that gives a job a seed; None: the kind of job has no seed."""
     if "seeds" in type(job).model_fields:
         return {"seeds": [seed]}
     return {"train.seed": seed} if setting_type(type(job), "train.seed") is not None else None
@@ -63,8 +63,8 @@ def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def settings_text(settings: dict[str, Any], *, longest: int | None = LONGEST_SETTINGS) -> str:
-    """Return settings on one line, by the last part of each name; numbers with six digits."""
+def settings_text(settings: dict[str, Any], *, longest: int | None = MAX_SETTINGS_WIDTH) -> str:
+    """Return settings as one line of `name=value`, with the last part of each name and six significant digits."""
     words = []
     for path, value in settings.items():
         shown = f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -75,8 +75,8 @@ def settings_text(settings: dict[str, Any], *, longest: int | None = LONGEST_SET
 
 PREFIX = "ORCHESTRATOR_"
 SEPARATOR = "__"
-RESERVED = ("HOME", "DEBUG")  # read elsewhere: the home folder, tracebacks
-RESERVED_PREFIX = "RUN"  # set for the job by its backend
+RESERVED = ("HOME", "DEBUG")  # not keys of a spec: the home folder, tracebacks
+RESERVED_PREFIX = "RUN"  # variables that a backend sets for the job
 
 
 def sections_of(environ: Mapping[str, str]) -> list[str]:
@@ -86,10 +86,14 @@ def sections_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def variable_layers(model: type[JobSpec], environ: Mapping[str, str]) -> tuple[list[ConfigLayer], list[str]]:
-    """One layer for each ORCHESTRATOR_* variable that names a key of `model`, and a warning for each that does not.
+    """Return a layer for each ORCHESTRATOR_* variable that names a key, and a warning for each that does not.
+
+    Args:
+        model: model of the spec.
+        environ: environment variables.
 
     Raises:
-        SpecError: some values are not YAML; lists all of them.
+        SpecError: some values are not YAML; the error lists all of them.
     """
     layers: list[ConfigLayer] = []
     warnings: list[str] = []
@@ -103,21 +107,21 @@ def variable_layers(model: type[JobSpec], environ: Mapping[str, str]) -> tuple[l
         path = key_of(model, parts)
         if path is None:
             hint = did_you_mean(variable, variables_of(model))
-            warnings.append(f"{variable} is ignored: no key of a spec is called that{hint}")
+            warnings.append(f"{variable} is ignored: it does not name a key of a spec{hint}")
             continue
         try:
             layers.append(read_assignments([f"{path}={environ[variable]}"], variable))
         except SpecError as failure:
             problems += failure.problems
     if problems:
-        raise SpecError("environment variables with values that are not YAML", problems=problems)
+        raise SpecError("invalid environment variables: their values are not YAML", problems=problems)
     return layers, warnings
 
 
 def key_of(model: type[BaseModel], parts: list[str]) -> str | None:
     """Return the dotted key of a variable, given the parts of its name; None: there is no such key.
 
-    Fields are matched in lower case; below a free mapping (tags, variables) names keep their case.
+    Fields are matched in lower case; in mappings with free keys (tags, variables), names keep their case.
     """
     path: list[str] = []
     section: type[BaseModel] | None = model

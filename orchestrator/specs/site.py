@@ -1,8 +1,8 @@
-"""Sites, where backends run jobs: settings, machines, prices and data, as planning needs them.
+"""Sites: settings, machines, prices and data of backends, as far as planning needs them.
 
-A plan knows no backend; it asks the backend's site. A site is light: `--help`, planning and a dry run load the site of
-a run and never its backend. `Site` itself is this machine; a backend elsewhere derives from it. Other packages add
-theirs by the entry-point group `orchestrator.sites`, NAME = "package.module:Class", with the name of their backend.
+Planning uses the site of a backend and never the backend itself: a site is quick to import, while Azure's SDK takes
+more than a second. `Site` itself is this machine; other sites derive from it. Other packages add sites by the
+entry-point group `orchestrator.sites`, NAME = "package.module:Class", under the name of their backend.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Rule = tuple[str, bool, str]
 
 THIS_MACHINE = f"{__name__}:Site"
 GROUP = "orchestrator.sites"
-_OURS = {"azure": "orchestrator.backends.azure.site:AzureSite", "debug": THIS_MACHINE, "local": THIS_MACHINE}
+_BUILTIN = {"azure": "orchestrator.backends.azure.site:AzureSite", "debug": THIS_MACHINE, "local": THIS_MACHINE}
 
 
 class Site:
-    """This machine, where backends run jobs that have no site of their own.
+    """This machine; the site of backends that do not define their own.
 
     Args:
-        name: the backend's name, and that of its section in specs.
+        name: name of the backend, and of its section in specs.
     """
 
     options: ClassVar[type[Config] | None] = None
-    """The backend's section in specs; None: it has no settings of its own."""
+    """The backend's section in specs; None: the backend has no settings."""
     compute_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of `compute` that other sites ignore."""
     data_key: ClassVar[KeyPath] = ()
@@ -48,7 +48,7 @@ class Site:
         self.name = name
 
     def machines(self, wanted: ComputeSpec, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
-        """Replace every `auto` by what the machines have.
+        """Return the machines of a job, with every `auto` resolved.
 
         Args:
             wanted: the section `compute`.
@@ -64,12 +64,12 @@ class Site:
         return wanted.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
 
     def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
-        """Add the list price of the machines, unless the user gave a price.
+        """Return the machines with their list price, unless the user set a price.
 
         Args:
             compute: the machines.
-            home: the home folder, where refreshed prices lie.
-            low_priority: whether the machines are of that tier.
+            home: the home folder, where refreshed prices are stored.
+            low_priority: whether the machines have the low-priority tier.
         """
         return compute
 
@@ -81,9 +81,9 @@ class Site:
         """Return machine sizes, each with its GPUs, memory and list price.
 
         Args:
-            home: the home folder, where refreshed prices lie.
-            gpus: `MODEL[:N]`, the GPUs that a size must have.
-            region: refresh the prices to those of this region; None: as they were last.
+            home: the home folder, where refreshed prices are stored.
+            gpus: `MODEL[:N]`: only sizes with at least N GPUs of this model; None: all sizes.
+            region: fetch the current prices of this region; None: use the stored ones.
 
         Raises:
             UsageError: no size has GPUs of that model, or the region does not exist.
@@ -113,17 +113,17 @@ class Site:
 
 
 def site_of(name: str) -> Site:
-    """Return the site of a backend; of an unknown name this machine, as loading the backend will report it.
+    """Return the site of a backend; for an unknown name this machine, since loading the backend reports the error.
 
     Raises:
         ServiceError: the site of another package cannot be loaded.
     """
-    return cast(Site, find(name, _OURS, GROUP, "the site of backend", name) or Site(name))
+    return cast(Site, find(name, _BUILTIN, GROUP, "the site of backend", name) or Site(name))
 
 
-def our_sites() -> list[Site]:
-    """Return the sites of the backends of this package."""
-    return [site_of(name) for name in _OURS]
+def builtin_sites() -> list[Site]:
+    """Return the sites of this package's backends."""
+    return [site_of(name) for name in _BUILTIN]
 
 
 def spec_model(spec: type[JobSpec], named: Iterable[str] | None = None) -> type[JobSpec]:
@@ -131,13 +131,14 @@ def spec_model(spec: type[JobSpec], named: Iterable[str] | None = None) -> type[
 
     Args:
         spec: keys of the kind, without the backends' sections.
-        named: sections and backends that a spec names. Other packages are searched for backends only if neither the
-            kind nor this package knows one of them. None: with the sections of all installed backends.
+        named: sections and backends that a spec names. Other packages are searched only if one of these names is
+            unknown to the kind and to this package, because entry points are slow to read. None: with the sections of
+            all installed backends.
 
     Raises:
         ServiceError: the site of another package cannot be loaded.
     """
-    names = set(_OURS)
+    names = set(_BUILTIN)
     if named is None or not names.union(spec.model_fields).issuperset(named):
         names |= installed(GROUP).keys() - spec.model_fields.keys()
     return _with_sections(spec, tuple(sorted(name for name in names if site_of(name).options is not None)))

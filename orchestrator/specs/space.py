@@ -1,4 +1,4 @@
-"""The search space of a sweep: which settings are drawn, and from what."""
+"""The search space of a sweep: its parameters and their distributions."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ FORMS = "{low, high}, {mean, sd}, {choice: [...]}, {randint: N}, or a list to ch
 
 
 class Parameter(Config):
-    """A setting that is drawn. A list stands for a choice among its items, a plain value for a choice of one.
+    """A setting that the sweep varies. A list is short for a choice of its items, a plain value for a choice of one.
 
-    A quantised draw is round(x / q) * q, as Azure has it: a multiple of q counted from zero, which may lie half a q
-    outside of the range; the two outermost values come up half as often as the others.
+    A quantised value is round(x / q) * q, as on Azure: a multiple of q counted from zero. It may be up to q / 2 outside
+    the range, and the two outermost values are drawn half as often as the others.
     """
 
     low: float | None = None
-    """Least value of a range."""
+    """Lower bound of a range."""
     high: float | None = None
-    """Greatest value of a range."""
+    """Upper bound of a range."""
     mean: float | None = None
-    """Mean of a normal distribution; with log, of the natural logarithm of the value."""
+    """Mean of a normal distribution; with log, mean of the natural logarithm of the value."""
     sd: float | None = None
-    """Its standard deviation; with log, of the natural logarithm of the value."""
+    """Standard deviation of a normal distribution; with log, of the natural logarithm of the value."""
     log: bool = False
-    """The logarithm of the value is what is uniform or normal. low and high are the values' own bounds all the same."""
+    """Draw the logarithm of the value uniformly or normally. low and high remain bounds of the value itself."""
     q: float | None = None
-    """Values are multiples of this number; with an integer, they are integers."""
+    """Quantum: values are multiples of it, and integers if it is an integer."""
     randint: int | None = None
-    """Any of the whole numbers 0 to N - 1, all as likely."""
+    """Integer from 0 to N - 1, uniformly distributed."""
     choice: list[Option] | None = None
-    """Any of these, all as likely. A mapping is a space of its own below this setting, drawn if it is chosen."""
+    """Options, all equally likely. A mapping is a nested space of this setting, drawn only if it is chosen."""
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, written: Any) -> Any:
+    def _expand_short_form(cls, written: Any) -> Any:
         if isinstance(written, list):
             return {"choice": written}
         return written if isinstance(written, dict | Parameter) else {"choice": [written]}
@@ -63,14 +63,14 @@ class Parameter(Config):
         return written
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Parameter:
-        told = [key for key in KINDS if getattr(self, key) is not None]
-        kinds = {KINDS[key] for key in told}
+    def _check_form(self) -> Parameter:
+        given = [key for key in KINDS if getattr(self, key) is not None]
+        kinds = {KINDS[key] for key in given}
         if len(kinds) != 1:
-            what = f"{' and '.join(told)} together" if told else "nothing to draw from"
+            what = f"cannot combine {' and '.join(given)}" if given else "no distribution"
             raise ValueError(f"{what}: give one of {FORMS}")
         if self.kind in {"choice", "randint"} and (self.log or self.q is not None):
-            raise ValueError(f"{'log' if self.log else 'q'} is for a range or a normal distribution")
+            raise ValueError(f"{'log' if self.log else 'q'} needs a range or a normal distribution")
         if self.q is not None and self.q <= 0:
             raise ValueError(f"q {self.q:g} is not above 0")
         {"range": self._check_range, "normal": self._check_normal}.get(self.kind, self._check_finite)()
@@ -83,7 +83,7 @@ class Parameter(Config):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """low and high of a range, mean and sd of a normal distribution."""
+        """Low and high of a range, mean and sd of a normal distribution."""
         first, second = (self.low, self.high) if self.kind == "range" else (self.mean, self.sd)
         assert first is not None
         assert second is not None
@@ -97,7 +97,7 @@ class Parameter(Config):
 
     @property
     def finite(self) -> bool:
-        """Whether a grid can go through all of its values."""
+        """Whether a grid can enumerate its values."""
         return self.kind in {"choice", "randint"}
 
     def _check_range(self) -> None:
@@ -106,9 +106,9 @@ class Parameter(Config):
         if self.low > self.high:
             raise ValueError(f"low {self.low:g} is above high {self.high:g}")
         if self.low == self.high:
-            raise ValueError(f"low and high are both {self.low:g}: write {self.low:g} alone, and it is fixed")
+            raise ValueError(f"low and high are both {self.low:g}: write the plain value {self.low:g} to fix it")
         if self.log and self.low <= 0:
-            raise ValueError(self._not_natural(self.low, self.high))
+            raise ValueError(self._log_bounds_message(self.low, self.high))
         if self.q is not None and self.q > self.high - self.low:
             raise ValueError(f"q {self.q:g} is more than the range, {self.low:g} to {self.high:g}")
 
@@ -120,25 +120,26 @@ class Parameter(Config):
 
     def _check_finite(self) -> None:
         if self.kind == "choice" and not self.choice:
-            raise ValueError("choice has nothing to choose from")
+            raise ValueError("choice has no options")
         if self.randint is not None and self.randint < 1:
             raise ValueError(f"randint {self.randint} is less than 1: the values are 0 to N - 1")
 
     @staticmethod
-    def _not_natural(low: float, high: float) -> str:
-        text = f"low {low:g} has no logarithm: log: true takes the bounds themselves and not their logarithms"
+    def _log_bounds_message(low: float, high: float) -> str:
+        # Azure's loguniform takes logarithms as bounds: users who are used to it write -11.5 where 1e-5 is meant.
+        text = f"low {low:g} has no logarithm: with log: true, bounds are values and not logarithms"
         if high >= 0 or low < -700:
             return text
         return f"{text} (did you mean low: {math.exp(low):.3g}, high: {math.exp(high):.3g}?)"
 
 
 class Option(Config):
-    """One of the things that a choice chooses from."""
+    """One option of a choice."""
 
     value: Any = None
     """Its value, unless it is a mapping."""
     space: dict[str, Parameter] | None = None
-    """For a mapping: setting below the choice's own -> its parameter."""
+    """Parameters of a nested space, if the option is a mapping."""
 
 
 Parameter.model_rebuild()
@@ -147,9 +148,9 @@ Space = dict[str, Parameter]
 
 
 def all_parameters(space: Space, prefix: str = "", name: str = "") -> Iterator[tuple[str, str, Parameter]]:
-    """Every parameter of a space, those of options behind their choice: its name, its dotted path, itself.
+    """Yield name, dotted path and parameter of each parameter of a space, including nested spaces.
 
-    The name distinguishes options, `optimizer[1].learning_rate`; the path is that of the setting,
+    The name identifies the option, as in `optimizer[1].learning_rate`; the path is the setting's,
     `optimizer.learning_rate`.
     """
     for key, parameter in space.items():
@@ -161,5 +162,5 @@ def all_parameters(space: Space, prefix: str = "", name: str = "") -> Iterator[t
 
 
 def join(path: str, key: str) -> str:
-    """`key` below `path`."""
+    """Return a key below a dotted path."""
     return f"{path}.{key}" if path else key

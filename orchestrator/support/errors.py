@@ -101,8 +101,9 @@ class JobFailed(UserError, kind="job-failed"):  # noqa: N818
     """A job that failed, or was cancelled or preempted.
 
     Args:
-        message, facts, fix: see `UserError`.
-        exit_code: that of the job, which becomes the command's. Not 0, which would claim success.
+        message: see `UserError`.
+        exit_code: that of the job, which becomes the command's. Not 0, which would report success.
+        more: facts and fix, see `UserError`.
     """
 
     def __init__(self, message: str, *, exit_code: int = 1, **more: Any) -> None:

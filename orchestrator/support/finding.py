@@ -1,4 +1,4 @@
-"""Findings of checks."""
+"""Findings of `orchestrator doctor`: the result of one check, with its fix."""
 
 from __future__ import annotations
 
@@ -26,10 +26,22 @@ def ok(name: str, text: str) -> Finding:
 
 
 def warn(name: str, text: str, fix: str) -> Finding:
-    """Return a finding that may prevent some runs."""
+    """Return a finding that may prevent or slow down some runs.
+
+    Args:
+        name: of the check.
+        text: the problem.
+        fix: a command, or one imperative sentence.
+    """
     return Finding(name=name, level="warn", text=text, fix=fix)
 
 
 def fail(name: str, text: str, fix: str) -> Finding:
-    """Return a finding that prevents runs."""
+    """Return a finding that prevents runs; the command exits with an error.
+
+    Args:
+        name: of the check.
+        text: the problem.
+        fix: a command, or one imperative sentence.
+    """
     return Finding(name=name, level="fail", text=text, fix=fix)

@@ -51,7 +51,13 @@ def bytes_text(count: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a count with its noun: `1 file`, `1,204 files`."""
+    """Return a count with its noun: `1 file`, `1,204 files`.
+
+    Args:
+        number: the count.
+        noun: its noun in the singular.
+        plural: the plural. None: the noun with an s.
+    """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -18,26 +18,29 @@ TOKEN_STORES = "token-stores"  # prepared data, shared by all runs
 
 def home_folder(environ: Mapping[str, str]) -> Path:
     """Return the absolute home folder: `ORCHESTRATOR_HOME` unless empty, else ~/.orchestrator. It may not exist."""
+    # absolute: supervisors have another working folder. Not resolved: symlinks to a larger disk keep their names.
     return Path(environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
 
 
 def run_names(*places: Path) -> list[str]:
     """Return the names of the runs with folders in `places`, newest submission first; imports nothing heavy."""
-    return _names_beside("request.json", *places)
+    return _names_by_age("request.json", *places)
 
 
 def sweep_names(home: Path) -> list[str]:
     """Return the names of the sweeps of a home folder, newest submission first; imports nothing heavy."""
-    return _names_beside("lock", home / SWEEPS)
+    return _names_by_age("lock", home / SWEEPS)
 
 
-def _names_beside(file: str, *places: Path) -> list[str]:
+def _names_by_age(file: str, *places: Path) -> list[str]:
     """Return the names of the folders in `places`, sorted by the age of a file that the submission wrote."""
+    # The file, because the time of a folder changes with every file in it. One stat a run and no JSON: shell completion
+    # runs this on every Tab, and a home folder may have thousands of runs.
     found = []
     for place in places:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    if not entry.name.startswith("."):
+                with suppress(FileNotFoundError, NotADirectoryError):  # deleted meanwhile, or not a run
+                    if not entry.name.startswith("."):  # hidden folders are drafts and deletions
                         found.append((Path(entry.path, file).stat().st_mtime_ns, entry.name))
     return [name for _, name in sorted(found, reverse=True)]

@@ -54,7 +54,14 @@ def flow(value: Any, *, inner: bool = False) -> str:
 
 
 def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, state: str | None = None) -> str:
-    """Return a card: a title, and a table with a header. Numbers are aligned to the right."""
+    """Return a card: a title, and a table with a header. Numbers are aligned to the right.
+
+    Args:
+        title: a name.
+        header: one label for each column.
+        rows: cells of each row, as text.
+        state: shown next to the title.
+    """
     head = element("tr", *(element("th", label) for label in header))
     body = [element("tr", *(_cell(text) for text in row)) for row in rows]
     return _framed(title, state, [element("table", head, *body)])
@@ -77,7 +84,10 @@ def _cell(text: str) -> Markup:
 
 
 class Markup(str):
-    """Text that is already HTML; every other string is escaped before it joins a document."""
+    """Text that is already HTML; every other string is escaped before it joins a document.
+
+    Names of runs and messages of errors come from users: a string is safe only after `element` or `join` escaped it.
+    """
 
     __slots__ = ()
 

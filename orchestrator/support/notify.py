@@ -14,15 +14,24 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TRIES = 3
-SECONDS = 10.0  # timeout of one try
-PAUSE_SECONDS = 2.0
+SECONDS = 10.0  # time limit of one try
+PAUSE_SECONDS = 2.0  # between two tries
 NEXT = {"failed": "orchestrator resume", "completed": "orchestrator report"}  # useful next command
 
 
 def message(
     *, run: str, handle: str, event: str, reason: str | None, step: int | None, steps: int | None
 ) -> dict[str, Any]:
-    """Return the document: `text` for people, the other keys for programs."""
+    """Return the document to post: `text` for people, the other keys for programs.
+
+    Args:
+        run: the run's name.
+        handle: the run's handle.
+        event: completed, failed or diverging.
+        reason: reason of the event, if any; `text` has its first line.
+        step: last reported step. None: no step was reported.
+        steps: steps of the whole run. None: the job counts no steps.
+    """
     first = (reason or "").splitlines()[:1]
     where = "" if steps is None else f" at step {step or 0} of {steps}"
     text = f"{run} {event}{where}" + (f": {first[0]}" if first else "")
@@ -38,15 +47,22 @@ def message(
 
 
 def post(url: str, document: dict[str, Any]) -> bool:
-    """Post the document, with retries; return whether that succeeded. Failures are printed without the address."""
+    """Post the document, with retries; return whether that succeeded. Failures are printed without the address.
+
+    Args:
+        url: address of the webhook, a secret.
+        document: see `message`.
+    """
     for left in reversed(range(TRIES)):
         try:
             _post_once(url, document)
             return True
         except (OSError, ValueError) as problem:  # URLError is an OSError; an invalid URL is a ValueError
-            words = str(problem).replace(url, "(address)")
+            # a warning, never an error: the run has its result, whether the message arrives or not
+            reason = str(problem).replace(url, "(address)")
             print(
-                f"warning: the webhook at {urlsplit(url).hostname} did not accept the message: {words}", file=sys.stderr
+                f"warning: cannot notify the webhook at {urlsplit(url).hostname}: {reason}",
+                file=sys.stderr,
             )
         if left:
             time.sleep(PAUSE_SECONDS)

@@ -6,7 +6,10 @@ import warnings
 
 
 def load_quietly() -> None:
-    """Load tqdm before Optuna or Azure's SDK does: its first import in a notebook without ipywidgets warns."""
+    """Load tqdm before Optuna or Azure's SDK does: its first import in a notebook without ipywidgets warns.
+
+    The warning is raised only on import, so that a module that is already loaded stays silent.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
         import tqdm.auto  # noqa: F401

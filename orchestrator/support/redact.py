@@ -10,7 +10,8 @@ HIDDEN = "(not shown)"
 """Shown in place of the value of such a variable."""
 REDACTED = "REDACTED"
 """Replaces a secret inside a text."""
-# The text on both sides of a secret stays.
+# Only forms that an issuer of secrets defines: redacting every long word would hide hashes and ids, which users need.
+# The text on both sides of a secret stays, so that the message remains readable.
 _SECRETS = re.compile(
     r"""(?ix)
     ( [?&;]sig=

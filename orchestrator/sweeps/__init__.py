@@ -1,1 +1,1 @@
-"""Sweeps: which points are tried, which trials are stopped early, and Azure's own service for both."""
+"""Sweeps: design of the points, the driver of the trials, and policies that stop trials early."""

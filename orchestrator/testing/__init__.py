@@ -1,6 +1,6 @@
 """A double of Azure for tests: a workspace of Azure ML on the loopback interface; see docs/testing-azure.md.
 
-Nothing of the orchestrator imports it. It needs the extra `testing`.
+No other module of the orchestrator imports it. It needs the extra `testing`.
 """
 
 from orchestrator.testing.cloud_state import WorkspaceAddress

@@ -25,7 +25,7 @@ from orchestrator.testing.proxy.login import Login
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 VERSION = "2024-11-04"
-TIME = "%Y-%m-%dT%H:%M:%SZ"
+TIME = "%Y-%m-%dT%H:%M:%SZ"  # of a SAS: texts in this format compare like the times
 NEEDED = {"GET": "rl", "HEAD": "rl", "PUT": "wca", "DELETE": "d"}
 """Method -> permissions of a SAS, one of which it needs."""
 SIGNED = (
@@ -80,7 +80,14 @@ class Storage:
         (self.folder / container).mkdir(parents=True, exist_ok=True)
 
     def sign(self, container: str, name: str = "", *, permissions: str, seconds: float) -> str:
-        """Return a SAS for a container, or for one blob of it, as the query of a URL."""
+        """Return a SAS for a container, or for one blob of it, as the query of a URL.
+
+        Args:
+            container: name of the container.
+            name: of the blob; empty: the whole container.
+            permissions: letters, as in `sp` of a SAS: r, w, c, a, l, d.
+            seconds: how long it is valid.
+        """
         ends = datetime.now(UTC) + timedelta(seconds=seconds)
         signature = base64.b64encode(secrets.token_bytes(32)).decode()
         self._signatures[signature] = (container, name)
@@ -88,7 +95,13 @@ class Storage:
         return urlencode({"sv": VERSION, "sr": kind, "sp": permissions, "se": f"{ends:{TIME}}", "sig": signature})
 
     def signed(self, signature: str, container: str, name: str) -> bool:
-        """Return whether this account made a signature, for that container or blob."""
+        """Return whether this account issued a signature.
+
+        Args:
+            signature: value of `sig` in the query.
+            container: name of the container.
+            name: of the blob.
+        """
         return self._signatures.get(signature) in ((container, ""), (container, name))
 
     @property
@@ -142,9 +155,18 @@ class Storage:
     ) -> StoredBlob:
         """Write a blob, or replace it completely.
 
+        Args:
+            container: name of the container.
+            name: of the blob.
+            parts: its content.
+            metadata: its own metadata, name -> text.
+            content_type: MIME type.
+
         Raises:
             Refusal: the name is a folder, or one of its parents a file.
         """
+        # Written elsewhere and renamed: a job that reads the blob through its mount sees the old content or the new
+        # one, as on Azure, never half of it.
         path = self.path(container, name)
         staged = self.folder.parent / "staged" / uuid.uuid4().hex
         staged.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +182,14 @@ class Storage:
         return self.find(container, name)
 
     def stage(self, container: str, name: str, block: str, data: bytes) -> None:
-        """Keep one block of a blob until the list of its blocks is put."""
+        """Keep one block of a blob until the list of its blocks is put.
+
+        Args:
+            container: name of the container.
+            name: of the blob.
+            block: id of the block.
+            data: its content.
+        """
         with self._lock:
             self._blocks.setdefault((container, name), {})[block] = data
 
@@ -174,6 +203,13 @@ class Storage:
     ) -> StoredBlob:
         """Write a blob out of its staged blocks.
 
+        Args:
+            container: name of the container.
+            name: of the blob.
+            blocks: ids of the blocks, in the order of the content.
+            metadata: its own metadata, name -> text.
+            content_type: MIME type.
+
         Raises:
             Refusal: a block was never staged.
         """
@@ -186,13 +222,23 @@ class Storage:
             return written
 
     def describe(self, container: str, name: str, metadata: dict[str, str]) -> StoredBlob:
-        """Replace the metadata of a blob."""
+        """Replace the metadata of a blob.
+
+        Raises:
+            Refusal: it does not exist.
+        """
         blob = self.find(container, name)
         self._described[blob.path] = metadata, blob.content_type
         return self.find(container, name)
 
     def delete(self, container: str, name: str) -> None:
-        """Delete a blob, and the folders that it leaves empty."""
+        """Delete a blob, and the folders that it leaves empty.
+
+        On Azure a folder exists only as long as a blob has its prefix.
+
+        Raises:
+            Refusal: it does not exist.
+        """
         path = self.find(container, name).path
         path.unlink(missing_ok=True)
         self._described.pop(path, None)
@@ -245,6 +291,8 @@ class BlobService:
 
     def _signed_with_key(self, call: Call) -> bool:
         """Return whether a client with the account's key signed this SAS of one blob or container."""
+        # The string to sign of a service SAS, by Microsoft's documentation ("Create a service SAS"): fields in a fixed
+        # order, one a line, empty ones included.
         query = call.query
         path = call.path if query.get("sr") == "b" else "/" + call.path.split("/")[1]
         first, second = ([query.get(name, "") for name in names] for names in (("sp", "st", "se"), SIGNED))
@@ -325,7 +373,7 @@ class BlobService:
         if part == "blocklist":
             blocks = [element.text or "" for element in ElementTree.fromstring(call.body)]
             blob = self.storage.commit(container, name, blocks, metadata, content_type)
-        elif call.headers.get("x-ms-blob-type") != "BlockBlob":
+        elif call.headers.get("x-ms-blob-type") != "BlockBlob":  # append and page blobs have other semantics
             raise Refusal(400, "InvalidBlobType", "the double keeps block blobs only")
         else:
             blob = self.storage.write(container, name, [call.body], metadata, content_type)

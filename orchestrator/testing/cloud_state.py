@@ -65,7 +65,10 @@ class WorkspaceAddress:
 
 @dataclass
 class State:
-    """Resources and settings of the workspace. Every handler holds the lock while it reads or changes them."""
+    """Resources and settings of the workspace. Every handler holds the lock while it reads or changes them.
+
+    The lock is reentrant: handlers of one service call those of another.
+    """
 
     place: WorkspaceAddress
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -83,7 +86,13 @@ class State:
     """Clusters that get no machine."""
 
     def put(self, path: str, kind: str, document: Document) -> tuple[Document, bool]:
-        """Store a resource; return it as a GET shows it, and whether it is new."""
+        """Store a resource; return it as a GET shows it, and whether it is new.
+
+        Args:
+            path: below the workspace, `environments/train/versions/1`.
+            kind: its type in ARM, below `workspaces/`, such as `environments/versions`.
+            document: body of the PUT.
+        """
         before = self.resources.get(path)
         created = before["systemData"]["createdAt"] if before else now()
         author = {"createdBy": "double", "createdByType": "Application"}
@@ -101,7 +110,8 @@ class State:
         """Return the resources directly below a path, the newest first."""
         return [document for name, document in self.resources.items() if name.rpartition("/")[0] == path][::-1]
 
-    def named(self, identity: str) -> Document | None:
+    def by_id(self, identity: str) -> Document | None:
         """Return the resource with an ARM id, None if this workspace has no such resource."""
+        # ARM ids are case-insensitive, and clients change the case of `resourceGroups`
         base, path = f"{self.place.workspace_path}/", identity.removeprefix("azureml:")
         return self.resources.get(path[len(base) :]) if path.lower().startswith(base.lower()) else None

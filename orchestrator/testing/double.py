@@ -1,4 +1,4 @@
-"""The double: starts the services, hands out what a client needs to find them, and does harm on request."""
+"""The double: it starts the services, gives clients the variables to find them, and injects faults on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrator.testing.proxy.server import Answer, Fault, Moment, Proxy, Reco
 from orchestrator.testing.services.mlflow_service import Tracking
 from orchestrator.testing.services.run_history import RunHistory
 
-LONGEST_JOB = 21 * 24 * 3600.0
+MAX_JOB_SECONDS = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
 RESOURCES = (resource_manager, machines, assets, endpoints, job_resources)
@@ -63,7 +63,7 @@ class AzureDouble:
         routes = Routes(route for part in RESOURCES for route in part.ROUTES)
         self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs, routes)
         self._runs = Tracking(self.state, self.jobs, self.login.check)
-        self.jobs.conduct = self._conduct
+        self.jobs.run_sweep = self._run_sweep
         self.prices = machines.Prices()
         self._services: dict[str, Answer] = {
             MANAGEMENT_HOST: self.manager.answer,
@@ -74,13 +74,12 @@ class AzureDouble:
             LOOPBACK: self._runs.answer,
             self.place.blob_host: BlobService(self.place, self.storage, self.login).answer,
         }
-        self._proxy = Proxy(self._answer, self._knows, context)
+        self._proxy = Proxy(self._answer, self._is_known_host, context)
         self.faults = self._proxy.faults
         self._environment_before: dict[str, str | None] = {}
         self._closed = False
+        # a test that forgets `close` must not leave processes of jobs behind
         atexit.register(self.close)
-
-    # life
 
     def __enter__(self) -> AzureDouble:
         wanted = self.environment()
@@ -94,10 +93,11 @@ class AzureDouble:
         self.close()
 
     def close(self) -> None:
-        """Kills the jobs, ends every connection and thread, puts the environment back; once is enough.
+        """Kill the jobs, close every connection, join every thread and restore the environment. Idempotent.
 
         Raises:
-            RuntimeError: the double itself made a mistake in an answer, or in running a job.
+            RuntimeError: the double itself crashed while it answered a call or ran a job. A client may have handled the
+                resulting error, so that the test would pass.
         """
         if self._closed:
             return
@@ -109,8 +109,10 @@ class AzureDouble:
             else:
                 os.environ[name] = value
         if (registry := sys.modules.get("mlflow.tracking._tracking_service.registry")) is not None:
-            # MLflow keeps a client for each address as long as the process lives, with a token of this double
+            # MLflow caches a client for each address until the process ends, with a token of this double: the next
+            # double at the same address would refuse it
             registry.TrackingStoreRegistry._get_store_with_resolved_uri.cache_clear()
+        # jobs first: they report to MLflow through the proxy
         self.jobs.close()
         self._proxy.close()
         if self._temporary is not None:
@@ -119,8 +121,11 @@ class AzureDouble:
             raise RuntimeError("the double itself crashed") from crashes[0]
 
     def environment(self) -> dict[str, str]:
-        """Variables that lead Azure's clients in a process here: proxy, authority, one application's credential,
-        and where the workspace is."""
+        """Return the variables that route Azure's clients of a process to the double.
+
+        They name the proxy, the authority to trust, the credential of an application, and the workspace.
+        """
+        # both cases, because clients differ in the one that they read
         proxies = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), self._proxy.url)
         return {
             **proxies,
@@ -136,8 +141,6 @@ class AzureDouble:
             "ORCHESTRATOR_AZURE_RESOURCE_GROUP": self.place.resource_group,
             "ORCHESTRATOR_AZURE_WORKSPACE": self.place.workspace,
         }
-
-    # recorded calls
 
     def requests(self, match: str = "*") -> list[Recorded]:
         """Return the requests so far whose `METHOD host/path` matches a pattern of `fnmatch`, without secrets."""
@@ -157,8 +160,6 @@ class AzureDouble:
     def secrets(self) -> list[str]:
         """All issued tokens, keys and signatures: they belong in no log."""
         return [SECRET, self.manager.scoring_key, *list(self.login.expiry), *self.storage.secrets]
-
-    # faults
 
     def fail_next(
         self,
@@ -198,20 +199,26 @@ class AzureDouble:
         self.login.expire()
 
     def fail_compute(self, name: str, *, code: str, message: str) -> None:
-        """Accept the next creations of a cluster, and let them fail."""
+        """Accept the next creations of a cluster, and make them fail later, as a long-running operation.
+
+        Args:
+            name: of the cluster.
+            code: Azure's name for the error, such as AllocationFailed.
+            message: its text.
+        """
         self.state.failing_computes[name] = {"code": code, "message": message}
 
     def without_capacity(self, name: str, missing: bool = True) -> None:
-        """Give a cluster no machine: its jobs stay queued, and its errors show why."""
+        """Give a cluster no machine: its jobs stay queued, and its errors show the reason."""
         (self.state.no_capacity.add if missing else self.state.no_capacity.discard)(name)
 
     def set_quota(self, family: str, cores: int) -> None:
         """Set the quota of a VM family, in cores."""
         self.state.quotas[family] = cores
 
-    def by_identity(self, wanted: bool = True) -> None:
-        """Let datastores have no secrets from now on: only clients with a token can read them."""
-        self.storage.by_identity = wanted
+    def by_identity(self, enabled: bool = True) -> None:
+        """Make datastores identity-based from now on: without keys, readable only with a token."""
+        self.storage.by_identity = enabled
 
     def hold_queue(self, held: bool = True) -> None:
         """Keep jobs that do not run yet in the queue while `held`."""
@@ -231,14 +238,21 @@ class AzureDouble:
         self.jobs.preempt(self.job(name), error)
 
     def move(self, name: str, status: str, error: Document | None = None) -> None:
-        """Set the status of a job: `Queued`, `Running`, `Completed`, ..."""
+        """Set the status of a job that the double does not run.
+
+        Args:
+            name: of the job.
+            status: `Queued`, `Running`, `Completed`, ...; a finished job keeps its own.
+            error: {code, message} that the job shows.
+
+        Raises:
+            KeyError: no such job.
+        """
         self.jobs.move(self.job(name), status, error)
 
     def score_with(self, endpoint: str, function: Callable[[Any], Any]) -> None:
         """Set the function from request to answer of an endpoint, used once a deployment gets its traffic."""
         self.manager.scoring[endpoint] = function
-
-    # resources
 
     def job(self, name: str) -> CloudJob:
         """Return a job.
@@ -253,7 +267,13 @@ class AzureDouble:
     def wait(self, name: str, statuses: Sequence[str] = (COMPLETED,), seconds: float = 60) -> str:
         """Wait until a job has one of the statuses or has finished; return its status.
 
+        Args:
+            name: of the job.
+            statuses: to wait for.
+            seconds: time limit.
+
         Raises:
+            KeyError: no such job.
             TimeoutError: it took longer.
         """
         return self.jobs.wait(self.job(name), tuple(statuses), seconds)
@@ -267,9 +287,7 @@ class AzureDouble:
         folder = self.folder(ARTIFACTS) / self.job(name).folder / "user_logs"
         return {path.name: path.read_text(errors="replace") for path in sorted(folder.glob("*"))}
 
-    # inside
-
-    def _knows(self, host: str) -> bool:
+    def _is_known_host(self, host: str) -> bool:
         return host in self._services or host.endswith(f".{self.place.scoring_domain}")
 
     def _answer(self, call: Call) -> Reply:
@@ -277,18 +295,19 @@ class AzureDouble:
             return endpoints.score(self.manager, call)
         return self._services[call.host](call)
 
-    def _conduct(self, job: CloudJob) -> tuple[str, Document | None]:
-        return SweepJob(job, self.jobs, self._runs.reports).conduct()
+    def _run_sweep(self, job: CloudJob) -> tuple[str, Document | None]:
+        return SweepJob(job, self.jobs, self._runs.reports).run()
 
     def _variables(self, job: CloudJob) -> dict[str, str]:
         """Return the variables by which a job finds its MLflow run.
 
         The scheme is plain HTTP, not Azure's `azureml://`: a job gets no proxy, so that it reaches every host.
         """
+        # valid as long as Azure lets a job run: on Azure, the service renews the token of a job
         experiment = job.properties.get("experimentName", "Default")
         return {
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
-            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=LONGEST_JOB),
+            "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=MAX_JOB_SECONDS),
             "MLFLOW_RUN_ID": job.name,
             "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
             "MLFLOW_EXPERIMENT_NAME": experiment,

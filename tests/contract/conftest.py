@@ -1,4 +1,4 @@
-"""Which of the contract's tests are for `make test-all`, and the example backend."""
+"""Slow tests of the contract, and the example backend."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example-backend"
-ELSEWHERE = ("test_preempted_run_restarts_by_itself[local]",)  # tests/pains/test_eviction.py
-COVERED = ("polite", "debug")  # share their machinery with `local`, whose long tests are not slow ones
+ELSEWHERE = ("test_preempted_run_restarts_automatically[local]",)  # tests/pains/test_eviction.py
+COVERED = ("polite", "debug")  # share their code with `local`, whose long tests always run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""A kind of job of another package runs like ours, with no change here: on this machine and in the double of Azure."""
+"""A job kind from another package runs like the built-in ones, locally and on the double of Azure."""
 
 from __future__ import annotations
 

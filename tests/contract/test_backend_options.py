@@ -1,4 +1,4 @@
-"""Settings of another package's backend, from every source of settings."""
+"""Options of a backend from another package, set by every source of settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_option_in_file_or_variable_reaches_plan(shell: Console) -> None:
     assert planned_load(shell(*DRY_RUN, "-f", "job.yaml").out) == 3.0
     assert planned_load(shell(*DRY_RUN, "-f", "job.yaml", ORCHESTRATOR_POLITE__LOAD="2").out) == 2.0
     elsewhere = shell("submit", "pretrain", "-b", "local", "--dry-run", "-f", "job.yaml")
-    assert "polite.load has no effect: it is for the polite backend, and the run goes to local" in elsewhere.err
+    assert "polite.load has no effect: it belongs to the polite backend, the run uses local" in elsewhere.err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Behaviour of every backend. A new backend is added to BACKENDS and must pass.
 
-Runs are submitted by the command line, as a process of its own: a backend may keep it until the run has finished.
+Runs are submitted by the command line in a separate process, because a backend may block it until the run finishes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.conftest import Console, last_step, processes_of, wait_for, write_ber
 from tests.unit.reports.drawings import empty_figures, figures, references
 
 BACKENDS = ("local", "debug", "polite", "azure")
-AZURE = {"cluster": "cpu-ds3", "sku": "Standard_DS3_v2"}  # settings that only a job on Azure needs: its machines
+AZURE = {"cluster": "cpu-ds3", "sku": "Standard_DS3_v2"}  # settings that only a job on Azure needs
 STEPS = 300
 LIVE = {"checkpoint": {"every": 50}, "validation": {"every": STEPS}}
 
 
-def live(seed: int) -> dict[str, Any]:
-    """Sections of a run that takes a while; another seed gives another run."""
+def slow_settings(seed: int) -> dict[str, Any]:
+    """Return the sections of a run that takes a while; another seed is another run."""
     return {**LIVE, "train": {"steps": STEPS, "log_every": 2, "seed": seed}}
 
 
@@ -47,7 +47,7 @@ def name(request: pytest.FixtureRequest, packages: Path) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def cloud(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Start the double of Azure for azure; only environment variables lead to it."""
+    """Start the double of Azure for azure; environment variables alone direct clients to it."""
     if name != "azure":
         yield
         return
@@ -61,7 +61,7 @@ def cloud(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
-    """Return a home of its own for each backend."""
+    """Return a separate home for each backend."""
     return tmp_path_factory.mktemp(f"home-{name}")
 
 
@@ -119,7 +119,7 @@ def start(console: Console, backend: Backend, *words: str) -> tuple[subprocess.P
 
 
 def last_reported(backend: Backend, run: str) -> int:
-    """Last step that a run reported."""
+    """Return the last step that a run reported."""
     folder = backend.folder(run)
     if folder is not None:
         return last_step(folder)
@@ -127,7 +127,7 @@ def last_reported(backend: Backend, run: str) -> int:
 
 
 def log_lines(backend: Backend, name: str, query: LogQuery) -> list[str]:
-    """Texts of a run's log."""
+    """Return the texts of a run's log."""
     return [line.text for block in backend.logs(name, query) for line in block.lines()]
 
 
@@ -173,7 +173,7 @@ def test_finetuning_request_names_no_local_data(shell: Console, name: str, home:
 
 
 def _dotted(tree: dict[str, Any]) -> dict[str, Any]:
-    """Sections as dotted keys, as `overrides` has them."""
+    """Return sections as dotted keys, the form of `overrides`."""
     found: dict[str, Any] = {}
     for key, value in tree.items():
         found |= {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value}
@@ -200,7 +200,7 @@ def test_completed_run_has_a_full_status(backend: Backend, completed: RunStatus)
     assert plan["job"]["train"]["steps"] == 12
 
 
-def test_page_of_completed_run_is_the_same_everywhere(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
+def test_finished_run_page_is_the_same_on_every_backend(backend: Backend, completed: RunStatus, tmp_path: Path) -> None:
     run = Run(backend, backend.handle(completed.name))
     page = run.report(tmp_path / "page.html").read_text()
     drawn = figures(page)
@@ -212,7 +212,7 @@ def test_page_of_completed_run_is_the_same_everywhere(backend: Backend, complete
     assert references(page) == []
 
 
-def test_logs_of_completed_run_are_whole(backend: Backend, completed: RunStatus) -> None:
+def test_logs_of_completed_run_are_complete(backend: Backend, completed: RunStatus) -> None:
     lines = log_lines(backend, completed.name, LogQuery())
     assert any(line.startswith("exported ") for line in lines)
     assert log_lines(backend, completed.name, LogQuery(follow=True)) == lines
@@ -241,7 +241,7 @@ def test_download_copies_outputs(backend: Backend, completed: RunStatus, tmp_pat
     assert not (tmp_path / "there").exists()
 
 
-def test_model_is_registered_once_with_its_origin(backend: Backend, completed: RunStatus) -> None:
+def test_model_is_registered_once_with_its_lineage(backend: Backend, completed: RunStatus) -> None:
     found = backend.register_model(completed.name, "words")
     assert found["name"] == "words"
     assert found["tags"]["orchestrator.run"] == completed.name
@@ -250,7 +250,7 @@ def test_model_is_registered_once_with_its_origin(backend: Backend, completed: R
     assert backend.register_model(completed.name)["name"] == "micro"
 
 
-def test_endpoint_answers_until_it_is_deleted(backend: Backend, completed: RunStatus, name: str) -> None:
+def test_endpoint_answers_until_deleted(backend: Backend, completed: RunStatus, name: str) -> None:
     if name in {"debug", "polite"}:
         pytest.skip("the same as on local")
     found = backend.deploy_model(completed.name, "masked-words")
@@ -299,7 +299,7 @@ def test_missing_capability_names_backends_that_have_it(backend: Backend, comple
     assert "orchestrator download RUN stacks" in str(refusal.value.fix)
 
 
-def test_missing_run_is_refused_by_every_method(backend: Backend, tmp_path: Path) -> None:
+def test_every_method_refuses_a_missing_run(backend: Backend, tmp_path: Path) -> None:
     unknown = "no-such-run"
     questions = (backend.describe, backend.metrics, backend.plan, backend.result, backend.folder)
     orders = (backend.cancel, backend.preempt, backend.resume, backend.delete, *_inspections(backend))
@@ -312,7 +312,7 @@ def test_missing_run_is_refused_by_every_method(backend: Backend, tmp_path: Path
         backend.fetch(unknown, ("model",), tmp_path)
 
 
-def test_wrong_input_fails_the_run_without_restart(shell: Console, backend: Backend, name: str) -> None:
+def test_invalid_input_fails_run_without_restart(shell: Console, backend: Backend, name: str) -> None:
     (shell.cwd / "blank.txt").write_text("\n\n")
     words = spec_words(shell, name, max_restarts=3)
     failed = shell(*words, "--data", "blank.txt", "-o", "json")
@@ -326,7 +326,7 @@ def test_wrong_input_fails_the_run_without_restart(shell: Console, backend: Back
 
 @pytest.mark.live
 def test_cancel_saves_and_resume_continues(shell: Console, backend: Backend, name: str) -> None:
-    words = spec_words(shell, name, **live(1))
+    words = spec_words(shell, name, **slow_settings(1))
     command, run = start(shell, backend, *words)
     status = backend.describe(run)
     assert status.state == RunState.RUNNING
@@ -355,8 +355,8 @@ def test_cancel_saves_and_resume_continues(shell: Console, backend: Backend, nam
 
 
 @pytest.mark.live
-def test_preempted_run_restarts_by_itself(shell: Console, backend: Backend, name: str) -> None:
-    command, run = start(shell, backend, *spec_words(shell, name, **live(2), max_restarts=1))
+def test_preempted_run_restarts_automatically(shell: Console, backend: Backend, name: str) -> None:
+    command, run = start(shell, backend, *spec_words(shell, name, **slow_settings(2), max_restarts=1))
     backend.preempt(run)
     command.communicate(timeout=120)
     assert command.returncode == 0
@@ -368,14 +368,14 @@ def test_preempted_run_restarts_by_itself(shell: Console, backend: Backend, name
 @pytest.mark.live
 def test_run_of_killed_supervisor_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
     if name == "azure":
-        pytest.skip("nobody on this machine watches a run on Azure")
-    command, run = start(shell, backend, *spec_words(shell, name, **live(3)))
+        pytest.skip("Azure runs have no supervisor on this machine")
+    command, run = start(shell, backend, *spec_words(shell, name, **slow_settings(3)))
     folder = Path(str(backend.folder(run)))
     os.kill(json.loads((folder / "state.json").read_text())["pid"], signal.SIGKILL)
-    wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="failed")
+    wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="the failed state")
     assert "supervisor lost" in str(backend.describe(run).reason)
     command.communicate(timeout=60)
-    wait_for(lambda: not processes_of(folder), seconds=45, what="the job followed its supervisor")
+    wait_for(lambda: not processes_of(folder), seconds=45, what="the end of the job")
     resumed = shell("resume", run, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert backend.describe(run).state == RunState.COMPLETED

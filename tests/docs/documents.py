@@ -1,4 +1,4 @@
-"""What README and docs/ show: their fenced blocks, and the command lines in them."""
+"""Fenced blocks and command lines of README and docs/."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 def blocks(*languages: str) -> Iterator[Block]:
-    """All in these languages."""
+    """Return all blocks in these languages."""
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         for found in FENCE.finditer(text):
@@ -51,7 +51,7 @@ def blocks(*languages: str) -> Iterator[Block]:
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """Place and text of each; in console blocks those behind `$ `, elsewhere every line. Comments are left in."""
+    """Return place and text of each command: in console blocks after `$ `, elsewhere every line. Comments are kept."""
     for block in blocks("console", "bash", "sh"):
         lines = block.text.replace("\\\n", " ").splitlines()
         for line in lines:

@@ -1,4 +1,4 @@
-"""docs/architecture.md: its picture is that of the imports, and the ways that it describes are there."""
+"""docs/architecture.md: the drawing matches the imports, and the described paths exist."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def architecture(monkeypatch: pytest.MonkeyPatch) -> object:
     sys.modules.pop("architecture", None)
 
 
-def test_picture_is_drawn_from_the_imports_of_today(architecture: object) -> None:
-    """Sizes of rooms may drift; rooms, floors and arrows must not."""
+def test_drawing_matches_current_imports(architecture: object) -> None:
+    """Sizes of packages may change; packages, layers and arrows must not."""
     shape = re.compile(r'<text class="size".*?</text>')
     drawn = shape.sub("", architecture.draw())  # type: ignore[attr-defined]
     kept = shape.sub("", (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8"))
     assert drawn == kept, "run: python docs/site/architecture.py"
 
 
-def test_rooms_that_import_in_a_circle_are_refused(architecture: object) -> None:
+def test_circular_imports_of_packages_are_refused(architecture: object) -> None:
     with pytest.raises(ValueError, match=r"a circle among \['a', 'b'\]"):
         architecture.floors({"a": {"b"}, "b": {"a"}, "c": set()})  # type: ignore[attr-defined]
     assert architecture.floors({"a": {"b"}, "b": set()}) == {"a": 1, "b": 0}  # type: ignore[attr-defined]
 
 
-def test_every_hop_is_a_file_and_no_way_is_long() -> None:
+def test_every_step_is_a_file_and_every_path_is_short() -> None:
     sections = PAGE.read_text(encoding="utf-8").split("\n## ")
     for section in sections:
         hops = HOP.findall(section)

@@ -1,4 +1,4 @@
-"""Every command line of README and docs is one that its program takes; what can be run in seconds is run."""
+"""Every documented command line is valid; those that finish within seconds are executed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXECUTED = {
     "status",
     "wait",
 }
-NOT_EXECUTED = {  # part of a command line -> the test that does the same where it can be done
+NOT_EXECUTED = {  # part of a command line -> the test that executes its equivalent
     "attach ": "tests/pains/test_detach.py",
     "cancel ": "tests/contract/test_backends.py",
     "completion ": "tests/unit/cli/test_completion.py",
@@ -66,19 +66,19 @@ def words_of(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("line", "place"), COMMANDS)
-def test_it_is_a_program_that_is_known(line: str, place: str) -> None:
+def test_documented_program_is_known(line: str, place: str) -> None:
     assert words_of(line)[0] in PROGRAMS, place
 
 
 @pytest.mark.parametrize(("line", "place"), [one for one in COMMANDS if one[0].startswith("orchestrator ")])
-def test_the_command_line_takes_it(line: str, place: str) -> None:
+def test_documented_command_line_parses(line: str, place: str) -> None:
     arguments, unknown = build_parser().parse_known_args(words_of(line)[1:])
     assert (arguments.verb, unknown) == (words_of(line)[1], []), place
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder as the documents have it, and a home with runs named novels and mybert."""
+    """Return the project folder of the documents, and a home with runs called novels and mybert."""
     folder = tmp_path_factory.mktemp("documented")
     for name in ("notes", "letters", "books", "wiki", "dumps"):
         (folder / name).mkdir()
@@ -117,15 +117,17 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ.update(before)
 
 
-def planned() -> list[tuple[str, str]]:
+def planned_commands() -> list[tuple[str, str]]:
     verbs = ("submit", "plan", "validate")
     found = [one for one in COMMANDS if one[0].startswith("orchestrator ") and words_of(one[0])[1] in verbs]
     return [one for one in found if not any(part in one[0] for part in NOT_PLANNED)]
 
 
-@pytest.mark.slow  # runs are made first
-@pytest.mark.parametrize(("line", "place"), planned())
-def test_a_dry_run_of_it_is_a_plan(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow  # `runs` are created first
+@pytest.mark.parametrize(("line", "place"), planned_commands())
+def test_documented_submission_plans_in_dry_run(
+    line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = words_of(line)[1:]
     if words[0] == "submit" and "--dry-run" not in words:
         words.append("--dry-run")
@@ -135,14 +137,14 @@ def test_a_dry_run_of_it_is_a_plan(line: str, place: str, project: Path, capsys:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("document", ["README.md", "docs/sdk.md"])
-def test_the_sdk_s_example_runs(document: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sdk_example_runs(document: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = (block.text for block in blocks("python") if block.document == document)
     exec(example.replace('"train.steps": 500', '"train.steps": 2, "train.micro_batch_size": 8'), {})
     assert "data" in capsys.readouterr().out
 
 
-def shown(verbs: Collection[str]) -> list[tuple[str, str]]:
-    """Commands of these verbs, one for each line of several."""
+def commands_of(verbs: Collection[str]) -> list[tuple[str, str]]:
+    """Return commands of these verbs, one per line of each verb."""
     lines = [(part.strip(), place) for line, place in COMMANDS for part in line.split("#")[0].split(";")]
     return sorted(
         {
@@ -151,24 +153,26 @@ def shown(verbs: Collection[str]) -> list[tuple[str, str]]:
     )
 
 
-def executed() -> list[tuple[str, str]]:
+def executed_commands() -> list[tuple[str, str]]:
     left_out = (*NOT_EXECUTED, *IN_THE_CLOUD)
-    return [one for one in shown(EXECUTED) if not any(part in one[0] for part in left_out)]
+    return [one for one in commands_of(EXECUTED) if not any(part in one[0] for part in left_out)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("line", "place"), executed())
-def test_it_runs(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("line", "place"), executed_commands())
+def test_documented_command_runs(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([word.replace("RUN", "novels") for word in words_of(line)[1:]])
-    said = capsys.readouterr()
-    assert (code, said.out != "") == (0, True), f"{place}: {said.err}"
+    output = capsys.readouterr()
+    assert (code, output.out != "") == (0, True), f"{place}: {output.err}"
 
 
 @pytest.mark.slow
-def test_what_asks_azure_is_answered_by_its_double(
+def test_documented_azure_commands_run_on_the_double(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [line for line, _ in shown({"cluster", "doctor", "list"}) if any(part in line for part in IN_THE_CLOUD)]
+    lines = [
+        line for line, _ in commands_of({"cluster", "doctor", "list"}) if any(part in line for part in IN_THE_CLOUD)
+    ]
     assert {words_of(line)[1] for line in lines} == {"cluster", "doctor", "list"}
     with AzureDouble(project / "azure", run_jobs=False) as double:
         place = {
@@ -178,15 +182,15 @@ def test_what_asks_azure_is_answered_by_its_double(
         }
         for name, value in place.items():
             monkeypatch.setenv(f"ORCHESTRATOR_AZURE_{name}", value)
-        for line in lines:  # in the order of the alphabet: create, list, scale
+        for line in lines:  # in alphabetical order: create, list, scale
             yes = ["-y"] if "cluster create" in line or "cluster scale" in line else []
             assert main([*words_of(line)[1:], *yes]) == 0, f"{line}: {capsys.readouterr().err}"
         assert (double.refused, double.violations) == ([], [])
 
 
-def test_whatever_is_not_run_here_is_run_elsewhere() -> None:
+def test_commands_not_run_here_are_run_elsewhere() -> None:
     planned_verbs = {"submit", "plan", "validate"}
-    rest = [line for line, _ in shown(VERBS - planned_verbs) if line not in dict(executed())]
+    rest = [line for line, _ in commands_of(VERBS - planned_verbs) if line not in dict(executed_commands())]
     rest = [line for line in rest if not any(part in line for part in IN_THE_CLOUD)]
     assert [line for line in rest if not any(part in line for part in NOT_EXECUTED)] == []
     for part, file in NOT_EXECUTED.items():
@@ -194,7 +198,7 @@ def test_whatever_is_not_run_here_is_run_elsewhere() -> None:
 
 
 def inline_commands() -> list[tuple[str, str]]:
-    """Those in running text and tables; of `a|b` the first is taken."""
+    """Return commands in running text and tables; for `a|b` the first alternative."""
     found = {}
     for path in DOCUMENTS:
         text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
@@ -223,7 +227,7 @@ def plain_jobs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("line", "place"), plain_jobs())
-def test_a_plain_job_takes_its_arguments(line: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_job_accepts_its_arguments(line: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = words_of(line)
     module = words[words.index("-m") + 1]
     job = JOBS[module.removeprefix("train_jobs.")]
@@ -240,7 +244,7 @@ def make_targets() -> set[str]:
     return {line.split(":")[0] for line in text.splitlines() if ":" in line and line[:1].isalpha()}
 
 
-def test_make_has_the_targets() -> None:
+def test_documented_make_targets_exist() -> None:
     named = {words_of(line)[1] for line, _ in COMMANDS if line.startswith("make ")}
     assert named
     assert named <= make_targets()

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, every link of it holds, and all of the code is in it."""
+"""The documentation site: it builds without a warning, all links work, and it documents all of the code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support import errors
 from train_jobs.config import FinetuneConfig, PredictConfig
 
-NOT_HERE = ("no such file or folder", "no file matches")  # the reader has them
+NOT_HERE = ("no such file or folder", "no file matches")  # readers have them
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make docs` writes; a link to a page, or to a heading, that is not there ends it."""
+    """Build the site with `make docs`, which fails on a broken link to a page or a heading."""
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
@@ -43,7 +43,7 @@ def words_of(page: Path) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
 
 
-def test_every_key_every_verb_and_every_kind_of_error_is_in_it(site: Path) -> None:
+def test_site_documents_every_key_verb_and_error_kind(site: Path) -> None:
     from orchestrator.cli.main import build_parser
 
     for kind, found in all_kinds().items():
@@ -70,21 +70,21 @@ def test_troubleshooting_lists_every_error_of_the_code() -> None:
     assert "| cannot " in page
 
 
-def test_no_key_is_without_a_help_text(site: Path) -> None:
+def test_every_key_has_a_help_text(site: Path) -> None:
     empty = re.compile(r"<tr>\s*<td><code>([^<]+)</code></td>\s*<td>.*?</td>\s*<td></td>", re.DOTALL)
     pages = [site / "reference" / kind / "index.html" for kind in kind_names()]
     assert [key for page in pages for key in empty.findall(page.read_text())] == []
 
 
-def test_it_is_read_without_a_network(site: Path) -> None:
-    """Nothing is loaded from elsewhere; links that a reader may follow are no matter."""
+def test_pages_load_without_network(site: Path) -> None:
+    """Pages load nothing from other hosts; links that a reader may click are allowed."""
     loaded = re.compile(r"<(?:script|img|link)[^>]+(?:src|href)=\"(https?://[^\"]+)\"")
     found = {url for page in site.rglob("*.html") for url in loaded.findall(page.read_text(encoding="utf-8"))}
     assert found == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_to_files_hold(document: Path) -> None:
+def test_links_to_files_exist(document: Path) -> None:
     targets = [target.partition("#")[0] for target in LINK.findall(document.read_text(encoding="utf-8"))]
     files = [target for target in targets if target and not target.startswith(("http://", "https://"))]
     assert [target for target in files if not (document.parent / target).exists()] == []
@@ -101,7 +101,7 @@ def spec_blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("place", "text"), spec_blocks())
-def test_every_spec_that_is_shown_is_valid(place: str, text: str, tmp_path: Path) -> None:
+def test_documented_specs_are_valid(place: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     (tmp_path / "job.yaml").write_text(text)
     problems = []

@@ -1,4 +1,4 @@
-"""docs/extending.md by doing it: its blocks are written into a copy of the packages, and used as a user would."""
+"""Follow docs/extending.md: write its blocks into a copy of the packages, and use the result."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ BLOCK = re.compile(
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both packages with what the page adds."""
+    """Copy both packages and add the code of the page."""
     folder = tmp_path_factory.mktemp("checkout")
     for package in ("orchestrator", "train_jobs"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     for found in BLOCK.finditer(PAGE.read_text(encoding="utf-8")):
         path, text = folder / found["path"], found["text"]
         if found["where"]:
-            text = inserted(path.read_text(), found["where"].rpartition(" ")[2], text)
+            text = insert_into(path.read_text(), found["where"].rpartition(" ")[2], text)
         path.write_text(text)
     return folder
 
 
-def inserted(text: str, name: str, lines: str) -> str:
-    """The module with lines at the end of the fields of a class, or of the elements of a tuple."""
+def insert_into(text: str, name: str, lines: str) -> str:
+    """Return the module with lines added to the end of the fields of a class, or of the elements of a tuple."""
     (found,) = [
         node
         for node in ast.parse(text).body
@@ -76,7 +76,7 @@ def test_added_recipe_is_planned_and_explained(checkout: Path) -> None:
     assert steps["recipes"]["notes"] == 20_000
 
 
-def test_added_key_is_validated_explained_and_part_of_the_hash(checkout: Path) -> None:
+def test_added_key_is_validated_explained_and_hashed(checkout: Path) -> None:
     key = "data.most_documents"
     (meaning, *_) = json.loads(command(checkout, "explain", key, "-o", "json").stdout)
     assert (meaning["type"], meaning["default"]) == ("integer, above 0 | null", "null")
@@ -101,6 +101,6 @@ def test_page_names_only_files_that_exist() -> None:
     text = PAGE.read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:orchestrator|train_jobs|tests|docs)/[\w./-]+)`", text))
     made = {found["path"] for found in BLOCK.finditer(text)}
-    made.add("train_jobs/recipes/KIND/NAME.yaml")  # the pattern of such a name
+    made.add("train_jobs/recipes/KIND/NAME.yaml")  # a placeholder for such a name
     assert {path for path in named - made if not (ROOT / path).exists()} == set()
-    assert named  # else the pattern has gone stale
+    assert named  # otherwise the pattern is outdated

@@ -1,5 +1,7 @@
-"""All of it in the cloud, that is in its double, by the command line: a cluster, a token store, a model trained on it,
-a sweep of Azure's own service, the best of its models downloaded."""
+"""The whole workflow on the double of Azure by the command line.
+
+A cluster, a token store, a model trained on it, a sweep of the Azure service, and the download of its best model.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +33,20 @@ def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureDoub
 
 @pytest.fixture
 def cloud(console: Console, azure: AzureDouble) -> Console:
-    """The command line, signed in."""
+    """Return the command line of a signed-in user."""
     kept = {key: value for key, value in os.environ.items() if key.startswith("ORCHESTRATOR_AZURE_")}
     console.variables |= {**kept, "ORCHESTRATOR_AZURE_POLL_SECONDS": "0.5"}
     return console
 
 
 def done(found: Finished) -> Any:
-    """The document that a command printed."""
+    """Return the document that a command printed."""
     assert found.code == 0, found.err
     return found.json
 
 
 @pytest.mark.slow
-def test_everything_from_text_to_the_best_of_a_sweep(cloud: Console, azure: AzureDouble) -> None:
+def test_azure_workflow_from_text_to_best_of_sweep(cloud: Console, azure: AzureDouble) -> None:
     write_corpus(cloud.cwd / "corpus.txt")
     shape = ("--sku", CLUSTER["sku"], "--max-nodes", "2")
     done(cloud("cluster", "create", "--name", "cpu", *map(str, shape), "-y", "-o", "json"))

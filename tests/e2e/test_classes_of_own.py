@@ -1,4 +1,4 @@
-"""Classes of one's own through the command line: shipped, trained with, killed, resumed as if nothing had happened."""
+"""User-defined classes through the command line: shipped, trained, killed and resumed bit-exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN = {
 
 
 @pytest.mark.slow
-def test_all_four_at_once_and_through_a_kill(console: Console, corpus: Path) -> None:
+def test_all_four_own_classes_survive_kill(console: Console, corpus: Path) -> None:
     train = {"steps": 40, "precision": "fp32"}
     write_spec(
         console.cwd / "job.yaml", data={"text": [str(corpus)]}, train=train, code={"folder": str(EXAMPLES)}, **OWN

@@ -1,4 +1,4 @@
-"""The debug backend at a terminal: a breakpoint in a training step of one's own code opens the debugger."""
+"""The debug backend at a terminal: a breakpoint in a training step of user code opens the debugger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.exit(train_jobs.pretrain.main())
 
 
 @pytest.mark.slow
-def test_a_breakpoint_in_a_training_step(console: Console, corpus: Path) -> None:
+def test_breakpoint_in_training_step_opens_debugger(console: Console, corpus: Path) -> None:
     code = console.cwd / "mine"
     code.mkdir()
     (code / "my_step.py").write_text(MY_STEP)

@@ -1,4 +1,4 @@
-"""A run from submission to export, as its user sees it. One run, looked at from all sides."""
+"""A run from submission to export, as its user sees it; all tests inspect the same run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from train_jobs.config.reported import reported_metrics
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, Finished, str]:
-    """A completed run: console, what `submit` said, its name."""
+    """Return a completed run: console, result of `submit`, name."""
     folder = tmp_path_factory.mktemp("first")
     console = Console(home=folder / "home", cwd=folder)
     write_spec(folder / "job.yaml", data={"text": [str(write_corpus(folder / "corpus.txt"))]})
@@ -34,11 +34,11 @@ def test_submit_prints_one_json_document_when_completed(first: tuple[Console, Fi
     assert status["handle"] == f"local://{name}"
     assert name.startswith("micro-")
     assert status["tags"] == {"purpose": "test"}
-    assert "unigram entropy" in done.err  # progress is for people, on stderr
+    assert "unigram entropy" in done.err  # progress goes to stderr
     assert f"orchestrator report {name}" in done.err or f"orchestrator logs {name}" in done.err
 
 
-def test_run_is_a_folder_one_can_read(first: tuple[Console, Finished, str]) -> None:
+def test_run_folder_is_readable(first: tuple[Console, Finished, str]) -> None:
     console, _, name = first
     folder = console.folder(name)
     for part in ("spec.yaml", "plan.json", "request.json", "config.json", "state.json", "logs/rank-0.log"):
@@ -59,7 +59,7 @@ def test_run_is_a_folder_one_can_read(first: tuple[Console, Finished, str]) -> N
     assert set(reported_metrics(config) or ()) <= {name for report in reports for name in report["metrics"]}
 
 
-def test_every_metric_is_in_mlflow_once(first: tuple[Console, Finished, str]) -> None:
+def test_each_metric_is_in_mlflow_once(first: tuple[Console, Finished, str]) -> None:
     from mlflow.tracking import MlflowClient
 
     console, _, name = first
@@ -80,7 +80,7 @@ def test_every_metric_is_in_mlflow_once(first: tuple[Console, Finished, str]) ->
     assert {"train_loss", "validation_mlm_loss", "validation_nsp_accuracy", "learning_rate"} <= keys
 
 
-def test_export_gives_our_logits_in_transformers(first: tuple[Console, Finished, str]) -> None:
+def test_export_gives_same_logits_in_transformers(first: tuple[Console, Finished, str]) -> None:
     from transformers import AutoTokenizer, BertForPreTraining
 
     from train_jobs.config import PretrainConfig
@@ -111,7 +111,7 @@ def test_export_gives_our_logits_in_transformers(first: tuple[Console, Finished,
     assert np.ptp(mlm.numpy()) > 0.1  # trained weights, not a constant
 
 
-def test_same_plan_again_returns_the_completed_run(first: tuple[Console, Finished, str]) -> None:
+def test_submit_same_plan_returns_completed_run(first: tuple[Console, Finished, str]) -> None:
     console, _, name = first
     again = console("submit", "pretrain", "-f", "job.yaml", "-n", "other-name", "-o", "json")
     assert again.code == 0, again.err
@@ -120,7 +120,7 @@ def test_same_plan_again_returns_the_completed_run(first: tuple[Console, Finishe
     assert [run["name"] for run in console("list", "-o", "json").json] == [name]
 
 
-def test_looking_at_the_run(first: tuple[Console, Finished, str]) -> None:
+def test_list_status_logs_and_wait_of_completed_run(first: tuple[Console, Finished, str]) -> None:
     console, _, name = first
     assert name in console("list").out
     assert console("status", "@last", "-o", "json").json["state"] == "completed"
@@ -129,7 +129,7 @@ def test_looking_at_the_run(first: tuple[Console, Finished, str]) -> None:
     assert "step 12/12" in console("logs", name).out
     waited = console("wait", name, "-o", "json")
     assert (waited.code, waited.json["state"]) == (0, "completed")
-    assert console("cancel", name).out == f"completed  local://{name}\n"  # ended long ago: left alone
+    assert console("cancel", name).out == f"completed  local://{name}\n"  # already finished: unchanged
 
 
 def test_report_is_one_page_with_curves(first: tuple[Console, Finished, str]) -> None:
@@ -143,7 +143,7 @@ def test_report_is_one_page_with_curves(first: tuple[Console, Finished, str]) ->
     assert "src=" not in page
 
 
-def test_resuming_a_completed_run_is_refused(first: tuple[Console, Finished, str]) -> None:
+def test_resuming_completed_run_is_refused(first: tuple[Console, Finished, str]) -> None:
     console, _, name = first
     refused = console("resume", name)
     assert refused.code == 1
@@ -151,7 +151,7 @@ def test_resuming_a_completed_run_is_refused(first: tuple[Console, Finished, str
     assert "completed" in refused.err
 
 
-def test_unknown_run_is_not_found_with_a_near_name(first: tuple[Console, Finished, str]) -> None:
+def test_unknown_run_suggests_similar_name(first: tuple[Console, Finished, str]) -> None:
     console, _, name = first
     missing = console("status", name + "x", "-o", "json")
     assert missing.code == 5

@@ -1,4 +1,4 @@
-"""A log of gigabytes is printed, searched and followed in the memory that one of two lines takes."""
+"""A log of gigabytes is printed, searched and followed with as little memory as one of two lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.run_folders import live_run, make_run
 LINE = b"step %07d/9999999  loss 9.1234  lr 1.00e-04  300.5 sequences/s  eta 1:02:03\n"
 LINES = b"".join(LINE % number for number in range(9000))
 ROOT = Path(__file__).resolve().parents[2]
-MEGABYTES = 4.0  # by which the peaks may differ; cells are of 64 KiB
+MEGABYTES = 4.0  # allowed difference of the peaks; blocks have 64 KiB
 SIZES = [
     pytest.param(64 * 1024**2, id="64MB"),
     pytest.param(1024**3, id="1GB", marks=pytest.mark.slow),
@@ -25,20 +25,20 @@ SIZES = [
 
 
 def start(console: Console, *words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """The command, as a process that leaves its peak."""
+    """Start the command in a process that records its peak memory."""
     command = [sys.executable, str(ROOT / "tests" / "peak.py"), str(console.cwd / "peak"), *words]
     environ = console.environ(PYTHONPATH=str(ROOT))
     return subprocess.Popen(command, env=environ, cwd=console.cwd, stdout=stdout)
 
 
 def peak(console: Console, process: subprocess.Popen[bytes]) -> float:
-    """Megabytes that it took at most; waits for its end."""
+    """Wait for the process and return its peak memory in megabytes."""
     assert process.wait() == 0
     return float((console.cwd / "peak").read_text())
 
 
-def assert_alike(console: Console, *words: str) -> None:
-    """A command takes as much memory for the log of `large` as for that of `small`."""
+def assert_same_peak(console: Console, *words: str) -> None:
+    """Assert that a command needs as much memory for the log of `large` as for that of `small`."""
     peaks = [peak(console, start(console, "logs", name, *words)) for name in ("large", "small")]
     assert peaks[0] < peaks[1] + MEGABYTES, words
 
@@ -51,7 +51,7 @@ def fill(run: RunFolder, size: int, *, rank: int = 0) -> None:
 
 @pytest.fixture(params=SIZES)
 def size(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Bytes of a log; the disk must have room for it, and has it back afterwards."""
+    """Yield the size of a log in bytes if the disk has room; delete the log afterwards."""
     size: int = request.param
     if (free := shutil.disk_usage(tmp_path).free) < 3 * size:
         pytest.skip(f"{free >> 20} MB free, {3 * size >> 20} needed")
@@ -59,7 +59,7 @@ def size(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     shutil.rmtree(tmp_path / "home")
 
 
-def test_memory_does_not_grow_with_a_log(console: Console, size: int) -> None:
+def test_memory_is_independent_of_log_size(console: Console, size: int) -> None:
     for name, bytes_of_log in (("large", size), ("small", 1)):
         run = make_run(console.home, name)
         fill(run, bytes_of_log)
@@ -74,10 +74,10 @@ def test_memory_does_not_grow_with_a_log(console: Console, size: int) -> None:
         ["--since", "1h"],
         ["-f"],
     ):
-        assert_alike(console, *words)
+        assert_same_peak(console, *words)
 
 
-def test_memory_does_not_grow_with_a_line(console: Console, size: int) -> None:
+def test_memory_is_independent_of_line_length(console: Console, size: int) -> None:
     for name, length in (("large", size), ("small", 1)):
         log = make_run(console.home, name).rank_log(0)
         with log.open("wb") as stream:
@@ -85,11 +85,11 @@ def test_memory_does_not_grow_with_a_line(console: Console, size: int) -> None:
                 stream.write(b"x" * 2**20)
             stream.write(b"\nthe end")
     for words in ([], ["--grep", "end"], ["--tail", "2", "--grep", "x|end"]):
-        assert_alike(console, *words)
+        assert_same_peak(console, *words)
 
 
-def test_memory_does_not_grow_while_a_log_is_followed(console: Console, size: int) -> None:
-    """The follower is given more whenever it has printed what there was."""
+def test_memory_does_not_grow_while_following_log(console: Console, size: int) -> None:
+    """The log grows whenever the follower has printed all of it."""
     peaks = []
     for name, bytes_of_log in (("large", size), ("small", 1)):
         with live_run(console.home, name) as run:

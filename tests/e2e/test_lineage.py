@@ -1,4 +1,4 @@
-"""A run that starts from another: its chain, its card, its tags, and that it stands on its own once it has begun."""
+"""A run that starts from another: its lineage, model card and tags, and its independence after the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from train_jobs.artifacts.lineage import read_lineage
 
 
 @pytest.mark.slow  # two phases, their tags and their lineage: test_phases_by_command.py
-def test_a_chain_of_two_runs(console: Console, corpus: Path) -> None:
+def test_lineage_of_two_runs(console: Console, corpus: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     write_spec(console.cwd / "first.yaml", data={"text": [str(corpus)]})
@@ -48,7 +48,7 @@ def test_a_chain_of_two_runs(console: Console, corpus: Path) -> None:
     assert resumed.json["state"] == "completed"
     assert "is not the model that this run began with" in resumed.err
     log = (folder / "logs" / "rank-0.log").read_text()
-    assert log.count(f"weights    {parent}") == 1  # loaded once, and not when it went on
+    assert log.count(f"weights    {parent}") == 1  # loaded once, not again on resume
 
     lineage = read_lineage(folder / "outputs" / "lineage.json")
     assert lineage is not None

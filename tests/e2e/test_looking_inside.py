@@ -1,4 +1,4 @@
-"""Runs that hang: looked into while they do, ended by themselves, and made good by a second attempt."""
+"""Runs that hang: inspected while they hang, ended by the watchdog, and completed by a second attempt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if os.environ.get("RANK") == "1" and not marker.exists():
 
 
 def steps_in_events(folder: Path) -> list[int]:
-    """Steps of the training loss in the one event file of a run."""
+    """Return the steps of the training loss in the only event file of a run."""
     (path,) = folder.iterdir()
     content, steps = path.read_bytes(), []
     while content:
@@ -53,7 +53,7 @@ def steps_in_events(folder: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def hung(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, str, dict[str, Any], dict[str, Any]]:
-    """A run of two ranks, one of which hung once: console, name, stacks while it hung, how it ended."""
+    """Return a run of two ranks, one of which hung once: console, name, stacks during the hang, final status."""
     from tests.conftest import write_corpus
 
     folder = tmp_path_factory.mktemp("hung")
@@ -84,7 +84,7 @@ Hung = tuple[Console, str, dict[str, Any], dict[str, Any]]
 
 
 @pytest.mark.slow
-def test_a_live_run_tells_where_its_ranks_stand(hung: Hung) -> None:
+def test_debug_shows_stacks_of_live_run(hung: Hung) -> None:
     _, name, looked, _ = hung
     assert looked["run"] == f"local://{name}"
     assert list(looked["stacks"]) == ["0", "1"]
@@ -99,8 +99,8 @@ def test_hanging_rank_exits_76_and_restart_completes(hung: Hung) -> None:
     assert (status["state"], status["attempt"], status["step"]) == ("completed", 2, 12)
     exits = {path.name: path.read_text() for path in (console.folder(name) / "exits" / "attempt-1").iterdir()}
     assert exits == {"rank-0": "76\n", "rank-1": "76\n"}
-    told = (console.folder(name) / "logs" / "supervisor.log").read_text()
-    assert "attempt 1 failed: error[hang]: rank 1 made no progress for 12 s (last: optimizer of step 7)" in told
+    log = (console.folder(name) / "logs" / "supervisor.log").read_text()
+    assert "attempt 1 failed: error[hang]: rank 1 made no progress for 12 s (last: optimizer of step 7)" in log
     logs = [(console.folder(name) / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
     assert " in hanging_here\n" in logs[1]
     assert " in all_reduce\n" in logs[0]
@@ -108,7 +108,7 @@ def test_hanging_rank_exits_76_and_restart_completes(hung: Hung) -> None:
 
 
 @pytest.mark.slow
-def test_the_profile_is_in_status_and_report(hung: Hung) -> None:
+def test_profile_is_in_status_and_report(hung: Hung) -> None:
     console, name, _, status = hung
     assert Path(status["trace"]).is_file()
     assert f"trace       {status['trace']}" in console("status", name).out
@@ -119,14 +119,14 @@ def test_the_profile_is_in_status_and_report(hung: Hung) -> None:
 
 
 @pytest.mark.slow
-def test_event_files_hold_each_step_once(hung: Hung) -> None:
+def test_event_files_contain_each_step_once(hung: Hung) -> None:
     console, name, _, status = hung
     assert steps_in_events(Path(status["tensorboard"])) == [2, 4, 6, 8, 10, 12]
     assert f"tensorboard --logdir {status['tensorboard']}" in console("status", name).err
 
 
 @pytest.mark.slow
-def test_a_run_that_has_ended_says_where_its_last_hang_is(hung: Hung) -> None:
+def test_debug_of_finished_run_names_stacks_of_last_hang(hung: Hung) -> None:
     console, name, _, _ = hung
     refused = console("debug", name)
     assert refused.code == 1
@@ -146,12 +146,12 @@ def test_reattach_creates_no_run_ignored_options_reported(hung: Hung) -> None:
     )
     assert again.json["name"] == name
     (warning,) = [line for line in again.err.splitlines() if line.startswith("warning: ")]
-    assert warning == ("warning: profile.steps=5: no effect on the existing run; --new starts another")
+    assert warning == ("warning: profile.steps=5 has no effect on the existing run; --new starts another run")
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_ends_the_attempt_and_is_not_left_behind(console: Console, corpus: Path) -> None:
-    """It can say nothing and takes half a minute to be given up by the launcher; the other rank speaks for it."""
+def test_stopped_rank_ends_attempt_and_is_killed(console: Console, corpus: Path) -> None:
+    """A stopped rank cannot report and the launcher waits half a minute for it; the other rank reports the hang."""
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},
@@ -167,15 +167,15 @@ def test_a_stopped_rank_ends_the_attempt_and_is_not_left_behind(console: Console
     pid = rank_pid(folder, 1)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    asked = wait_for(
+    stacks = wait_for(
         lambda: (shown := console("debug", name, "--rank", "1").out) and "stopped by a signal" in shown and shown,
         what="a rank that is stopped",
     )
-    assert asked == f"rank 1\nprocess {pid} is stopped by a signal (kill -CONT {pid} lets it go on)\n"
+    assert stacks == f"rank 1\nprocess {pid} is stopped by a signal (kill -CONT {pid} lets it go on)\n"
     wait_for(lambda: console("status", name, "-o", "json").json["attempt"] == 2, what="the second attempt")
-    told = (folder / "logs" / "supervisor.log").read_text()
-    assert "attempt 1 failed: error[hang]: rank 0 made no progress for 12 s (last: " in told
-    assert "silent  rank 1: stopped" in told
+    log = (folder / "logs" / "supervisor.log").read_text()
+    assert "attempt 1 failed: error[hang]: rank 0 made no progress for 12 s (last: " in log
+    assert "silent  rank 1: stopped" in log
     assert pid not in processes_of(folder)
     done = console("wait", name, "--timeout", "3m", "-o", "json")
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""Two nodes on one machine: two launchers that find each other over the loopback, as on a cluster."""
+"""Two nodes on one machine: two launchers that rendezvous over loopback, as on a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_two_nodes_train_what_two_processes_train(console: Console, corpus: Path) -> None:
+def test_two_nodes_train_like_two_processes(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 40, "log_every": 2})
     words = ("submit", "pretrain", "-f", "job.yaml", "-o", "json")
     expected = console(*words, "--processes", "2")
@@ -38,7 +38,7 @@ def test_two_nodes_train_what_two_processes_train(console: Console, corpus: Path
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_ends_the_other_and_a_restart_goes_on(console: Console, corpus: Path) -> None:
+def test_dead_node_ends_other_and_restart_resumes(console: Console, corpus: Path) -> None:
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},
@@ -53,11 +53,11 @@ def test_a_node_that_dies_ends_the_other_and_a_restart_goes_on(console: Console,
     pids = [rank_pid(folder, rank) for rank in (0, 1)]
     for rank, pid in enumerate(pids):
         assert pid is not None
-        told = environ(pid)
-        assert (told["NODE_RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) == (str(rank), "0", "2")
-        assert told["MASTER_ADDR"] == "127.0.0.1"
+        variables = environ(pid)
+        assert (variables["NODE_RANK"], variables["LOCAL_RANK"], variables["WORLD_SIZE"]) == (str(rank), "0", "2")
+        assert variables["MASTER_ADDR"] == "127.0.0.1"
     agents = [pid for pid, command in processes_of(folder).items() if "--node-rank 1" in command]
-    for pid in (*agents, pids[1]):  # the whole node, as if its power were cut
+    for pid in (*agents, pids[1]):  # the whole node, as in a power failure
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
     done = console("wait", name, "-o", "json", "--timeout", "3m")

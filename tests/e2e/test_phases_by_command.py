@@ -1,4 +1,4 @@
-"""Two phases of pretraining through the command line: the second goes on from the first with its moments."""
+"""Two phases of pretraining by the command line: the second starts from weights and moments of the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from train_jobs.artifacts.lineage import read_lineage
 
 
 @pytest.mark.slow
-def test_a_second_phase_of_the_last_run(console: Console, corpus: Path) -> None:
+def test_second_phase_starts_from_last_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
     first = console("submit", "pretrain", "-f", "job.yaml", "-n", "first", "-o", "json")
     assert first.code == 0, first.err

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def config_file(folder: Path) -> Path:
-    """The micro job as plain torchrun wants it."""
+    """Write the config of the micro job for plain torchrun."""
     config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
     config["data"] = {**config["data"], "text": [str(write_corpus(folder / "corpus.txt"))]}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -27,7 +27,7 @@ def config_file(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """No orchestrator: a module of that name that fails on import comes first on the path, then the code of the job."""
+    """Return an environment in which importing `orchestrator` fails but the code of the job is importable."""
     take_snapshot().write(folder / "code")
     (folder / "blocked").mkdir()
     (folder / "blocked" / "orchestrator.py").write_text("raise ImportError('the job imported the orchestrator')")
@@ -69,7 +69,7 @@ def test_same_command_resumes_other_config_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_of_so_many_hours_ends_by_itself_and_stays_ended(tmp_path: Path) -> None:
+def test_job_with_time_budget_ends_and_stays_finished(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config_file(tmp_path))),
         *("--output", str(tmp_path / "out"), "--set", "train.steps=100000", "--set", "schedule.hours=0.0003"),
@@ -77,7 +77,7 @@ def test_a_job_of_so_many_hours_ends_by_itself_and_stays_ended(tmp_path: Path) -
     run = {"cwd": tmp_path, "env": environment(tmp_path), "capture_output": True, "text": True}
     first = subprocess.run(command, **run)
     assert first.returncode == 0, first.stderr
-    assert "warning: schedule.hours: the clock decides rates and steps" in first.stdout
+    assert "warning: schedule.hours: rates and steps depend on the clock" in first.stdout
     steps = json.loads((tmp_path / "out" / "result.json").read_text())["steps"]
     assert 0 < steps < 100_000
     reports = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
@@ -91,7 +91,7 @@ def test_a_job_of_so_many_hours_ends_by_itself_and_stays_ended(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_plan_from_a_wheel_has_the_same_snapshot(tmp_path: Path) -> None:
+def test_plan_from_wheel_has_same_snapshot(tmp_path: Path) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(tmp_path), str(ROOT)],
         capture_output=True,

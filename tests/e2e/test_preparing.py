@@ -1,4 +1,4 @@
-"""From sources to a store to a model by the command line; and a preparation that is cancelled, preempted, resumed."""
+"""From sources to a store to a model by the command line; cancelling, preempting and resuming a preparation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import Console, wait_for, write_corpus, write_spec
 from tests.unit.corpus.small_corpora import contents
 
 
-def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path) -> None:
+def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus: Path) -> None:
     lines = console.cwd / "more.jsonl"
     more = write_corpus(console.cwd / "more.txt", seed=1).read_text().split("\n\n")
     lines.write_text("".join(json.dumps({"text": document}) + "\n" for document in more))
@@ -27,8 +27,8 @@ def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path
     assert (status["kind"], status["state"], status["store"]) == ("prepare", "completed", str(store))
     assert (status["step"], status["steps"]) == (4, None)
     assert status["metrics"]["documents"] == 120
-    assert status["handle"] in console("submit", "prepare", *words, "-d").out  # there already
-    shutil.rmtree(store)  # a run that completed is of no use without what it made
+    assert status["handle"] in console("submit", "prepare", *words, "-d").out  # exists already
+    shutil.rmtree(store)  # a completed run without its output is not reused
     again = console("submit", "prepare", *words, "-o", "json").json
     assert (again["name"], again["state"]) == (f"{status['name']}-2", "completed")
     assert f"orchestrator submit pretrain --data {store}" in console("status", "@last").err
@@ -54,7 +54,7 @@ def test_a_store_is_prepared_shown_and_trained_on(console: Console, corpus: Path
     assert lineage["checks"][data["hash"]]["verdict"] == "verified"
 
 
-def test_what_is_in_a_store_and_what_is_wrong_with_it(console: Console, corpus: Path) -> None:
+def test_data_show_and_verify_report_contents_and_damage(console: Console, corpus: Path) -> None:
     from train_jobs.artifacts.fingerprints import fingerprint
     from train_jobs.config import TextConfig
     from train_jobs.corpus.pipeline import PreparationProgress
@@ -84,7 +84,7 @@ def test_what_is_in_a_store_and_what_is_wrong_with_it(console: Console, corpus: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local", "debug"])
-def test_a_preparation_is_preempted_cancelled_and_resumed(console: Console, backend: str) -> None:
+def test_preparation_is_preempted_cancelled_and_resumed(console: Console, backend: str) -> None:
     for number in range(6):
         write_corpus(console.cwd / f"text-{number}.txt", documents=4000, seed=number)
     words = [word for number in range(6) for word in ("--data", f"text-{number}.txt")]

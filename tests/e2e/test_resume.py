@@ -1,4 +1,4 @@
-"""Runs that are killed, cancelled, preempted: what is lost, what is said, how it goes on."""
+"""Runs that are killed, cancelled or preempted: lost work, messages and resume."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def metrics_file(console: Console, name: str) -> Path:
 
 
 def metric_lines(console: Console, name: str) -> list[tuple[int, dict[str, float]]]:
-    """(step, metrics) without those that a clock decides."""
+    """Return (step, metrics) without the metrics that depend on the clock."""
     reports = [json.loads(line) for line in metrics_file(console, name).read_text().splitlines()]
     for report in reports:
         for key in CLOCKED:
@@ -58,10 +58,8 @@ def mlflow_status(console: Console, name: str) -> str:
         pytest.param("bf16", 1, marks=pytest.mark.slow),
     ],
 )
-def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
-    console: Console, corpus: Path, precision: str, processes: int
-) -> None:
-    """Checkpoints come by the clock, at other steps in each run, and are written while training goes on."""
+def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, precision: str, processes: int) -> None:
+    """Checkpoints are asynchronous and triggered by the clock, at different steps in each run."""
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},
@@ -71,10 +69,10 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
         optimizer={"name": "lamb"},
     )
     words = ("submit", "pretrain", "-f", "job.yaml", "--processes", str(processes), "-o", "json")
-    undisturbed = console(*words)
-    assert undisturbed.code == 0, undisturbed.err
+    uninterrupted = console(*words)
+    assert uninterrupted.code == 0, uninterrupted.err
     name = console(*words, "--new", "-d").json["name"]
-    assert name == undisturbed.json["name"] + "-2"
+    assert name == uninterrupted.json["name"] + "-2"
     folder, when, rank = console.folder(name), random.randint(12, 90), random.randrange(processes)
     wait_for(lambda: last_step(folder) >= when, what=f"step {when}")
     pid = rank_pid(folder, rank)
@@ -90,15 +88,15 @@ def test_killed_and_resumed_equals_undisturbed_bit_for_bit(
     assert resumed.code == 0, resumed.err
     assert "resumed at step" in resumed.err
     assert mlflow_status(console, name) == "FINISHED"
-    expected, found = final_weights(console, undisturbed.json["name"]), final_weights(console, name)
+    expected, found = final_weights(console, uninterrupted.json["name"]), final_weights(console, name)
     assert expected.keys() == found.keys()
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
-    assert metric_lines(console, name) == metric_lines(console, undisturbed.json["name"])
+    assert metric_lines(console, name) == metric_lines(console, uninterrupted.json["name"])
 
 
 @pytest.mark.slow
 def test_sigterm_to_one_rank_stops_both(console: Console, corpus: Path) -> None:
-    """No checkpoint is due before the end: there is one, that of the step at which both stop."""
+    """The only checkpoint is that of the step at which both ranks stop; none is due earlier."""
     write_spec(
         console.cwd / "job.yaml",
         train={"steps": 500},
@@ -109,14 +107,14 @@ def test_sigterm_to_one_rank_stops_both(console: Console, corpus: Path) -> None:
     name = console("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json").json["name"]
     folder = console.folder(name)
     wait_for(lambda: last_step(folder) >= 4, what="step 4")
-    pid, asked = rank_pid(folder, 1), time.monotonic()
+    pid, signalled = rank_pid(folder, 1), time.monotonic()
     assert pid is not None
-    while rank_pid(folder, 1) == pid:  # one rank of two hears of it; both must stop at the same step
+    while rank_pid(folder, 1) == pid:  # only one rank receives it; both must stop at the same step
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)  # again and again, until it is gone: its exit code stays what it was
+            os.kill(pid, signal.SIGTERM)  # repeatedly until it exits: its exit code must not change
         time.sleep(0.005)
     wait_for(lambda: not any(rank_pid(folder, rank) for rank in range(2)), what="the end of both ranks")
-    assert time.monotonic() - asked < 20
+    assert time.monotonic() - signalled < 20
     waited = console("wait", name, "--timeout", "60s", "-o", "json")
     assert waited.code == 75
     assert waited.json["state"] == "preempted"
@@ -132,10 +130,10 @@ def test_sigterm_to_one_rank_stops_both(console: Console, corpus: Path) -> None:
     assert "not bit-exact with an uninterrupted run: world_size 2 -> 1" in resumed.err
 
 
-def test_cancel_before_there_is_a_process_to_signal(console: Console, corpus: Path) -> None:
+def test_cancel_before_process_exists(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", **LONG, data={"text": [str(corpus)]})
     name = console("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json").json["name"]
-    (console.folder(name) / "cancel").touch()  # what `cancel` leaves when the supervisor has not named itself yet
+    (console.folder(name) / "cancel").touch()  # as written by `cancel` before the supervisor has recorded its process
     waited = console("wait", name, "--timeout", "90s", "-o", "json")
     assert waited.json["state"] == "cancelled"
     assert not processes_of(console.folder(name))

@@ -1,4 +1,4 @@
-"""A sweep of real runs by the command line: its driver killed, taken up again, nested in MLflow, the best of it."""
+"""A sweep of real runs by the command line: a killed driver, its resume, nesting in MLflow, and the best trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import Console, last_step, wait_for, write_spec
 
 
 def write_sweep(folder: Path, corpus: Path) -> None:
-    """Two learning rates, the second of which is so high that its trial is stopped, long before its last step."""
+    """Write a sweep of two learning rates; the second is so high that its trial is stopped early."""
     train = {"precision": "bf16", "steps": 400}
     write_spec(folder / "job.yaml", data={"text": [str(corpus)]}, train=train, checkpoint={"every": 200})
     document = {
@@ -30,7 +30,7 @@ def write_sweep(folder: Path, corpus: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_outlives_its_driver(console: Console, corpus: Path) -> None:
+def test_sweep_survives_killed_driver(console: Console, corpus: Path) -> None:
     write_sweep(console.cwd, corpus)
     planned = console("submit", "sweep", "-f", "sweep.yaml", "--dry-run", "-o", "json")
     assert planned.code == 0, planned.err

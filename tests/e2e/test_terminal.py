@@ -1,4 +1,4 @@
-"""A session at a real terminal: submit, Ctrl-C, attach, Ctrl-C, cancel, resume, as one would type it into a shell."""
+"""Commands in a real terminal: submit, Ctrl-C, attach, Ctrl-C, cancel and resume, typed into a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 120
 
 
 class Terminal:
-    """A shell in a pseudo-terminal of 80 columns, and `orchestrator` in it."""
+    """A shell with `orchestrator` in a pseudo-terminal of 80 columns."""
 
     def __init__(self, console: Console) -> None:
         environ = console.environ(PS1=PROMPT, TERM="xterm", COLUMNS="80", NO_COLOR="1")
@@ -34,21 +34,21 @@ class Terminal:
         self.shell.expect_exact(PROMPT)
 
     def type(self, line: str) -> None:
-        """Types a line, and waits until it stands there."""
+        """Type a line and wait for its echo."""
         self.shell.sendline(line)
         self.shell.expect_exact(line[-20:])
 
     def see(self, text: str) -> None:
-        """Waits until a text comes."""
+        """Wait for a text."""
         self.shell.expect_exact(text)
 
     def finish(self) -> str:
-        """Waits for the prompt; what came before it."""
+        """Wait for the prompt and return the output before it."""
         self.shell.expect_exact(PROMPT)
         return str(self.shell.before)
 
     def run(self, line: str) -> tuple[int, str]:
-        """A command to its end: exit code and everything that it showed."""
+        """Run a command and return its exit code and output."""
         self.type(line)
         shown = self.finish()
         self.type("echo code=$?")
@@ -58,7 +58,7 @@ class Terminal:
         return code, shown
 
     def interrupt(self) -> tuple[int, str]:
-        """Ctrl-C: exit code and what was shown."""
+        """Press Ctrl-C and return the exit code and the output."""
         self.shell.sendintr()
         shown = self.finish()
         self.type("echo code=$?")
@@ -70,13 +70,13 @@ class Terminal:
 
 @pytest.fixture
 def terminal(console: Console) -> Iterator[Terminal]:
-    """A terminal; it is closed before the console looks for what was left behind."""
+    """Yield a terminal; it is closed before the console checks for leftover processes."""
     terminal = Terminal(console)
     yield terminal
     terminal.shell.close(force=True)
 
 
-def test_a_session(console: Console, terminal: Terminal, corpus: Path) -> None:
+def test_terminal_submit_attach_cancel_resume(console: Console, terminal: Terminal, corpus: Path) -> None:
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},
@@ -119,7 +119,7 @@ def test_a_session(console: Console, terminal: Terminal, corpus: Path) -> None:
     code, shown = terminal.run("orchestrator cancel @last")
     assert (code, "cancelled" in shown) == (0, True)
     code, shown = terminal.run("orchestrator wait @last")
-    assert code == 75  # the job's own
+    assert code == 75  # the exit code of the job
     code, shown = terminal.run("orchestrator list")
     assert code == 0
     assert shown.count("micro-") == 1

@@ -1,4 +1,4 @@
-"""From a model to a tuned one to predictions by the command line: here, and on the double of Azure."""
+"""Fine-tuning and prediction by the command line: locally, and on the double of Azure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TUNING = (
 
 
 def write_reviews(folder: Path) -> Path:
-    """A task of one's own, as a file: texts whose words say which of two labels they have."""
+    """Write a user-defined task to a file: the words of each text determine its label."""
     draw = random.Random(0)
     folder.mkdir()
     for name, count in (("train", 96), ("dev", 24), ("new", 8)):
@@ -37,7 +37,7 @@ def write_reviews(folder: Path) -> Path:
 
 @pytest.fixture
 def work(console: Console) -> Console:
-    """With a model and a task in its folder."""
+    """Return a console with a model and a task in its folder."""
     write_model(console.cwd)
     write_reviews(console.cwd / "own")
     return console
@@ -53,7 +53,7 @@ def labels_in(path: Path) -> list[str]:
     return [json.loads(line)["label"] for line in path.read_text().splitlines()]
 
 
-def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
+def test_model_is_tuned_registered_and_predicts(work: Console) -> None:
     words = ("submit", "finetune", "--task", "own/reviews.yaml", "--model", "model", *TUNING, "--set", "seeds=[1,2]")
     planned = result_of(work, *words, "--dry-run")
     assert planned["plan"]["rows"] == {"own": {"train": 96, "validation": 24, "test": 0}}
@@ -61,7 +61,7 @@ def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
     name = status["name"]
     assert (status["kind"], status["state"], status["step"], status["counts"]) == ("finetune", "completed", 2, "runs")
     run = work.folder(name)
-    assert json.loads((run / "request.json").read_text()) == planned["request"]  # what was shown is what was sent
+    assert json.loads((run / "request.json").read_text()) == planned["request"]  # the dry run equals the request
     (scores,) = status["results"]["scores"]
     assert (scores["task"], scores["seeds"], scores["collapsed"]) == ("own", 2, 0)
     accuracy = scores["metrics"]["accuracy"]
@@ -77,7 +77,7 @@ def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
     assert {check["verdict"] for check in lineage["checks"].values()} == {"verified"}
     dev = work.cwd / "own" / "dev.tsv"
     dev.write_text(dev.read_text() + "w1\tgood\n")
-    changed = " ".join(work("status", name, "--lineage").out.split())  # long paths go over lines
+    changed = " ".join(work("status", name, "--lineage").out.split())  # long paths are wrapped
     assert "here changed: dev.tsv in " in changed
     assert "result own: accuracy " in changed
 
@@ -86,19 +86,27 @@ def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
     assert registered["tags"]["orchestrator.lineage"] == lineage["links"][-1]["hash"]
 
     dev.write_text(dev.read_text().removesuffix("w1\tgood\n"))
-    held_out = ("submit", "evaluate", "--model", name, "--data", "own/dev.tsv", *SHORT[2:])  # columns are the model's
+    held_out = (
+        "submit",
+        "evaluate",
+        "--model",
+        name,
+        "--data",
+        "own/dev.tsv",
+        *SHORT[2:],
+    )  # columns are read from the model
     shown = work(*held_out, "--dry-run").out
     assert f"data.text = review  (from the model {name})" in shown
     assert f"data.label = stars  (from the model {name})" in shown
     scored = result_of(work, *held_out)["results"]["scores"][0]["metrics"]["accuracy"]["mean"]
     assert scored == pytest.approx(accuracy["max"], abs=1e-4)
 
-    asked = ("submit", "predict", "--model", f"local://{name}", "--input", "own/new.tsv")
-    done = work(*asked, *SHORT[2:], "--output", "labels.jsonl")
+    command = ("submit", "predict", "--model", f"local://{name}", "--input", "own/new.tsv")
+    done = work(*command, *SHORT[2:], "--output", "labels.jsonl")
     assert done.code == 0, done.err
     truth = [line.split("\t")[1] for line in (work.cwd / "own" / "new.tsv").read_text().splitlines()[1:]]
     assert labels_in(work.cwd / "labels.jsonl") == truth
-    again = work(*asked, *SHORT[2:], "--output", "elsewhere.jsonl")  # the run is there already
+    again = work(*command, *SHORT[2:], "--output", "elsewhere.jsonl")  # the run already exists
     assert "already exists" in again.err
     assert labels_in(work.cwd / "elsewhere.jsonl") == truth
     assert not list(work.cwd.glob(".predictions.*"))
@@ -106,7 +114,7 @@ def test_a_model_is_tuned_registered_and_predicts(work: Console) -> None:
 
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The double of Azure: nothing but the environment leads there."""
+    """Start the double of Azure, configured only through the environment."""
     from orchestrator.testing import AzureDouble
 
     with AzureDouble(tmp_path / "azure") as double:

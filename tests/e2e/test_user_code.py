@@ -1,4 +1,4 @@
-"""Code of one's own on the local backend: a module that is run and calls train_jobs.pretrain, and a schedule."""
+"""User code on the local backend: an entry module that calls train_jobs.pretrain, and a schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def constant(*, peak, **progress):
 
 
 @pytest.mark.slow
-def test_user_module_runs_from_snapshot_with_its_commit(console: Console, corpus: Path) -> None:
+def test_user_module_runs_from_snapshot_with_commit(console: Console, corpus: Path) -> None:
     code = console.cwd / "project"
     (code / "schedules").mkdir(parents=True)
     (code / "my_pretrain.py").write_text(MY_PRETRAIN)
@@ -69,5 +69,5 @@ def test_user_module_runs_from_snapshot_with_its_commit(console: Console, corpus
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=code, capture_output=True, text=True, check=True)
     assert json.loads((folder / "tags.json").read_text())["orchestrator.commit"] == f"{head.stdout.strip()}+dirty"
 
-    (code / "large.ckpt").unlink()  # no part of the code: the same plan, and so the same run
+    (code / "large.ckpt").unlink()  # not part of the code: the same plan and thus the same run
     assert console(*words).json["name"] == done.json["name"]

@@ -134,12 +134,12 @@ def test_unknown_submission_stays_on_record(
     made = plan()
     name, put = made.name, Wire.put_job
 
-    def then_nobody_may_ask(wire: Wire, name: str, body: dict[str, Any]) -> None:
+    def then_block_requests(wire: Wire, name: str, body: dict[str, Any]) -> None:
         cloud.fail_next(f"GET *jobs/{name}", status=403)
         put(wire, name, body)
 
-    monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
-    with pytest.raises(ServiceError, match="is not known") as failure:
+    monkeypatch.setattr(Wire, "put_job", then_block_requests)
+    with pytest.raises(ServiceError, match="whether Azure has job") as failure:
         orchestrator.submit(made)
     assert failure.value.fix == f"orchestrator status {name}"
     assert jobs(cloud) == [name]
@@ -172,7 +172,7 @@ def test_expired_token_is_replaced(cloud: AzureDouble, orchestrator: Orchestrato
     assert run.status().state == RunState.STARTING
     cloud.expire_tokens()
     cloud.move(run.name, "Failed", PREEMPTED)
-    run._backend.tend(run.name, 1)
+    run._backend.restart_if_needed(run.name, 1)
     assert jobs(cloud) == [f"{run.name}-a2", run.name]
 
 
@@ -245,7 +245,7 @@ def test_preempted_run_restarts_up_to_its_limit(
         cloud.move(attempt, "Running")
         assert run.status().state == RunState.RUNNING
         cloud.move(attempt, "Failed", PREEMPTED)
-        run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
     status = run.status()
     assert (status.state, status.attempt, status.exit_code) == (RunState.PREEMPTED, 3, 75)
     assert "JobNodePreempted" in str(status.reason)
@@ -263,7 +263,7 @@ def test_two_followers_submit_one_job(
     other = elsewhere.attach(str(run.handle))
     cloud.move(run.name, "Failed", PREEMPTED)
     for follower in (run, other):
-        follower._backend.tend(run.name)
+        follower._backend.restart_if_needed(run.name)
     assert jobs(cloud) == [f"{run.name}-a2", run.name]
     assert other.status().state == run.status().state == RunState.STARTING
 
@@ -271,9 +271,9 @@ def test_two_followers_submit_one_job(
 def test_only_retryable_endings_are_restarted(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
-    said = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 2."}
+    error = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 2."}
     endings: list[tuple[Callable[[Run], None], RunState, int]] = [
-        (lambda run: cloud.move(run.name, "Failed", said), RunState.FAILED, 2),
+        (lambda run: cloud.move(run.name, "Failed", error), RunState.FAILED, 2),
         (lambda run: run.cancel(), RunState.CANCELLED, 75),
         (lambda run: cloud.move(run.name, "Completed"), RunState.COMPLETED, 0),
     ]
@@ -281,7 +281,7 @@ def test_only_retryable_endings_are_restarted(
         run = orchestrator.submit(plan(max_restarts=3, train__seed=seed))
         cloud.move(run.name, "Running")
         end(run)
-        run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
         assert (run.status().state, run.status().exit_code, run.status().attempt) == (state, code, 1)
 
 
@@ -292,10 +292,10 @@ def test_cancel_during_preemption_is_a_cancel(
 
     run = orchestrator.submit(plan(max_restarts=3))
     cloud.move(run.name, "Running")
-    monkeypatch.setattr(Wire, "cancel_job", lambda *_: None)  # it has not arrived yet
+    monkeypatch.setattr(Wire, "cancel_job", lambda *_: None)  # the request has not arrived yet
     run.cancel()
     cloud.move(run.name, "Failed", PREEMPTED)
-    assert not run._backend.tend(run.name)
+    assert not run._backend.restart_if_needed(run.name)
     assert jobs(cloud) == [run.name]
     assert run.status().state == RunState.CANCELLED
 
@@ -341,13 +341,13 @@ def test_job_runs_as_user_or_cluster(
     assert cloud.job(run.name).properties["identity"] == {"identityType": sent}
 
 
-def test_wait_and_follow_outlast_an_outage(
+def test_wait_and_follow_outlast_outage(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
 ) -> None:
     run = orchestrator.submit(plan())
     cloud.move(run.name, "Running")
     assert run.status().warning is None
-    cloud.fail_next(f"GET *jobs/{run.name}", status=503, times=4)  # one look, and its retries
+    cloud.fail_next(f"GET *jobs/{run.name}", status=503, times=4)  # one request and its retries
     status = run.status()
     assert (status.state, "HTTP 503" in str(status.warning)) == (RunState.RUNNING, True)
     assert run.status().warning is None

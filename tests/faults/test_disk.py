@@ -1,4 +1,4 @@
-"""Disks that are read-only or full, for real: small file systems in memory."""
+"""Disks that are really read-only or full: small file systems in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conftest import Console, tmpfs, write_corpus, write_spec
 
 
 def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:
-    """The job alone, without an orchestrator."""
+    """Run the job alone, without an orchestrator."""
     config = [sys.executable, "-m", "train_jobs.pretrain", "--config", str(spec)]
     return subprocess.run(
         [*config, "--output", str(output), "--cache", str(cache)],
@@ -22,7 +22,7 @@ def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[st
 
 
 def job_spec(folder: Path, **train: int) -> Path:
-    """A config that the job reads: without the keys that only the laptop knows."""
+    """Write a config for the job, without the keys that only the laptop uses."""
     import yaml
 
     text = str(write_corpus(folder / "corpus.txt"))
@@ -35,7 +35,7 @@ def job_spec(folder: Path, **train: int) -> Path:
     return folder / "config.yaml"
 
 
-def test_read_only_output_folder(tmp_path: Path) -> None:
+def test_read_only_output_folder_is_reported(tmp_path: Path) -> None:
     spec = job_spec(tmp_path)
     with tmpfs(tmp_path / "disk", "8m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -47,8 +47,8 @@ def test_read_only_output_folder(tmp_path: Path) -> None:
         assert list(disk.iterdir()) == []
 
 
-def test_disk_that_is_full_at_a_checkpoint(tmp_path: Path) -> None:
-    """The first checkpoints fit, a later one does not: it leaves nothing, the earlier ones stay whole."""
+def test_disk_full_at_checkpoint_keeps_earlier_ones(tmp_path: Path) -> None:
+    """The first checkpoints fit and a later one does not: it leaves no files, and the earlier ones stay valid."""
     from train_jobs.engine.checkpoint.checkpoints import CheckpointStore, verify
 
     spec = job_spec(tmp_path)
@@ -70,7 +70,7 @@ def test_disk_that_is_full_at_a_checkpoint(tmp_path: Path) -> None:
         assert not (disk / "model").exists()
 
 
-def test_disk_that_is_full_at_the_token_store(tmp_path: Path) -> None:
+def test_disk_full_at_token_store_is_reported(tmp_path: Path) -> None:
     spec = job_spec(tmp_path)
     with tmpfs(tmp_path / "disk", "24k") as disk:
         done = job(tmp_path / "output", disk / "cache", spec)
@@ -81,8 +81,8 @@ def test_disk_that_is_full_at_the_token_store(tmp_path: Path) -> None:
         assert {path.parent.name for path in disk.rglob("*.arrow")} <= {"parts"}, "what the next start goes on from"
 
 
-def test_full_home_ends_the_run_truthfully(console: Console, corpus: Path) -> None:
-    """State, log and reason survive a disk without a free byte."""
+def test_full_home_ends_run_with_true_state(console: Console, corpus: Path) -> None:
+    """State, log and reason are recorded on a disk without a free byte."""
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},

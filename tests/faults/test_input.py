@@ -1,4 +1,4 @@
-"""What a user gets wrong: each a clear error in the house's form, no traceback, nothing left behind."""
+"""User mistakes: each gives a clear error in the standard format, without a traceback or leftover files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import Console, Finished, write_corpus, write_spec
 
 
 def refused(done: Finished, kind: str, code: int) -> str:
-    """Checks the form of an error that came before anything was started; returns it."""
+    """Check the format of an error that precedes any start, and return it."""
     assert done.code == code, done.err
     assert f"error[{kind}]: " in done.err
     assert "Traceback" not in done.err + done.out
@@ -22,7 +22,7 @@ def refused(done: Finished, kind: str, code: int) -> str:
 
 
 def failed_run(console: Console, done: Finished, kind: str) -> str:
-    """Checks a run that failed for its input: state, exit code, words, and no half-made token store."""
+    """Check a run that failed on its input: state, exit code, message and no partial token store."""
     status = done.json
     assert status["state"] == "failed"
     assert status["reason"].startswith(f"error[{kind}]: ")
@@ -40,7 +40,7 @@ def submit(console: Console, text: Path, **sections: object) -> Finished:
 
 
 @pytest.mark.parametrize("words", [("-f", "nowhere.yaml"), ("--data", "nowhere.txt")])
-def test_missing_file(console: Console, words: tuple[str, ...]) -> None:
+def test_missing_file_is_reported(console: Console, words: tuple[str, ...]) -> None:
     err = refused(console("submit", "pretrain", *words), "spec", 2)
     assert words[1] in err
 
@@ -51,14 +51,14 @@ def test_unknown_verb_and_flag_are_usage_errors(console: Console) -> None:
     assert "local" in refused(console("submit", "pretrain", "-b", "loca"), "usage", 2)
 
 
-def test_empty_corpus(console: Console) -> None:
+def test_empty_corpus_fails_run(console: Console) -> None:
     (console.cwd / "empty.txt").touch()
     assert "empty.txt" in refused(console("submit", "pretrain", "--data", "empty.txt"), "data", 2)
     assert not list((console.home / "runs").glob("*"))
 
 
 @pytest.mark.slow
-def test_corpus_of_blank_lines(console: Console) -> None:
+def test_corpus_of_blank_lines_fails_run(console: Console) -> None:
     path = console.cwd / "blank.txt"
     path.write_text("\n\n  \n")
     done = submit(console, path)
@@ -67,7 +67,7 @@ def test_corpus_of_blank_lines(console: Console) -> None:
 
 
 @pytest.mark.slow
-def test_corpus_of_one_word(console: Console) -> None:
+def test_corpus_of_one_word_fails_run(console: Console) -> None:
     path = console.cwd / "word.txt"
     path.write_text("word\n\n" * 500)
     done = submit(console, path)
@@ -77,7 +77,7 @@ def test_corpus_of_one_word(console: Console) -> None:
     assert "have" in reason
 
 
-def test_file_that_is_not_utf_8(console: Console) -> None:
+def test_file_that_is_not_utf8_fails_run(console: Console) -> None:
     path = write_corpus(console.cwd / "latin.txt")
     path.write_bytes(path.read_bytes() + "\n\nna\xefve caf\xe9\n".encode("latin-1"))
     done = submit(console, path)
@@ -88,7 +88,7 @@ def test_file_that_is_not_utf_8(console: Console) -> None:
     assert "iconv" in reason
 
 
-def test_port_in_use(console: Console, corpus: Path) -> None:
+def test_port_in_use_is_reported(console: Console, corpus: Path) -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -100,7 +100,7 @@ def test_port_in_use(console: Console, corpus: Path) -> None:
     assert not list((console.home / "runs").glob("*"))
 
 
-def test_home_that_cannot_be_written(console: Console, corpus: Path) -> None:
+def test_unwritable_home_is_reported(console: Console, corpus: Path) -> None:
     console.home.write_text("a file where the folder should be")
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     err = refused(console("submit", "pretrain", "-f", "job.yaml", "-d"), "storage", 1)
@@ -108,7 +108,7 @@ def test_home_that_cannot_be_written(console: Console, corpus: Path) -> None:
     assert console.home.read_text() == "a file where the folder should be"
 
 
-def test_bare_variable_takes_its_value_from_the_environment(console: Console) -> None:
+def test_variable_without_value_reads_environment(console: Console) -> None:
     plan = console("plan", "pretrain", "--env", "FLAVOUR", "-o", "json", FLAVOUR="vanilla").json
     assert plan["request"]["variables"] == {"FLAVOUR": "vanilla"}
     refused(console("plan", "pretrain", "--env", "NOT_SET_ANYWHERE"), "usage", 2)

@@ -1,4 +1,4 @@
-"""Run All: each notebook from a clean kernel, in a folder and with a home of its own, without a network."""
+"""Run every cell of each notebook in a new kernel, with its own folder and home and without network."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.conftest import MICRO, write_corpus, write_spec
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 FOUND = sorted(NOTEBOOKS.glob("*.ipynb"))
-SECONDS = 900  # a cell, on a machine that does other things too
-NOWHERE = "http://127.0.0.1:9"  # whoever asks for something outside gets no answer
+SECONDS = 900  # limit of a cell, on a machine that is also busy with other work
+NOWHERE = "http://127.0.0.1:9"  # connections to other hosts fail
 CHOICES = (
     "ORCHESTRATOR_BACKEND",
     "NOTEBOOK_CONLL",
@@ -35,7 +35,7 @@ OFFLINE = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where notebooks run: with a home in it, and nothing of theirs anywhere else."""
+    """Return the working folder of notebooks, with a home in it; nothing is written elsewhere."""
     for name in CHOICES:
         monkeypatch.delenv(name, raising=False)
     for name, value in {"ORCHESTRATOR_HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": "", **OFFLINE}.items():
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run_all(name: str, folder: Path) -> str:
-    """Executes a notebook in this process's environment, and returns all that its cells show."""
+    """Execute a notebook in this process's environment, and return everything that its cells display."""
     notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
     NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(folder)}}).execute()
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
@@ -54,7 +54,7 @@ def run_all(name: str, folder: Path) -> str:
 
 
 def runs(folder: Path) -> dict[str, str]:
-    """Kind and state of each run."""
+    """Return kind and state of each run."""
     found = {}
     for run in (folder / "home" / "runs").iterdir():
         plan, state = (json.loads((run / name).read_text()) for name in ("plan.json", "state.json"))
@@ -62,29 +62,29 @@ def runs(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_a_corpus_is_prepared(folder: Path) -> None:
+def test_notebook_prepares_a_corpus(folder: Path) -> None:
     shown = run_all("01-prepare-a-corpus.ipynb", folder)
     assert "valid: " in shown
     assert "notebook-corpus-" in shown
-    assert "orchestrator-card" in shown, "plan and run have a look of their own"
+    assert "orchestrator-card" in shown, "plan and run have an HTML representation"
     assert "image/png" in shown
     assert [*runs(folder).values()] == ["prepare completed"]
 
 
-def test_a_model_is_pretrained_and_a_sweep_tunes_it(folder: Path) -> None:
+def test_notebook_pretrains_a_model_and_tunes_it(folder: Path) -> None:
     check_pretraining(run_all("02-pretrain-bert.ipynb", folder))
     assert (folder / "02-files/model/model.safetensors").is_file()
     shown = run_all("03-glue-sweep.ipynb", folder)
     check_sweep(shown, folder)
     kinds = [*runs(folder).values()]
-    assert kinds.count("pretrain completed") == 1, "the model of the notebook before is found"
+    assert kinds.count("pretrain completed") == 1, "the model of the previous notebook is found"
     assert sum(kind.startswith("finetune ") for kind in kinds) == 6
 
 
 def check_pretraining(shown: str) -> None:
     (line,) = (line for line in shown.splitlines() if line.startswith("validation MLM loss"))
     loss, entropy = (float(word) for word in line.replace(",", "").split() if word[0].isdigit())
-    assert loss < entropy, "it learned from context"
+    assert loss < entropy, "the model uses context"
     assert "<svg" in shown, "the loss is drawn"
     assert sum(line[:2] == "0." for line in shown.splitlines()) >= 5, "words for the mask"
 
@@ -96,7 +96,7 @@ def check_sweep(shown: str, folder: Path) -> None:
     assert set(states) == {"completed", "stopped"}
     assert shown.count("image/png") == 2, "metric against step, learning rate against metric"
     assert "test sentences classified correctly" in shown
-    assert "IProgress" not in shown, "no library complains of widgets that are not there"
+    assert "IProgress" not in shown, "no library warns about missing widgets"
     with zipfile.ZipFile(folder / "03-files/submission.zip") as archive:
         lines = archive.read("CoLA.tsv").decode().splitlines()
     assert lines[0] == "index\tprediction"
@@ -104,7 +104,7 @@ def check_sweep(shown: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_questions_are_answered_and_names_found(folder: Path) -> None:
+def test_notebook_answers_questions_and_finds_entities(folder: Path) -> None:
     check_tasks(run_all("04-questions-and-entities.ipynb", folder), folder)
     assert sorted(runs(folder).values()) == [
         "finetune completed",
@@ -130,7 +130,7 @@ def check_tasks(shown: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_domain_is_learned(folder: Path) -> None:
+def test_notebook_adapts_to_a_domain(folder: Path) -> None:
     check_domain(run_all("05-your-own-domain.ipynb", folder))
 
 
@@ -140,12 +140,12 @@ def check_domain(shown: str) -> None:
     assert after < 0.8 * before
     pieces = [float(line.split()[-3]) for line in shown.splitlines() if line.startswith("domain")]
     assert len(pieces) == 2
-    assert pieces[1] < pieces[0], "new words are fewer pieces"
+    assert pieces[1] < pieces[0], "new words take fewer pieces"
 
 
 @pytest.mark.slow
-def test_the_same_cells_run_in_the_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the double of Azure: the kernel's environment alone says so."""
+def test_notebook_runs_in_the_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the double of Azure, only the environment of the kernel changes."""
     from orchestrator.testing import AzureDouble
 
     with AzureDouble(folder / "azure") as double:
@@ -169,7 +169,7 @@ def test_the_same_cells_run_in_the_cloud(folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
-def test_no_output_is_kept(path: Path) -> None:
+def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -178,8 +178,8 @@ def test_no_output_is_kept(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_survives_its_kernel(folder: Path) -> None:
-    """What `attach("@last")` finds was submitted by a kernel that was killed while the run went on."""
+def test_run_survives_its_kernel(folder: Path) -> None:
+    """`attach("@last")` finds a run whose kernel was killed while the run continued."""
     write_corpus(folder / "notes.txt")
     train = {"train": {**MICRO["train"], "steps": 40}, "data": {**MICRO["data"], "text": ["notes.txt"]}}
     write_spec(folder / "job.yaml", **train)
@@ -195,12 +195,12 @@ def test_a_run_survives_its_kernel(folder: Path) -> None:
         "run = Orchestrator().attach('@last')\n"
         "print(run.watch().state, '<svg' in run._repr_html_())\n"
     )
-    assert in_a_kernel(submit, folder) == "False\n"
-    assert in_a_kernel(attach, folder).endswith("completed True\n")
+    assert run_in_kernel(submit, folder) == "False\n"
+    assert run_in_kernel(attach, folder).endswith("completed True\n")
 
 
-def in_a_kernel(code: str, folder: Path) -> str:
-    """What a cell prints in a new kernel, which is killed, with all that belongs to it, as soon as it has."""
+def run_in_kernel(code: str, folder: Path) -> str:
+    """Return the output of a cell in a new kernel, which is then killed with all its processes."""
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(folder))
     try:
         printed: list[str] = []

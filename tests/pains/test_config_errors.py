@@ -1,4 +1,4 @@
-"""Pain 17: a mistake in a config that comes as a traceback, or is silently ignored."""
+"""Pain 17: a mistake in a config that raises a traceback or is silently ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG = (
 )
 
 
-def test_every_wrong_key_and_value_is_named_with_its_line(console: Console) -> None:
+def test_each_invalid_key_and_value_is_named_with_line(console: Console) -> None:
     (console.cwd / "job.yaml").write_text(WRONG)
     done = console("submit", "pretrain", "-f", "job.yaml", "--set", "optimizer.name=adam")
     assert (done.code, done.out) == (2, "")
@@ -34,7 +34,7 @@ def test_every_wrong_key_and_value_is_named_with_its_line(console: Console) -> N
     assert not (console.home / "runs").exists()
 
 
-def test_the_same_error_as_json(console: Console) -> None:
+def test_config_error_as_json(console: Console) -> None:
     (console.cwd / "job.yaml").write_text(WRONG)
     done = console("validate", "pretrain", "-f", "job.yaml", "-o", "json")
     assert done.code == 2
@@ -54,7 +54,7 @@ def test_the_same_error_as_json(console: Console) -> None:
         ("--max-restarts", ("--max-restarts", "-1"), {}),
     ],
 )
-def test_each_source_of_a_mistake_is_named(
+def test_config_error_names_its_source(
     console: Console, where: str, words: tuple[str, ...], variables: dict[str, str]
 ) -> None:
     if ".yaml" in where:
@@ -72,10 +72,10 @@ def test_each_source_of_a_mistake_is_named(
         ("train: [", "job.yaml:1: expected"),
         ("- a\n- b\n", "job.yaml:1: not a mapping"),
         ("train: 5\n", "job.yaml:1: train: "),
-        ("train:\n  steps: 1\n  steps: 2\n", "job.yaml:3: train.steps: written twice (first on line 2)"),
+        ("train:\n  steps: 1\n  steps: 2\n", "job.yaml:3: train.steps: duplicate key (first on line 2)"),
     ],
 )
-def test_a_file_that_is_no_spec_is_told_where(console: Console, text: str, problem: str) -> None:
+def test_file_that_is_not_spec_is_refused_with_line(console: Console, text: str, problem: str) -> None:
     (console.cwd / "job.yaml").write_text(text)
     done = console("validate", "pretrain", "-f", "job.yaml")
     assert done.code == 2
@@ -83,15 +83,15 @@ def test_a_file_that_is_no_spec_is_told_where(console: Console, text: str, probl
     assert "Traceback" not in done.err
 
 
-def test_a_variable_that_is_no_key_is_a_warning_and_not_silence(console: Console) -> None:
+def test_unknown_variable_gives_warning(console: Console) -> None:
     done = console("validate", "pretrain", ORCHESTRATOR_TRIAN__STEPS="1")
     assert done.code == 0
     assert done.err.startswith("warning: ORCHESTRATOR_TRIAN__STEPS is ignored")
     assert '(did you mean "ORCHESTRATOR_TRAIN__STEPS"?)' in done.err
 
 
-def test_a_mistake_of_ours_is_one_line_too(console: Console) -> None:
-    """And how to report it: the traceback comes with --debug."""
+def test_internal_error_is_one_line(console: Console) -> None:
+    """The error also explains how to report it; --debug adds the traceback."""
     words = ("list", "-o", "text")
     (console.cwd / "sitecustomize.py").write_text(
         "import orchestrator.client\norchestrator.client.Orchestrator.runs = lambda *_, **__: 1 / 0\n"

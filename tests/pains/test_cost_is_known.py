@@ -1,4 +1,4 @@
-"""Pain 18: what runs cost is unknown, wrong, or not said where one looks."""
+"""Pain 18: the cost of runs is unknown, wrong or hard to find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def planned(console: Console, *words: str) -> dict[str, Any]:
     return plan
 
 
-def test_a_price_is_shown_before_and_after(console: Console) -> None:
+def test_price_is_shown_before_and_after_run(console: Console) -> None:
     (console.cwd / "orchestrator.yaml").write_text(
         "compute:\n  nodes: 2\n  price_per_hour: 98.32\ntrain:\n  micro_batch_size: 32\n"
     )
@@ -33,12 +33,12 @@ def test_a_price_is_shown_before_and_after(console: Console) -> None:
     assert "$393.28" in console("list").out
     assert "  cost       $393.28 for 4 node hours\n" in console("status", "one").out
     lines = console("cost", "one").out.splitlines()
-    assert "  price          $98.32 a node and hour (orchestrator.yaml:3)" in lines
+    assert "  price          $98.32 per node and hour (orchestrator.yaml:3)" in lines
     assert "  cost           $393.28" in lines
     assert "  repeated       100 steps, 0.5 node hours, $49.16" in lines
 
 
-def test_a_run_that_goes_on_costs_what_it_has_taken_until_now(console: Console) -> None:
+def test_cost_of_running_run_covers_elapsed_time(console: Console) -> None:
     plan = planned(console, "--set", "compute.price_per_hour=36")
     with live_run(console.home, "one", plan=plan, attempts=[{"started": time.time() - HOUR}]):
         first = console("status", "one", "-o", "json").json["cost"]
@@ -46,15 +46,15 @@ def test_a_run_that_goes_on_costs_what_it_has_taken_until_now(console: Console) 
     assert 36 <= first < second < 37
 
 
-def test_without_a_price_nothing_is_made_up(console: Console) -> None:
+def test_cost_without_price_is_not_invented(console: Console) -> None:
     plan = planned(console)
     assert plan["compute"]["price_per_hour"] is None
     make_run(console.home, "one", RunState.FAILED, plan=plan, attempts=[{"started": 0.0, "ended": HOUR}])
     assert "$" not in console("list").out + console("status", "one").out
-    told = console("cost", "one").out
-    assert "  node hours     1: 1 attempt on 1 node" in told
-    assert "no price (--set compute.price_per_hour=USD, at submission)" in told
+    printed = console("cost", "one").out
+    assert "  node hours     1: 1 attempt on 1 node" in printed
+    assert "no price (set it at submission: --set compute.price_per_hour=USD)" in printed
 
 
-def test_a_price_does_not_make_it_another_run(console: Console) -> None:
+def test_price_does_not_change_run_name(console: Console) -> None:
     assert planned(console)["name"] == planned(console, "--set", "compute.price_per_hour=1")["name"]

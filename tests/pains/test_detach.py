@@ -1,4 +1,4 @@
-"""Pain 10: leaving a run that goes on, and coming back to it."""
+"""Pain 10: detaching from a running run and attaching again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orchestrator.runs.status import RunState
 from tests.conftest import Console, last_step, wait_for, write_spec
 from tests.run_folders import live_run
 
-WAYS_ON = ("orchestrator status ", "orchestrator logs ", "orchestrator cancel ")
+NEXT_COMMANDS = ("orchestrator status ", "orchestrator logs ", "orchestrator cancel ")
 
 
-def test_a_run_is_left_and_found_again(console: Console, corpus: Path) -> None:
+def test_detached_run_can_be_attached_again(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000, "log_every": 1})
     handle = console("submit", "pretrain", "-f", "job.yaml", "-d").out.strip()
     name = handle.removeprefix("local://")
@@ -35,22 +35,22 @@ def test_a_run_is_left_and_found_again(console: Console, corpus: Path) -> None:
         assert following.returncode == 130
         assert "error[interrupted]: stopped following; the job continues" in err
         assert handle in err
-        for command in WAYS_ON:
+        for command in NEXT_COMMANDS:
             assert command + name in err
         if words[0] == "attach":
             assert out == ""
-            assert re.search("step +1/5000", err) is None  # not all of a week again
+            assert re.search("step +1/5000", err) is None  # not the log of a whole week again
         wait_for(lambda step=step: last_step(folder) > step, what="the job, going on")
     assert console("cancel", name, "-o", "json").json[0]["state"] == "cancelled"
 
 
 def assert_leaves(following: subprocess.Popen[str], name: str) -> None:
-    """Ctrl-C ends the command and says how to come back."""
+    """Assert that Ctrl-C ends the command and prints how to attach again."""
     following.send_signal(signal.SIGINT)
     assert following.wait(timeout=30) == 130
     assert following.stderr is not None
     err = following.stderr.read()
-    for command in WAYS_ON:
+    for command in NEXT_COMMANDS:
         assert command + name in err
 
 
@@ -61,7 +61,7 @@ def close(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("state", [RunState.QUEUED, RunState.STARTING])
-def test_leaving_a_run_that_has_not_started(console: Console, state: RunState) -> None:
+def test_detach_before_run_has_started(console: Console, state: RunState) -> None:
     with live_run(console.home, "run", state) as run:
         run.rank_log(1).write_text("rank 1 is there\n")
         following = console.start("logs", "run", "-f", "--all-ranks")
@@ -71,7 +71,7 @@ def test_leaving_a_run_that_has_not_started(console: Console, state: RunState) -
         close(following)
 
 
-def test_leaving_while_backlog_goes_to_stalled_reader(console: Console) -> None:
+def test_detach_with_stalled_reader(console: Console) -> None:
     with live_run(console.home, "run") as run:
         run.rank_log(0).write_text("step 1/1000\n" * 1_000_000)
         following = console.start("logs", "run", "-f")
@@ -82,7 +82,7 @@ def test_leaving_while_backlog_goes_to_stalled_reader(console: Console) -> None:
 
 
 def test_reader_closing_pipe_ends_command_silently(console: Console) -> None:
-    """`orchestrator logs RUN -f | head -1`, of a run that prints nothing any more."""
+    """`orchestrator logs RUN -f | head -1` for a run that no longer prints."""
     with live_run(console.home, "run") as run:
         run.rank_log(0).write_text("one\ntwo\n")
         following = console.start("logs", "run", "-f")

@@ -1,4 +1,4 @@
-"""Pain 2: a dry run that is missing, or says something else than what is then done."""
+"""Pain 2: a dry run that is missing or differs from the submission."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.conftest import Console, write_spec
 from tests.run_folders import make_run
 
 
-def test_what_submit_sends_is_what_the_dry_run_showed(console: Console, corpus: Path) -> None:
+def test_submit_sends_request_of_dry_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 2000})
     words = ("pretrain", "-f", "job.yaml", "--processes", "2", "--env", "FLAVOUR=vanilla", "--max-restarts", "1")
     shown = console("submit", *words, "--dry-run", "-o", "json").json
     assert console("plan", *words, "-o", "json").json == shown
     assert not (console.home / "runs").exists()
     again = console("submit", *words, "--new", "--dryrun", "-o", "json").json
-    assert again["request"] == shown["request"]  # there is no other run yet
+    assert again["request"] == shown["request"]  # no other run exists yet
     name = console("submit", *words, "-d", "-o", "json").json["name"]
     assert json.loads((console.folder(name) / "request.json").read_text()) == shown["request"]
     assert json.loads((console.folder(name) / "plan.json").read_text()) == shown["plan"]
@@ -65,7 +65,7 @@ def test_submit_builds_plan_and_submission_once(
 
 
 def _counted(function: Callable[..., Any], made: list[object]) -> Callable[..., Any]:
-    """The same function, which also appends what it returns to a list."""
+    """Return the function wrapped to append its results to a list."""
 
     def counted(*words: Any, **more: Any) -> Any:
         made.append(function(*words, **more))
@@ -74,7 +74,7 @@ def _counted(function: Callable[..., Any], made: list[object]) -> Callable[..., 
     return counted
 
 
-def test_the_dry_run_is_the_result_and_goes_to_stdout(console: Console) -> None:
+def test_dry_run_is_printed_to_stdout(console: Console) -> None:
     done = console("submit", "pretrain", "--dry-run")
     name = console("validate", "pretrain").out.strip().removeprefix("valid: ")
     assert done.out.splitlines()[0] == name

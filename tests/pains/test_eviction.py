@@ -1,6 +1,6 @@
-"""Pain 7: a node of low priority is taken away, the job fails, what it wrote is lost.
+"""Pain 7: a low-priority node is evicted, the job fails and its output is lost.
 
-Here its checkpoints stay, the run is started again by itself, and eviction can be tried at home.
+Here the checkpoints are kept, the run restarts automatically, and eviction can be simulated locally.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
 
 
 def test_evicted_or_crashed_run_resumes_automatically(console: Console, corpus: Path) -> None:
-    """Two restarts are allowed: a simulated eviction takes one, a killed rank the other."""
+    """Two restarts are allowed: a simulated eviction uses one, a killed rank the other."""
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},

@@ -1,4 +1,4 @@
-"""Pain 3: JSON with prose in it. Whatever a verb says with `-o json`, stdout is one document."""
+"""Pain 3: JSON mixed with prose. With `-o json`, stdout of every verb is one document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SWEEP = ("show", "best", "report", "extend")
 MODEL = ("register", "deploy", "delete")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
-WELL = {
+SUCCEEDING = {
     "submit": [(*SUBMIT, "--dry-run"), SUBMIT, (*SUBMIT, "-d")],
     "plan": [("plan", "pretrain", "-f", "job.yaml")],
     "validate": [("validate", "pretrain", "-f", "job.yaml")],
@@ -31,12 +31,12 @@ WELL = {
     "attach": [("attach", "done")],
     "wait": [("wait", "done", "--timeout", "1s")],
     "cancel": [("cancel", "done", "failed"), ("cancel", "done", "--no-wait")],
-    "preempt": [],  # of a run that goes on: tests/contract
+    "preempt": [],  # needs a running run: tests/contract
     "resume": [],  # likewise
     "debug": [],  # likewise: tests/e2e/test_looking_inside.py
     "download": [("download", "done", "plan", "--to", "to")],
-    "data fetch": [],  # from a server of the tests' own: tests/unit/fetch
-    "data show": [],  # of a store: tests/e2e/test_preparing.py
+    "data fetch": [],  # needs a test server: tests/unit/fetch
+    "data show": [],  # needs a store: tests/e2e/test_preparing.py
     "data verify": [],  # likewise
     "prune": [
         ("prune", "--keep-last", "4", "--dry-run"),
@@ -45,17 +45,17 @@ WELL = {
     ],
     "diff": [("diff", "done", "failed"), ("diff", "done", "failed", "--code")],
     "cost": [("cost", "done"), ("cost", "--all")],
-    **{f"cluster {action}": [] for action in CLUSTER},  # of a workspace of Azure ML
+    **{f"cluster {action}": [] for action in CLUSTER},  # needs a workspace of Azure ML
     "supervise": [("supervise", "done")],
     "skus": [("skus",), ("skus", "--gpus", "H100:8")],
     "init": [("init", "project"), ("init", "everything", "--full", "--template", "finetune")],
     "explain": [("explain", "train.steps"), ("explain", "checkpoint", "--kind", "finetune")],
     "doctor": [("doctor",)],
     "sweep list": [("sweep", "list")],
-    **{f"sweep {action}": [] for action in SWEEP},  # of a sweep: tests/unit/sweeps
+    **{f"sweep {action}": [] for action in SWEEP},  # needs a sweep: tests/unit/sweeps
     **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire/test_azure_runs.py
 }
-BADLY = {
+FAILING = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
     "plan": [("plan", "pretrain", "-f", "missing.yaml")],
     "validate": [("validate", "pretrain", "--data", "missing.txt")],
@@ -92,7 +92,7 @@ BADLY = {
 
 
 def verbs_with_documents(parser: argparse.ArgumentParser | None = None) -> set[str]:
-    """Verbs, and those of verbs that are groups as `data fetch`."""
+    """Return all verbs; those of groups as `data fetch`."""
     styled = set()
     (action,) = (a for a in (parser or build_parser())._actions if isinstance(a, argparse._SubParsersAction))
     for verb, below in action.choices.items():
@@ -107,7 +107,7 @@ def verbs_with_documents(parser: argparse.ArgumentParser | None = None) -> set[s
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs that have ended, one of them damaged, and a spec whose run is there already."""
+    """Return a home with finished runs, one of them damaged, and a spec whose run already exists."""
     folder = tmp_path_factory.mktemp("json")
     console = Console(home=folder / "home", cwd=folder)
     write_spec(folder / "job.yaml", data={"text": []})
@@ -125,7 +125,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(home: Path) -> Console:
-    """The same home for every test: nothing here changes it, but for `prune`, which deletes the oldest."""
+    """Return a console on the shared home; only `prune` changes it and deletes the oldest run."""
     return Console(home=home / "home", cwd=home)
 
 
@@ -137,15 +137,15 @@ def cases(table: dict[str, list[tuple[str, ...]]]) -> list[Any]:
     return [pytest.param(words, id=" ".join(words)) for rows in table.values() for words in rows]
 
 
-def test_every_verb_with_a_document_has_its_cases() -> None:
-    assert verbs_with_documents() == WELL.keys() == BADLY.keys()
+def test_all_verbs_with_document_have_cases() -> None:
+    assert verbs_with_documents() == SUCCEEDING.keys() == FAILING.keys()
 
 
-@pytest.mark.parametrize("words", cases(WELL))
-def test_what_goes_well_is_one_document(shell: Console, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", cases(SUCCEEDING))
+def test_success_prints_one_document(shell: Console, words: tuple[str, ...]) -> None:
     if words[0] in WITHOUT_DOCUMENT:
         pytest.skip(f"{words[0]} prints lines")
-    done = shell(*words, "-o", "json", ORCHESTRATOR_TRIAN__STEPS="1")  # a warning, for those that plan
+    done = shell(*words, "-o", "json", ORCHESTRATOR_TRIAN__STEPS="1")  # causes a warning in verbs that plan
     assert "Traceback" not in done.err
     document = json.loads(done.out, parse_constant=refuse_constants)
     assert "error" not in document
@@ -153,8 +153,8 @@ def test_what_goes_well_is_one_document(shell: Console, words: tuple[str, ...]) 
         assert "warning: ORCHESTRATOR_TRIAN__STEPS is ignored" in done.err
 
 
-@pytest.mark.parametrize("words", cases(BADLY))
-def test_what_goes_wrong_is_one_document_too(shell: Console, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", cases(FAILING))
+def test_error_prints_one_document(shell: Console, words: tuple[str, ...]) -> None:
     if words[0] in WITHOUT_DOCUMENT:
         pytest.skip(f"{words[0]} prints lines")
     done = shell(*words, "-o", "json")
@@ -166,6 +166,6 @@ def test_what_goes_wrong_is_one_document_too(shell: Console, words: tuple[str, .
         assert f"error[{document['error']['kind']}]: " in done.err
 
 
-def test_yaml_is_the_same_document(shell: Console) -> None:
+def test_yaml_output_is_same_document(shell: Console) -> None:
     for words in (("status", "done"), ("cost", "done"), ("diff", "done", "failed")):
         assert yaml.safe_load(shell(*words, "-o", "yaml").out) == shell(*words, "-o", "json").json

@@ -1,6 +1,6 @@
-"""Pains 12 and 15: the local mode is something else than the real one; each rank opens an MLflow run of its own.
+"""Pains 12 and 15: the local mode differs from the real one; each rank opens a separate MLflow run.
 
-Here a local run is torchrun with the variables, files and weights that torchrun by hand has, and one MLflow run.
+Here a local run is torchrun with the same variables, files and weights as a manual torchrun, and one MLflow run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, Path]:
-    """A run with two processes."""
+    """Return a run with two processes."""
     folder = tmp_path_factory.mktemp("real")
     console = Console(home=folder / "home", cwd=folder)
     write_spec(folder / "job.yaml", data={"text": [str(write_corpus(folder / "corpus.txt"))]})
@@ -32,7 +32,7 @@ def submitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Console, Path]:
     return console, console.folder(done.json["name"])
 
 
-def test_the_same_torchrun_by_hand_trains_the_same_weights(submitted: tuple[Console, Path], tmp_path: Path) -> None:
+def test_manual_torchrun_trains_same_weights(submitted: tuple[Console, Path], tmp_path: Path) -> None:
     _, run = submitted
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),

@@ -1,4 +1,4 @@
-"""Pain 8: streaming prints nothing, or rank 0 only."""
+"""Pain 8: log streaming prints nothing, or only rank 0."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_all_ranks_followed_until_final_error(console: Console, corpus: Path) ->
     submitted = console("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json")
     name = submitted.json["name"]
     following = console.start("logs", name, "-f", "--all-ranks")
-    said: list[tuple[str, str]] = []
-    reader = threading.Thread(target=lambda: said.extend([following.communicate()]))
+    outputs: list[tuple[str, str]] = []
+    reader = threading.Thread(target=lambda: outputs.extend([following.communicate()]))
     reader.start()
     wait_for(lambda: last_step(console.folder(name)) >= 4, what="step 4")
     assert console("cancel", name).code == 0
     reader.join(timeout=60)
-    ((out, err),) = said
+    ((out, err),) = outputs
     assert following.returncode == 0, err
     lines = out.splitlines()
     assert [line for line in lines if not line.startswith(("[0:0] ", "[0:1] "))] == []
@@ -48,7 +48,7 @@ def test_all_ranks_followed_until_final_error(console: Console, corpus: Path) ->
     every_rank = console("logs", name, "--all-ranks", "--grep", STOPPED).out.splitlines()
     assert sorted(line.partition(STOPPED)[0] for line in every_rank) == ["[0:0] ", "[0:1] "]
     times = (console.folder(name) / "logs" / "rank-0.times").read_text().splitlines()
-    assert len(times) >= 2  # kept by the supervisor while it ran
+    assert len(times) >= 2  # recorded by the supervisor during the run
     launched = console("logs", name, "--launcher")
     assert (launched.code, launched.err) == (0, "")
 
@@ -61,8 +61,8 @@ sys.exit(main.main(["logs", "run", "-f"]))
 """
 
 
-def test_a_run_that_prints_nothing_is_seen_to_be_waited_for(console: Console) -> None:
-    """On a terminal, where a person would wonder whether anything is going on."""
+def test_follow_shows_waiting_status_for_silent_run(console: Console) -> None:
+    """A user at a terminal would otherwise wonder whether the command is working."""
     screen, terminal = pty.openpty()
     with live_run(console.home, "run", RunState.STARTING):
         command = [sys.executable, "-c", IMPATIENT]

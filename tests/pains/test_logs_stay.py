@@ -1,4 +1,4 @@
-"""Pain 9: logs vanish after the end or a cancellation, or can't be reached by name."""
+"""Pain 9: logs vanish after the end or a cancellation, or cannot be found by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.run_folders import make_run
 
 @pytest.mark.slow
 def test_all_output_kept_after_kill_restart_and_cancel(console: Console, corpus: Path) -> None:
-    """One follower sees it through, and sees to the byte what stays."""
+    """One follower reads to the end and prints exactly the stored log."""
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000})
     words = ("submit", "pretrain", "-f", "job.yaml", "--max-restarts", "1", "-d", "-o", "json")
     name = console(*words).json["name"]
@@ -40,22 +40,22 @@ def test_all_output_kept_after_kill_restart_and_cancel(console: Console, corpus:
 
 
 @pytest.mark.parametrize("state", list(RunState))
-def test_logs_are_reached_by_name_in_every_state(console: Console, state: RunState) -> None:
-    run = make_run(console.home, "run", state, age=60)  # long enough for one that is queued to be given up
-    run.rank_log(0).write_text("all it said\n")
+def test_logs_are_found_by_name_in_every_state(console: Console, state: RunState) -> None:
+    run = make_run(console.home, "run", state, age=60)  # long enough for a queued run to be considered lost
+    run.rank_log(0).write_text("the whole log\n")
     for words in ([], ["-f"], ["--tail", "1"]):
         printed = console("logs", "run", *words)
-        assert (printed.code, printed.out) == (0, "all it said\n"), printed.err
+        assert (printed.code, printed.out) == (0, "the whole log\n"), printed.err
 
 
-def test_logs_of_a_folder_that_a_crash_damaged(console: Console) -> None:
+def test_logs_of_damaged_folder_are_printed(console: Console) -> None:
     run = make_run(console.home, "run")
-    run.rank_log(0).write_text("all it said\n")
+    run.rank_log(0).write_text("the whole log\n")
     for name in ("state.json", "plan.json", "request.json"):
         (run.path / name).write_bytes(b"\0" * 100)
     assert console("status", "run", "-o", "json").json["state"] == "failed"
     for words in (["run"], ["@last"], ["run", "-f"], ["run", "-f", "--all-ranks"]):
         printed = console("logs", *words)
         assert printed.code == 0, printed.err
-        assert printed.out.endswith("all it said\n")
-    assert json.loads(console("logs", "run", "-o", "json").out)[0]["text"] == "all it said"
+        assert printed.out.endswith("the whole log\n")
+    assert json.loads(console("logs", "run", "-o", "json").out)[0]["text"] == "the whole log"

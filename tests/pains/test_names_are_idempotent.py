@@ -1,4 +1,4 @@
-"""Pain 11: names that differ each time, or say nothing. Ours: a slug, and the hash of all that decides the result."""
+"""Pain 11: names that change or mean nothing. Ours are a slug and a hash of everything that affects the result."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_same_job_has_same_name_in_any_form(console: Console, corpus: Path) -> N
     assert name_of(console, "-n", "other") == name.replace("micro-", "other-")
 
 
-def test_another_job_has_another_name(console: Console, corpus: Path) -> None:
+def test_other_job_has_other_name(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     names = {name_of(console), name_of(console, "--set", "train.seed=8"), name_of(console, "--env", "A=1")}
     corpus.write_text(corpus.read_text() + "\n\nOne more.\n")
     assert len(names | {name_of(console)}) == 4
 
 
-def test_the_same_job_again_is_the_run_that_goes_on_or_completed(console: Console, corpus: Path) -> None:
+def test_submit_same_job_returns_running_or_completed_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     name = name_of(console)
     with live_run(console.home, name) as run:
@@ -56,9 +56,7 @@ def test_the_same_job_again_is_the_run_that_goes_on_or_completed(console: Consol
 
 
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED, RunState.PREEMPTED])
-def test_a_run_that_did_not_complete_is_the_users_to_go_on_with(
-    console: Console, corpus: Path, state: RunState
-) -> None:
+def test_submit_same_job_of_unfinished_run_is_refused(console: Console, corpus: Path, state: RunState) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     name = name_of(console)
     make_run(console.home, name, state)
@@ -68,7 +66,7 @@ def test_a_run_that_did_not_complete_is_the_users_to_go_on_with(
     assert "--new" in refused.err
 
 
-def test_a_new_run_of_the_same_job_has_the_next_number(console: Console, corpus: Path) -> None:
+def test_new_run_of_same_job_has_next_number(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     name = name_of(console)
     for taken in (name, f"{name}-2", f"{name}-4"):

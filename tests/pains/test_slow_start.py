@@ -1,4 +1,4 @@
-"""Pain 1: a command line that is slow to start. How long it takes: benchmarks/cli_startup.py and list_runs.py."""
+"""Pain 1: a command line that starts slowly. Timings: benchmarks/cli_startup.py and list_runs.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERBS = ("submit", "list", "logs", "data", "cost", "doctor", "completion")
 
 
 def loaded(console: Console, *words: str) -> set[str]:
-    """Modules that a command imports, and the packages that they are of."""
+    """Return the modules that a command imports, and their packages."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "orchestrator.cli.main", *words],
         capture_output=True,
@@ -32,7 +32,7 @@ def loaded(console: Console, *words: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", [(), *((verb,) for verb in VERBS)])
-def test_help_loads_nothing_but_the_parser(console: Console, words: tuple[str, ...]) -> None:
+def test_help_imports_only_parser(console: Console, words: tuple[str, ...]) -> None:
     found = loaded(console, *words, "--help")
     assert "argparse" in found
     assert not found & (HEAVY | {"pydantic", "yaml", "argcomplete"})
@@ -41,7 +41,7 @@ def test_help_loads_nothing_but_the_parser(console: Console, words: tuple[str, .
 @pytest.mark.parametrize(
     "words", [("submit", "pretrain", "--dry-run"), ("submit", "pretrain", "--dryrun", "-o", "json")]
 )
-def test_dry_run_loads_no_heavy_package(console: Console, words: tuple[str, ...]) -> None:
+def test_dry_run_imports_no_heavy_package(console: Console, words: tuple[str, ...]) -> None:
     found = loaded(console, *words)
     assert "pydantic" in found
     assert not found & HEAVY
@@ -49,10 +49,10 @@ def test_dry_run_loads_no_heavy_package(console: Console, words: tuple[str, ...]
 
 
 @pytest.mark.parametrize("words", [("list",), ("status", "one"), ("cost", "one"), ("download", "one", "plan")])
-def test_looking_at_runs_loads_nothing_that_planning_needs(console: Console, words: tuple[str, ...]) -> None:
+def test_inspecting_runs_imports_no_planning_modules(console: Console, words: tuple[str, ...]) -> None:
     make_run(console.home, "one", plan={"world_size": 2, "changes": {}})
     found = loaded(console, *words)
     assert "orchestrator.backends.folder.backend" in found
     assert not found & (HEAVY | {"orchestrator.jobs.pretrain.plan", "orchestrator.specs.job"})
-    if words[0] != "download":  # near names for an output that there is not
+    if words[0] != "download":  # suggestions for an output that does not exist
         assert "yaml" not in found

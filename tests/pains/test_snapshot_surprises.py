@@ -1,4 +1,4 @@
-"""`.git` or data uploaded, files silently skipped, uncommitted code not shipped; as users of other tools met them.
+"""`.git` or data uploaded, files silently skipped, uncommitted code not shipped: reports of users of other tools.
 
 skypilot#1485 #1600 #6513 #1599 #3948 #541 #4038; azure-docs#26076 #78359 #41134; NeMo-Run#40 #47 #211
 """
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project as projects are: a repository, an environment, data, caches, and work that is not committed."""
+    """Return a realistic project: a repository, an environment, data, caches and uncommitted work."""
     root = tmp_path / "project"
     for name in (
         "my_pretrain.py",
@@ -53,27 +53,27 @@ def plan(project: Path) -> Plan:
     return Orchestrator(home=project / "home", environ={}).plan(overrides=given)
 
 
-def test_neither_git_nor_data_nor_environments_are_shipped(project: Path, tmp_path: Path) -> None:
+def test_snapshot_excludes_git_data_and_environments(project: Path, tmp_path: Path) -> None:
     plan(project).snapshot.write(tmp_path / "run")
     arrived = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert {path for path in arrived if not path.startswith("train_jobs/")} == {"my_pretrain.py", "src/tool.py"}
 
 
-def test_code_that_is_not_committed_is_shipped_and_said(project: Path, tmp_path: Path) -> None:
+def test_uncommitted_code_is_shipped_and_reported(project: Path, tmp_path: Path) -> None:
     made = plan(project)
     made.snapshot.write(tmp_path / "run")
     assert (tmp_path / "run" / "my_pretrain.py").read_text() == "# changed since\n"
     assert made.snapshot.git is not None
-    assert made.snapshot.git.uncommitted == 3  # changed, deleted, and src/tool.py, which git does not know
+    assert made.snapshot.git.uncommitted == 3  # changed, deleted, and src/tool.py, which git does not track
     assert ", dirty: 3 files not committed" in " ".join(made.summary().split())
 
 
-def test_what_is_left_out_is_said(project: Path) -> None:
+def test_excluded_files_are_reported(project: Path) -> None:
     console = Console(home=project / "home", cwd=project.parent)
     words = ["plan", "pretrain", "--code", "project", "--set", "code.entry=my_pretrain", "--data", "project/corpus"]
-    said = console(*words)
-    assert said.code == 0, said.err
-    text = " ".join(said.out.split())
+    done = console(*words)
+    assert done.code == 0, done.err
+    text = " ".join(done.out.split())
     for expected in (
         "ignoring .gitignore",
         ".venv/ 2 (virtual environment)",
@@ -86,7 +86,7 @@ def test_what_is_left_out_is_said(project: Path) -> None:
     assert {".git/", ".venv/", "raw/", "corpus/"} <= {entry.path for entry in plan(project).snapshot.left_out}
 
 
-def test_a_large_file_is_not_silently_skipped_but_stops_by_name(project: Path) -> None:
+def test_large_file_is_refused_by_name(project: Path) -> None:
     (project / ".gitignore").write_text(".venv/\n")
     with pytest.raises(SpecError) as caught:
         plan(project)

@@ -1,4 +1,4 @@
-"""Pain 13: a status that claims what is not so. A run's state comes from the exit codes of all its ranks."""
+"""Pain 13: a false status. Here the state of a run comes from the exit codes of all its ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_GPU = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""}
 
 
 def run_ranks(console: Console, script: str) -> str:
-    """A run of two ranks that do nothing but this, under launcher and supervisor as every run; returns its name."""
+    """Run two ranks that only execute this script, under launcher and supervisor; return the name of the run."""
     orchestrator = Orchestrator(home=console.home, environ=NO_GPU)
     plan = orchestrator.plan(overrides={"compute.processes_per_node": 2, "train.micro_batch_size": 32})
     backend = LocalBackend(console.home)
@@ -31,30 +31,30 @@ def run_ranks(console: Console, script: str) -> str:
 @pytest.mark.parametrize(
     ("script", "code", "ranks", "reason"),
     [
-        # the first rank ends well long before the other fails
+        # the first rank succeeds long before the other fails
         ("[ $RANK = 0 ] || { sleep 1; exit 3; }", 3, {"0": 0, "1": 3}, "rank 1 ended with exit code 3"),
         ("[ $RANK = 1 ] && sleep 60; sh -c 'kill -9 $PPID'", 137, {"0": 137}, "rank 0 was killed by signal SIGKILL"),
     ],
     ids=["one fails", "one is killed"],
 )
-def test_one_rank_of_two_is_enough_to_fail(
+def test_one_failed_rank_of_two_fails_run(
     console: Console, script: str, code: int, ranks: dict[str, int], reason: str
 ) -> None:
     name = run_ranks(console, script)
     waited = console("wait", name, "-o", "json", "--timeout", "2m")
     status = waited.json
     assert (status["state"], status["exit_code"]) == ("failed", code)
-    assert waited.code == code  # the command's exit code is the job's
+    assert waited.code == code  # the exit code of the command is that of the job
     assert {rank: status["ranks"].get(rank) for rank in ranks} == ranks
     assert status["reason"].startswith(reason)
     shown = console("status", name)
-    assert shown.code == 0  # it was told, whatever there was to tell
+    assert shown.code == 0  # the command itself succeeded
     assert "  state      failed\n" in shown.out
 
 
 @pytest.mark.parametrize("state", ["queued", "starting", "running"])
-def test_a_run_that_nobody_watches_does_not_go_on(console: Console, state: str) -> None:
-    """Its supervisor was killed, or the machine restarted: nobody was left to write it down."""
+def test_run_without_supervisor_is_failed(console: Console, state: str) -> None:
+    """The supervisor was killed or the machine restarted, so no process recorded the end."""
     make_run(console.home, "lost", RunState(state), age=3600)
     status = console("status", "lost", "-o", "json").json
     assert status["state"] == "failed"
@@ -62,7 +62,7 @@ def test_a_run_that_nobody_watches_does_not_go_on(console: Console, state: str) 
     assert [run["state"] for run in console("list", "-o", "json").json] == ["failed"]
 
 
-def test_a_damaged_run_is_told_and_hides_nobody(console: Console, tmp_path: Path) -> None:
+def test_damaged_run_is_reported_and_hides_no_other(console: Console, tmp_path: Path) -> None:
     make_run(console.home, "good", age=5)
     (make_run(console.home, "bad").path / "state.json").write_text("{")
     found = {run["name"]: run for run in console("list", "-o", "json").json}

@@ -1,4 +1,4 @@
-"""Pain 20: workers that outlive their job, and a resume from a checkpoint that is half a checkpoint."""
+"""Pain 20: workers that outlive their job, and a resume from an incomplete checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_killed_launcher_ends_ranks_torn_checkpoint_skipped(console: Console, co
     assert processes_of(folder) == {}
     *_, older, newest = sorted(path.parent for path in checkpoints.glob("*/COMMIT.json"))
     weights = newest / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])  # as a copy to a mounted store that was cut short
+    weights.write_bytes(weights.read_bytes()[:-1])  # like an interrupted copy to a mounted store
     resumed = console("resume", name, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert f"resumed at step {int(older.name.removeprefix('step-'))} " in resumed.err
@@ -46,7 +46,7 @@ def test_killed_launcher_ends_ranks_torn_checkpoint_skipped(console: Console, co
 
 
 @pytest.mark.slow
-def test_a_rank_that_does_not_hear_sigterm_is_killed(console: Console, corpus: Path) -> None:
+def test_rank_that_ignores_sigterm_is_killed(console: Console, corpus: Path) -> None:
     name = submit(console, corpus)
     folder = console.folder(name)
     wait_for(lambda: last_step(folder) >= 4, what="step 4")

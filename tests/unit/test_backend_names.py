@@ -1,4 +1,4 @@
-"""No module outside the backends knows one of them by name: it asks a site or a capability."""
+"""Modules outside of the backends contain no backend name: they query a site or a capability."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 NAMES = {"azure", "debug", "local"}
 CONSTANTS = {name.upper() for name in NAMES}
-ROOMS = ("orchestrator/backends/", "orchestrator/testing/")  # a backend itself, and the double of Azure
+ROOMS = ("orchestrator/backends/", "orchestrator/testing/")  # the backends and the double of Azure
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -25,35 +25,40 @@ def is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id in CONSTANTS
 
 
-def compares(node: ast.AST) -> bool:
-    """Whether a comparison or a `case` has the name of a backend in it."""
+def compares_backend_name(node: ast.AST) -> bool:
+    """Return whether a comparison or a `case` contains the name of a backend."""
     if isinstance(node, ast.Compare | ast.MatchValue):
         return any(is_name(part) for part in ast.walk(node))
     return False
 
 
-def test_no_comparison_with_the_name_of_a_backend() -> None:
-    found = [f"{name}: {ast.unparse(node)}" for name, tree in sources() for node in ast.walk(tree) if compares(node)]
+def test_no_module_compares_backend_names() -> None:
+    found = [
+        f"{name}: {ast.unparse(node)}"
+        for name, tree in sources()
+        for node in ast.walk(tree)
+        if compares_backend_name(node)
+    ]
     assert found == []
 
 
-def imported(node: ast.AST) -> list[str]:
+def imported_modules(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [str(node.module)]
     return [one.name for one in node.names] if isinstance(node, ast.Import) else []
 
 
-def test_no_import_from_the_room_of_azure() -> None:
+def test_no_module_imports_the_azure_package() -> None:
     found = [
         f"{name}: {module}"
         for name, tree in sources()
         for node in ast.walk(tree)
-        for module in imported(node)
+        for module in imported_modules(node)
         if module.startswith("orchestrator.backends.azure")
     ]
     assert found == []
 
 
-def test_a_comparison_is_found() -> None:
+def test_comparison_with_a_backend_name_is_found() -> None:
     for text in ('a.backend == "azure"', "name in {None, 'local'}", "backend != AZURE"):
-        assert any(compares(node) for node in ast.walk(ast.parse(text))), text
+        assert any(compares_backend_name(node) for node in ast.walk(ast.parse(text))), text

@@ -1,4 +1,4 @@
-"""Rooms of the laptop half: outside `orchestrator/jobs` nothing asks which kind of job it has."""
+"""Modules outside of `orchestrator/jobs` never branch on the kind of a job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from orchestrator.jobs.registry import SHIPPED
 
 PACKAGE = Path(__file__).resolve().parents[2] / "orchestrator"
-ROOMS = {address.rpartition(".")[0] for address in SHIPPED.values()}  # packages of the kinds
+ROOMS = {address.rpartition(".")[0] for address in SHIPPED.values()}  # the packages of the kinds
 CONFIGS = {"PretrainConfig", "PrepareConfig", "FinetuneConfig", "PredictConfig"}
-OF_A_JOB = {"estimates", "job", "plan", "spec", "status"}  # what hands a kind about
-PUBLIC = "orchestrator.jobs.pretrain.spec"  # the package's top hands on one spec
+OF_A_JOB = {"estimates", "job", "plan", "spec", "status"}  # modules that pass a kind on
+PUBLIC = "orchestrator.jobs.pretrain.spec"  # the top of the package re-exports a spec
 
 
 def own_classes() -> set[str]:
-    """Names of the classes that belong to one kind."""
+    """Return names of the classes that belong to one kind."""
     folders = [PACKAGE.parent.joinpath(*room.split(".")) for room in ROOMS]
     trees = [ast.parse(path.read_text()) for folder in folders for path in folder.glob("*.py")]
     return CONFIGS | {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -27,8 +27,8 @@ def own_classes() -> set[str]:
 CLASSES = own_classes()
 
 
-def questions(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the places of a module that ask for the kind of a job."""
+def branches(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the places of a module that branch on the kind of a job."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, asked]):
@@ -52,24 +52,24 @@ def questions(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def names(node: ast.AST) -> set[str]:
-    """Names that an expression mentions."""
+    """Return names in an expression."""
     found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     return found | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
 
 
 def words(node: ast.AST) -> set[str]:
-    """Texts that an expression mentions, those it only reads a key by excepted."""
+    """Return texts in an expression, except keys that it only reads."""
     keys = {id(part.slice) for part in ast.walk(node) if isinstance(part, ast.Subscript)}
     found = (part for part in ast.walk(node) if isinstance(part, ast.Constant) and id(part) not in keys)
     return {part.value for part in found if isinstance(part.value, str)}
 
 
-def test_outside_jobs_nothing_asks_for_the_kind() -> None:
+def test_modules_outside_jobs_never_branch_on_the_kind() -> None:
     asked = [
         f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}"
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.relative_to(PACKAGE).parts[0] != "jobs"
-        for node in questions(ast.parse(path.read_text()))
+        for node in branches(ast.parse(path.read_text()))
     ]
     assert asked == []
 
@@ -91,13 +91,13 @@ def test_outside_jobs_nothing_asks_for_the_kind() -> None:
         "from orchestrator.jobs.finetune.plan import FinetunePlan",
     ],
 )
-def test_a_question_is_found(bad: str) -> None:
-    assert list(questions(ast.parse(bad)))
+def test_branch_on_the_kind_is_found(bad: str) -> None:
+    assert list(branches(ast.parse(bad)))
 
 
 @pytest.mark.parametrize(
     "good",
     ["isinstance(path, Path)", "job_kind('finetune')", "link.kind == 'data'", "result['predict'] == 1"],
 )
-def test_other_questions_are_not_found(good: str) -> None:
-    assert not list(questions(ast.parse(good)))
+def test_other_branches_are_not_found(good: str) -> None:
+    assert not list(branches(ast.parse(good)))

@@ -1,4 +1,4 @@
-"""The SDK as a user's script sees it: clean under mypy --strict, every public name explained."""
+"""The SDK for a user's script: clean under mypy --strict, every public name documented."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 import orchestrator
 from orchestrator import Orchestrator, Run, Sweep
+from orchestrator.runs.status import Handle
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = '''\
@@ -83,29 +84,29 @@ run.state
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What mypy says of each of the scripts, run outside of the checkout as a user would."""
+def mypy_outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return mypy's output for each script, run outside of the checkout like a user's."""
     folder = tmp_path_factory.mktemp("script")
-    said = {}
+    outputs = {}
     for name, text in (("right", SCRIPT), ("wrong", WRONG)):
         (folder / f"{name}.py").write_text(text)
         command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--follow-imports=silent"]
         found = subprocess.run(
             [*command, f"{name}.py"], cwd=folder, env={"MYPYPATH": str(ROOT)}, capture_output=True, text=True
         )
-        said[name] = found.stdout + found.stderr
-    return said
+        outputs[name] = found.stdout + found.stderr
+    return outputs
 
 
-@pytest.mark.slow  # all that the SDK is made of is read
-def test_valid_script_passes_mypy_strict_invalid_fails(checked: dict[str, str]) -> None:
-    assert checked["right"] == ""
-    lines = checked["wrong"].splitlines()
+@pytest.mark.slow  # mypy reads all modules of the SDK
+def test_valid_script_passes_mypy_strict_invalid_fails(mypy_outputs: dict[str, str]) -> None:
+    assert mypy_outputs["right"] == ""
+    lines = mypy_outputs["wrong"].splitlines()
     assert [line.split(":")[1] for line in lines] == ["4", "5"]
 
 
-def explained(found: type) -> list[str]:
-    """Public methods and properties without a docstring, or with an argument that it does not name."""
+def undocumented(found: type) -> list[str]:
+    """Return public methods and properties without a docstring, or with an argument that it does not name."""
     lacking = []
     for name, member in vars(found).items():
         if name.startswith("_"):
@@ -121,8 +122,8 @@ def explained(found: type) -> list[str]:
 
 
 @pytest.mark.parametrize("found", [Orchestrator, Run, Sweep], ids=lambda found: found.__name__)
-def test_every_public_method_says_what_it_does_and_what_it_takes(found: type) -> None:
-    assert explained(found) == []
+def test_every_public_method_documents_its_arguments(found: type) -> None:
+    assert undocumented(found) == []
 
 
 def test_every_public_name_has_a_docstring() -> None:
@@ -137,3 +138,14 @@ def test_library_telemetry_off_unless_enabled(word: str | None) -> None:
     look = f"import os, orchestrator; orchestrator.Orchestrator(); print([os.environ[name] for name in {names}])"
     done = subprocess.run([sys.executable, "-c", look], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(["true", "1"] if word is None else [word, word])
+
+
+def test_sdk_former_names_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[list[Run]] = []
+    monkeypatch.setattr("orchestrator.reports.pages.comparison.write_report", lambda runs, to: compared.append(runs))
+    monkeypatch.setattr(Run, "_report", lambda run: run)
+    first, second = (Run(None, Handle.parse(f"local://{name}")) for name in ("one", "two"))  # type: ignore[arg-type]
+    first.report(beside=[second])  # type: ignore[call-arg]
+    first.report(compare_with=[second])
+    assert compared == [[first, second]] * 2
+    assert Sweep.way_on is Sweep.resume_command

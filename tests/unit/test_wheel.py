@@ -1,4 +1,4 @@
-"""The wheel: all that a user needs is in it, nothing else is, and it works where no checkout is near."""
+"""The wheel: complete, without other files, and usable without a checkout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES = ("orchestrator", "train_jobs", "environments", "tests", "notebooks", "
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout."""
+    """Build the wheel from a copy, so that the checkout stays clean."""
     place = tmp_path_factory.mktemp("built")
     source = place / "source"
     for name in SOURCES:
@@ -37,7 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(place.glob("*.whl"))
 
 
-def test_all_that_is_read_is_in_it_and_nothing_else(wheel: Path) -> None:
+def test_wheel_has_exactly_the_required_files(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     packages = ("orchestrator", "train_jobs")
     ours = {
@@ -51,7 +51,7 @@ def test_all_that_is_read_is_in_it_and_nothing_else(wheel: Path) -> None:
     assert (names, {"orchestrator/py.typed", "train_jobs/py.typed"} <= names) == (ours | shipped, True)
 
 
-def test_it_says_what_it_is(wheel: Path) -> None:
+def test_wheel_has_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
@@ -64,7 +64,7 @@ def test_it_says_what_it_is(wheel: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel in it and nothing of the checkout; what the wheel needs comes from this environment."""
+    """Return a folder with the wheel and nothing of the checkout; this environment provides its requirements."""
     folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
@@ -72,7 +72,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`orchestrator ...` of the wheel, from an empty folder."""
+    """Return a function that runs `orchestrator ...` of the wheel in an empty folder."""
     work = installed / "work"
     work.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
@@ -88,7 +88,7 @@ def run(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_is_the_wheel_that_runs(installed: Path) -> None:
+def test_installed_wheel_is_the_one_that_runs(installed: Path) -> None:
     where = "import orchestrator, train_jobs; print(orchestrator.__file__, train_jobs.__file__)"
     paths = os.pathsep.join([str(installed / "site"), sysconfig.get_path("purelib")])
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_azure_dry_run_has_environment_of_checkout(installed: Path) -> None:
 
 
 @pytest.mark.slow  # a small training
-def test_it_trains_where_no_checkout_is_near(installed: Path) -> None:
+def test_wheel_trains_without_a_checkout(installed: Path) -> None:
     shown = run(installed, "--help")
     assert (shown.returncode, "submit" in shown.stdout) == (0, True), shown.stderr
     made = run(installed, "init", "project")

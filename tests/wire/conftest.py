@@ -1,4 +1,4 @@
-"""The real client of Azure ML, led to the double only by its environment."""
+"""The real client of Azure ML, directed to the double by environment variables alone."""
 
 from __future__ import annotations
 

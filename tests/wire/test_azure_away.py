@@ -1,4 +1,4 @@
-"""Runs whose submission was cut off, and Azure that is away when it is asked: nothing is lost and nothing hidden."""
+"""Interrupted submissions and outages of Azure: nothing is lost and nothing is hidden."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(plan: Plan, home: Path) -> Run:
     return Orchestrator(home=home, environ={}).submit(plan)
 
 
-def instead(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
+def replace_put(monkeypatch: pytest.MonkeyPatch, put: Put) -> None:
     monkeypatch.setattr(Wire, "put_job", put)
 
 
@@ -58,8 +58,8 @@ def killed(wire: Wire, name: str, body: dict[str, Any]) -> None:
     raise KeyboardInterrupt
 
 
-def then_nobody_may_ask(azure: AzureDouble) -> Put:
-    """Lose the reply to a submission, and the answers to all questions about it."""
+def lose_all_answers(azure: AzureDouble) -> Put:
+    """Lose the reply to a submission, and the answers to all later requests about it."""
     put = Wire.put_job
 
     def sent(wire: Wire, name: str, body: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def test_interrupted_submission_is_found_by_its_name(
     plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        instead(patch, killed)
+        replace_put(patch, killed)
         with pytest.raises(KeyboardInterrupt):
             Orchestrator(home=home, environ={}).submit(plan)
     run = Orchestrator(home=home, environ={}).attach(plan.name)
@@ -86,25 +86,25 @@ def test_interrupted_submission_is_found_by_its_name(
 def test_fix_of_unknown_submission_finds_the_run(
     plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = then_nobody_may_ask(azure)
+    sent = lose_all_answers(azure)
     with monkeypatch.context() as patch:
-        instead(patch, sent)
-        with pytest.raises(ServiceError, match=f"job {plan.name} is not known") as failure:
+        replace_put(patch, sent)
+        with pytest.raises(ServiceError, match=f"whether Azure has job {plan.name}") as failure:
             Orchestrator(home=home, environ={}).submit(plan)
     assert failure.value.fix == f"orchestrator status {plan.name}"
     run = Orchestrator(home=home, environ={}).attach(plan.name)
     azure.move(plan.name, "Failed", PREEMPTED)
     assert run.status().state == RunState.PREEMPTED
     with monkeypatch.context() as patch:
-        instead(patch, sent)
-        with pytest.raises(ServiceError, match=f"job {plan.name}-a2 is not known") as failure:
+        replace_put(patch, sent)
+        with pytest.raises(ServiceError, match=f"whether Azure has job {plan.name}-a2") as failure:
             run.resume()
     assert failure.value.fix == f"orchestrator status {plan.name}"
     assert (run.status().state, run.status().attempt) == (RunState.STARTING, 2)
 
 
 def test_restart_missed_in_outage_is_repeated(run: Run, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice it is away for so long that it has no second attempt; who follows has both restarts all the same."""
+    """The outage prevents the second attempt twice; a later follower still has both restarts."""
     refused = 0
 
     def away(wire: Wire, name: str, body: dict[str, Any], put: Put = Wire.put_job) -> None:
@@ -115,7 +115,7 @@ def test_restart_missed_in_outage_is_repeated(run: Run, azure: AzureDouble, monk
             azure.reset_next(JOB, times=4)
         put(wire, name, body)
 
-    instead(monkeypatch, away)
+    replace_put(monkeypatch, away)
     azure.move(run.name, "Failed", PREEMPTED)
     for _ in run.log_blocks(LogQuery(follow=True)):
         for attempt in ("-a2", "-a3"):
@@ -139,7 +139,7 @@ def test_wait_repeats_restart_missed_in_outage(run: Run, azure: AzureDouble, mon
         put(wire, name, body)
         azure.move(name, "Completed")
 
-    instead(monkeypatch, away)
+    replace_put(monkeypatch, away)
     azure.move(run.name, "Failed", PREEMPTED)
     status = run.wait(60)
     assert (status.state, status.attempt, sent) == (RunState.COMPLETED, 2, 2)
@@ -150,8 +150,8 @@ def test_refused_restart_is_not_repeated(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
     azure.fail_next(JOB, status=403)
     with pytest.raises(Exception, match="may not do this"):
-        run._backend.tend(run.name)
-    assert not run._backend.tend(run.name)
+        run._backend.restart_if_needed(run.name)
+    assert not run._backend.restart_if_needed(run.name)
     assert run.status().state == RunState.FAILED
     assert "may not do this" in str(run.status().reason)
 

@@ -127,20 +127,20 @@ def test_delete_removes_cluster(cluster: Cluster, azure: AzureDouble) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("create", "--name", "gpu"), "required: --sku"),
-        (("list", "--name", "gpu"), "does not know: --name gpu"),
-        (("scale", "--name", "gpu", "--sku", T4), "does not know: --sku"),
-        ((*CREATE, "--min-nodes", "3", "--max-nodes", "2"), "is less than --min-nodes 3"),
-        (("create", "--name", "1gpu", "--sku", T4, "-y"), "invalid name of a cluster '1gpu'"),
+        (("list", "--name", "gpu"), "unknown arguments of cluster: --name gpu"),
+        (("scale", "--name", "gpu", "--sku", T4), "unknown arguments of cluster: --sku"),
+        ((*CREATE, "--min-nodes", "3", "--max-nodes", "2"), "less than --min-nodes 3"),
+        (("create", "--name", "1gpu", "--sku", T4, "-y"), "invalid cluster name '1gpu'"),
         (("create", "--name", "gpu", "--sku", "Standard_NC6", "-y"), "fix      --sku Standard_NC"),
     ],
 )
-def test_invalid_flags_are_refused(words: tuple[str, ...], said: str, cluster: Cluster) -> None:
+def test_invalid_flags_are_refused(words: tuple[str, ...], message: str, cluster: Cluster) -> None:
     code, _, err = cluster(*words)
     assert code == 2
-    assert said in err
+    assert message in err
 
 
 def test_scale_checks_quota_for_new_machines(cluster: Cluster, azure: AzureDouble) -> None:
@@ -150,7 +150,7 @@ def test_scale_checks_quota_for_new_machines(cluster: Cluster, azure: AzureDoubl
     code, _, err = cluster("scale", "--name", "gpu", "--max-nodes", "4", "-y")
     assert code == 4
     assert "need  16 cores of standardNCASv3_T4Family, limit 12, used 8" in err
-    assert "fix   --max-nodes 3" in err  # what this command takes
+    assert "fix   --max-nodes 3" in err  # the number that this command uses
 
 
 def test_running_machines_need_no_new_quota(
@@ -167,7 +167,7 @@ def test_running_machines_need_no_new_quota(
     assert "need  36 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "9", "-y")[2]
     cluster("create", "--name", "other", "--sku", T4, "-y")
     monkeypatch.setattr(azure.jobs, "nodes_of", lambda name: 6 if name == "other" else 0)
-    assert cluster("scale", "--name", "gpu", "--max-nodes", "5", "-y")[0] == 0, "less is never too much"
+    assert cluster("scale", "--name", "gpu", "--max-nodes", "5", "-y")[0] == 0, "fewer nodes never exceed a quota"
     assert "need  24 cores" in cluster("scale", "--name", "gpu", "--max-nodes", "6", "-y")[2]
 
 

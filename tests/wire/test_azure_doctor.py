@@ -1,4 +1,4 @@
-"""`orchestrator doctor -b azure` against the double: the way to a run, step by step, and where it ends."""
+"""`orchestrator doctor -b azure` against the double: every prerequisite of a run, up to the first that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.testing import AzureDouble
 from orchestrator.testing.arm.machines import SIZES
 
 
-def look(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding]:
+def run_doctor(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding]:
     place = double.place
     workspace = {
         "ORCHESTRATOR_AZURE_SUBSCRIPTION_ID": place.subscription,
@@ -24,7 +24,7 @@ def look(folder: Path, double: AzureDouble, **environ: str) -> dict[str, Finding
 
 
 def test_doctor_checks_every_prerequisite(azure: AzureDouble, tmp_path: Path) -> None:
-    found = look(tmp_path, azure)
+    found = run_doctor(tmp_path, azure)
     assert [*found] == ["workspace", "sign-in", "azure", "datastore", "quota"]
     assert {finding.level for finding in found.values()} == {"ok"}
     assert found["sign-in"].text == "by environment"
@@ -34,28 +34,28 @@ def test_doctor_checks_every_prerequisite(azure: AzureDouble, tmp_path: Path) ->
 
 
 def test_missing_workspace_names_the_variables(azure: AzureDouble, tmp_path: Path) -> None:
-    found = look(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="")
+    found = run_doctor(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="")
     assert [*found] == ["workspace"]
     assert (found["workspace"].level, found["workspace"].fix) == ("fail", "export ORCHESTRATOR_AZURE_WORKSPACE=...")
 
 
 def test_wrong_workspace_is_a_failure(azure: AzureDouble, tmp_path: Path) -> None:
-    found = look(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="elsewhere")
+    found = run_doctor(tmp_path, azure, ORCHESTRATOR_AZURE_WORKSPACE="elsewhere")
     assert [*found] == ["workspace", "sign-in", "azure"]
     assert found["azure"].level == "fail"
     assert found["azure"].text.startswith("workspace elsewhere does not exist")
 
 
 def test_missing_sign_in_is_a_failure(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # no `az` there
-    found = look(tmp_path, azure, ORCHESTRATOR_AZURE_SIGN_IN="cli")
+    monkeypatch.setenv("PATH", str(tmp_path))  # without `az`
+    found = run_doctor(tmp_path, azure, ORCHESTRATOR_AZURE_SIGN_IN="cli")
     assert [*found] == ["workspace", "sign-in"]
     assert (found["sign-in"].level, found["sign-in"].fix) == ("fail", "az login")
 
 
 def test_missing_datastore_is_a_failure(azure: AzureDouble, tmp_path: Path) -> None:
     (tmp_path / "orchestrator.yaml").write_text("azure: {datastore: nowhere}\n")
-    found = look(tmp_path, azure)
+    found = run_doctor(tmp_path, azure)
     assert (found["datastore"].level, found["datastore"].fix) == ("fail", "--set azure.datastore=NAME")
     assert found["quota"].level == "ok"
 
@@ -63,5 +63,5 @@ def test_missing_datastore_is_a_failure(azure: AzureDouble, tmp_path: Path) -> N
 def test_missing_gpu_quota_is_a_warning(azure: AzureDouble, tmp_path: Path) -> None:
     for size in SIZES.values():
         azure.set_quota(size.family, 0)
-    found = look(tmp_path, azure)
+    found = run_doctor(tmp_path, azure)
     assert (found["quota"].level, "no cores of GPU machines" in found["quota"].text) == ("warn", True)

@@ -1,4 +1,4 @@
-"""Runs on Azure as their user sees them: logs of every rank and attempt, metrics, downloads, another machine."""
+"""Runs on Azure: logs of every rank and attempt, metrics, downloads, use from another machine."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_logs_of_all_ranks_name_their_writers(run: Run, azure: AzureDouble) -> N
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_tail_shows_last_existing_lines(run: Run, azure: AzureDouble, follow: bool) -> None:
-    """Fewer lines than were asked for are shown whole, and a progress bar that redraws itself is one line."""
+    """Short logs are shown completely; a progress bar that redraws itself is one line."""
     azure.move(run.name, "Completed")
     written = [f"{number:3}%\r{number + 1:3}%" for number in range(15)]
     log(azure, run.name, 0, "".join(f"{line}\n" for line in written))
@@ -94,9 +94,9 @@ def test_shared_cluster_only_grows(orchestrator: Orchestrator, tmp_path: Path, a
         return scale["minNodeCount"], scale["maxNodeCount"], scale["nodeIdleTimeBeforeScaleDown"]
 
     assert submitted(min_nodes=1, idle_seconds=600) == (1, 1, "PT10M")
-    assert submitted(nodes=2) == (1, 2, "PT10M"), "who says nothing of its scale changes no more than the job needs"
+    assert submitted(nodes=2) == (1, 2, "PT10M"), "without a scale, the cluster grows only as far as the job needs"
     assert submitted() == (1, 2, "PT10M")
-    assert submitted(max_nodes=1) == (1, 1, "PT10M"), "who says it is obeyed"
+    assert submitted(max_nodes=1) == (1, 1, "PT10M"), "an explicit scale is applied"
 
 
 def test_secret_in_a_log_is_hidden(run: Run, azure: AzureDouble) -> None:
@@ -143,7 +143,7 @@ def test_status_has_what_the_job_reported(run: Run, azure: AzureDouble) -> None:
     reports.append({"step": 4, "time": time.time() + 4, "metrics": {"sequences_per_second": 100.0}})
     text = "".join(json.dumps(report) + "\n" for report in reports)
     (outputs(azure, run) / "metrics.jsonl").write_text(text + '{"step": 6')
-    assert run.status().step is None  # it has not begun
+    assert run.status().step is None  # it has not started
     azure.move(run.name, "Running")
     status = run.status()
     assert (status.step, status.steps, status.metrics["train_loss"]) == (4, 12, 5.0)
@@ -163,8 +163,8 @@ def test_error_of_failed_rank_is_the_reason(run: Run, azure: AzureDouble) -> Non
     for rank, kind in ((0, "peer"), (2, "memory")):
         left = {"error": {"kind": kind}, "text": f"error[{kind}]: of rank {rank}"}
         (outputs(azure, run) / f"error-{rank}.json").write_text(json.dumps(left))
-    said = "Execution failed. User process '2' exited with status code 1. Please check log file"
-    azure.move(run.name, "Failed", {"code": "UserError", "message": said})
+    message = "Execution failed. User process '2' exited with status code 1. Please check log file"
+    azure.move(run.name, "Failed", {"code": "UserError", "message": message})
     status = run.status()
     assert (status.state, status.exit_code, status.reason) == (RunState.FAILED, 1, "error[memory]: of rank 2")
 
@@ -179,7 +179,7 @@ def checkpoint(folder: Path, step: int, *, committed: bool = True) -> None:
         (place / "COMMIT.json").write_text(json.dumps(commit))
 
 
-def test_download_of_a_running_job_has_no_half_files(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+def test_download_of_a_running_job_has_no_partial_files(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     azure.move(run.name, "Running")
     folder = outputs(azure, run)
     checkpoint(folder, 4)
@@ -281,22 +281,22 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
     monkeypatch.setattr(blobs, "BLOCK", 1000)
     content = bytes(range(256)) * 20
     files = blobs.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
-    sent, lost = [], blobs._patiently
+    sent, lost = [], blobs._retry_while_busy
 
-    def dies_at_the_fourth(ask: Callable[[], Any]) -> Any:
+    def fail_fourth(ask: Callable[[], Any]) -> Any:
         sent.append(ask)
-        if len(sent) == 5:  # the first lists the folder
+        if len(sent) == 5:  # the first request lists the folder
             raise KeyboardInterrupt
         return lost(ask)
 
     with monkeypatch.context() as patch:
-        patch.setattr(blobs, "_patiently", dies_at_the_fourth)
+        patch.setattr(blobs, "_retry_while_busy", fail_fourth)
         with pytest.raises(KeyboardInterrupt):
             files.upload("some/folder/", {"one.bin": content})
     assert len(azure.requests("PUT *one.bin")) == 3
     assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == len(content) + 1
     assert (azure.folder() / "some" / "folder" / "one.bin").read_bytes() == content
-    assert len(azure.requests("PUT *one.bin")) == 3 + 3 + 1  # the blocks that were missing, and their list
+    assert len(azure.requests("PUT *one.bin")) == 3 + 3 + 1  # the missing blocks, and their list
     before = len(azure.requests("PUT *"))
     assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == 0
     assert len(azure.requests("PUT *")) == before  # existing files are not sent again
@@ -305,7 +305,7 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
 
 def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     azure.move(run.name, "Failed", PREEMPTED)
-    run._backend.tend(run.name)
+    run._backend.restart_if_needed(run.name)
     azure.move(f"{run.name}-a2", "Running")
     elsewhere = Orchestrator(home=tmp_path / "another", environ={})
     assert elsewhere.runs() == []
@@ -314,8 +314,8 @@ def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp
     ours, theirs = run.status(), found.status()
     assert (theirs.state, theirs.attempt, theirs.handle) == (RunState.RUNNING, 2, ours.handle)
     assert found.plan() == run.plan()
-    assert [status.name for status in elsewhere.runs()] == [run.name]  # from now on it is on record
-    with pytest.raises(NotFoundError, match="no run missing"):
+    assert [status.name for status in elsewhere.runs()] == [run.name]  # now it has a record
+    with pytest.raises(NotFoundError, match="unknown run 'missing'"):
         elsewhere.attach("azure://double/missing")
     azure.fail_next("GET *runs/*/details", status=403)
     with pytest.raises(AuthError):
@@ -327,7 +327,7 @@ def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp
         Orchestrator(home=tmp_path / "third", environ={}).attach(f"azure://elsewhere/{run.name}")
 
 
-def test_list_asks_nothing_about_finished_or_local_runs(
+def test_list_sends_no_request_for_finished_or_local_runs(
     run: Run, azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
     assert [status.name for status in orchestrator.runs()] == [run.name]
@@ -336,7 +336,7 @@ def test_list_asks_nothing_about_finished_or_local_runs(
     assert len(azure.requests()) == asked
 
 
-def test_delete_removes_all_files_of_exactly_that_run(run: Run, azure: AzureDouble) -> None:
+def test_delete_removes_all_files_of_only_that_run(run: Run, azure: AzureDouble) -> None:
     other = outputs(azure, Run(run._backend, run.handle.__class__("azure", f"{run.name}-2"))) / "kept.txt"
     other.write_text("kept")
     with pytest.raises(ConflictError):
@@ -366,7 +366,7 @@ def test_metrics_of_each_seed_are_read(run: Run, azure: AzureDouble) -> None:
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"step": 7, "time": 1.0, "metrics": {"train_loss": 0.5}}\n{"step": 8, "ti')
     assert [report["step"] for report in run.metrics(seed=2)] == [7]
-    assert list(run.metrics(seed=3)) == [], "it has not begun"
+    assert list(run.metrics(seed=3)) == [], "it has not started"
 
 
 def test_identity_based_datastore_needs_no_key(run: Run, azure: AzureDouble) -> None:
@@ -385,8 +385,8 @@ def test_no_secret_is_stored_or_printed(
     run.status()
     log(azure, run.name, 0, f"{azure.secrets[-1]}\n")
     texts = [path.read_text(errors="replace") for path in (tmp_path / "home").rglob("*") if path.is_file()]
-    said: Callable[[], str] = lambda: "".join(capfd.readouterr())  # noqa: E731
-    assert not [secret for secret in azure.secrets if any(secret in text for text in [*texts, said()])]
+    output: Callable[[], str] = lambda: "".join(capfd.readouterr())  # noqa: E731
+    assert not [secret for secret in azure.secrets if any(secret in text for text in [*texts, output()])]
     assert not [text for text in texts if re.search(r"sig=(?!REDACTED)\w{8}", text)]
 
 

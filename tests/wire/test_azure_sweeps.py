@@ -1,4 +1,4 @@
-"""Sweeps of Azure's own service as their user sees them: sent once, read back into the table of any sweep, ended."""
+"""Sweeps of Azure's service: submitted once, read into the usual table, cancelled."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def submit(orchestrator: Orchestrator, space: dict[str, Any], **sections: Any) -
     return sweeps.submit(sweeps.plan(file=write_sweep(space, **sections)))
 
 
-def sent(azure: AzureDouble) -> tuple[list[str], int]:
-    """Jobs that the workspace has, and how often one was put."""
+def sent_jobs(azure: AzureDouble) -> tuple[list[str], int]:
+    """Return the jobs of the workspace, and how often one was sent."""
     return [job.name for job in azure.jobs.all()], len(azure.requests(JOB))
 
 
@@ -77,10 +77,10 @@ def test_sweep_by_command_line_runs_to_its_end(
     asked = len(running_azure.requests())
     sweep = orchestrator.sweeps.attach(name)
     assert sweep.status().as_dict() == shown
-    assert len(running_azure.requests()) == asked, "what can change no more is asked of nobody"
+    assert len(running_azure.requests()) == asked, "finished trials are not requested again"
     assert "10.50" in sweep.report().read_text()
     assert "4 of 4 trials" in sweep._repr_html_()
-    assert set(sweep.importance()) == set(), "of three trials nothing can be told"
+    assert set(sweep.importance()) == set(), "three trials are too few for importance"
     run = orchestrator.attach(f"{name}_3")
     assert (run.status().state, run.plan()["spec"]["optimizer"]["learning_rate"]) == (RunState.FAILED, 100.0)
     with pytest.raises(ConflictError, match="did not make its job"):
@@ -92,7 +92,7 @@ def test_sweep_by_command_line_runs_to_its_end(
     other = Orchestrator(home=tmp_path / "other", environ={}).sweeps
     seen = other.attach(f"azure://double/{name}").status().as_dict()
     assert {**seen, "folder": ""} == {**shown, "folder": ""}
-    with pytest.raises(NotFoundError, match="no sweep azure://double/nothing"):
+    with pytest.raises(NotFoundError, match="unknown sweep 'azure://double/nothing'"):
         other.attach("azure://double/nothing")
 
 
@@ -117,7 +117,7 @@ def test_cancelled_sweep_is_continued_here_only(
     with pytest.raises(ConflictError, match="cannot resume a sweep") as refused:
         sweep.resume()
     assert refused.value.fix == here
-    assert f">{here}\n" in sweep.report().read_text(), "its page names a command that works"
+    assert f">{here}\n" in sweep.report().read_text(), "its page shows a working command"
     with pytest.raises(ConflictError, match="cannot add trials to a sweep") as refused:
         sweep.extend(2)
     assert refused.value.fix == f"{here} --set limits.trials=5"
@@ -145,12 +145,12 @@ def test_dry_run_prints_the_body_that_is_sent(
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without a pause."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 @pytest.mark.parametrize(
     ("when", "more"), [("reply", 0), ("connection", 0), ("upload", 0), ("429", 1), ("503", 2)], ids=str
 )
@@ -160,14 +160,14 @@ def test_lost_replies_leave_one_sweep(azure: AzureDouble, orchestrator: Orchestr
     else:
         azure.reset_next(JOB, when=when)
     sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
-    jobs, puts = sent(azure)
+    jobs, puts = sent_jobs(azure)
     assert jobs == [sweep.name]
     assert puts == (1 if when == "reply" else 2 if when in {"connection", "upload"} else 1 + more)
     assert sweep.status().state == RunState.STARTING
     assert (azure.faults.left, azure.violations) == ([], [])
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_unknown_sweep_submission_is_settled_later(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,21 +176,21 @@ def test_unknown_sweep_submission_is_settled_later(
     azure.reset_next(JOB, when="reply")
     put = Wire.put_job
 
-    def then_nobody_may_ask(wire: Wire, name: str, body: dict[str, Any]) -> None:
+    def lose_all_answers(wire: Wire, name: str, body: dict[str, Any]) -> None:
         azure.fail_next(f"GET *jobs/{name}", status=403)
         put(wire, name, body)
 
-    monkeypatch.setattr(Wire, "put_job", then_nobody_may_ask)
-    with pytest.raises(ServiceError, match="is not known") as failure:
+    monkeypatch.setattr(Wire, "put_job", lose_all_answers)
+    with pytest.raises(ServiceError, match="whether Azure has job") as failure:
         submit(orchestrator, {RATE: [0.01, 0.02]})
     sweep = orchestrator.sweeps.attach("@last")
     assert failure.value.fix == f"orchestrator sweep show {sweep.name}"
     assert sweep.status().state == RunState.STARTING
     assert not orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=Path("sweep.yaml"))).created
-    assert sent(azure) == ([sweep.name], 1)
+    assert sent_jobs(azure) == ([sweep.name], 1)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_resume_sends_sweep_that_was_not_sent(
     azure: AzureDouble, orchestrator: Orchestrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,10 +208,10 @@ def test_resume_sends_sweep_that_was_not_sent(
     assert refused.value.fix == f"orchestrator resume {sweep.name}"
     sweep.resume()
     assert sweep.status().state == RunState.STARTING
-    assert sent(azure) == ([sweep.name], 1)
+    assert sent_jobs(azure) == ([sweep.name], 1)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_refused_sweep_leaves_nothing(azure: AzureDouble, orchestrator: Orchestrator, tmp_path: Path) -> None:
     azure.set_quota("standardDSv5Family", 6)
     with pytest.raises(QuotaError):
@@ -227,10 +227,10 @@ def test_refused_sweep_leaves_nothing(azure: AzureDouble, orchestrator: Orchestr
     with pytest.raises(ConflictError, match="exists in the workspace") as refused:
         submit(orchestrator, {RATE: [0.01, 0.02]})
     assert refused.value.fix == f"orchestrator attach azure://double/{name}"
-    assert sent(azure) == ([name], 2)
+    assert sent_jobs(azure) == ([name], 2)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("without_pause")
 def test_follower_outlasts_an_outage(azure: AzureDouble, orchestrator: Orchestrator) -> None:
     sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
     before = sweep.status()
@@ -257,8 +257,8 @@ def test_trials_have_their_endings(azure: AzureDouble, orchestrator: Orchestrato
     ]
     for number, (reports, status, hours) in enumerate(ends):
         name = f"{sweep.name}_{number}"
-        told = {alias("objective.next_sentence"): "false" if number % 2 else "true", alias(RATE): "0.03"}
-        body = {"jobType": "Command", "tags": {"hyperparameters": json.dumps(told)}}
+        settings = {alias("objective.next_sentence"): "false" if number % 2 else "true", alias(RATE): "0.03"}
+        body = {"jobType": "Command", "tags": {"hyperparameters": json.dumps(settings)}}
         job = azure.jobs.submit(name, body, parent=sweep.name)
         for moved in ("Running", status):
             azure.move(name, moved)
@@ -283,7 +283,7 @@ def test_trials_have_their_endings(azure: AzureDouble, orchestrator: Orchestrato
     assert [row.outcome for row in status.rows] == [2.0, 2.9, 2.5, None, 2.0, None]
     assert [row.settings["objective.next_sentence"] for row in status.rows] == [True, False] * 3
     assert status.rows[0].settings[RATE] == 0.03
-    assert status.best == status.rows[0], "of two that are as good, the one that Azure names"
+    assert status.best == status.rows[0], "in a tie, the trial that Azure names"
     assert status.rows[0].seconds == 3600.0
 
     azure.move(f"{sweep.name}_5", "Canceled")

@@ -1,4 +1,4 @@
-"""A process of this machine drives trials that are jobs on Azure: what the service can't do, and a driver that dies."""
+"""A local process drives trials that are jobs on Azure: features that the service lacks, and a crash of the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE = "optimizer.learning_rate"
 def test_next_driver_continues_after_a_crash(
     running_azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bayesian sampling over a logarithmic range, successive halving and seeds, none of which the service has."""
+    """Bayesian sampling over a logarithmic range, successive halving and seeds: the service supports none of them."""
     monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.1")
     monkeypatch.chdir(tmp_path)
     document = {
@@ -42,7 +42,7 @@ def test_next_driver_continues_after_a_crash(
     status = sweep.wait(timeout=200)
     assert (status.state, status.ended) == (RunState.COMPLETED, 3), (sweep.folder.path / "driver.log").read_text()
     names = [f"{sweep.name}-t{trial:04d}-r{seed}" for trial in range(3) for seed in range(2)]
-    assert sorted(job.name for job in running_azure.jobs.all()) == names, "no trial twice, none lost"
+    assert sorted(job.name for job in running_azure.jobs.all()) == names, "every trial exactly once"
     assert {row.state for row in status.rows} <= {"completed", "stopped"}
     assert [row.runs for row in status.rows] == [names[trial * 2 : trial * 2 + 2] for trial in range(3)]
     for row in status.rows:

@@ -1,4 +1,4 @@
-"""The double's blobs compared with Azurite, Microsoft's own emulator: one scenario, the same answers.
+"""Blobs of the double compared with Azurite, Microsoft's emulator: one scenario, the same answers.
 
 npm install azurite; PATH=$PWD/node_modules/.bin:$PATH pytest tests/wire/test_wire_blobs.py
 """
@@ -35,7 +35,7 @@ ANSWERS: Answers = {
     "end": True,
     "past the end": (416, "InvalidRange"),
     "of nothing": b"",
-    "told": (102400, {"step": "1"}, "application/x-tar", "BlockBlob"),
+    "properties": (102400, {"step": "1"}, "application/x-tar", "BlockBlob"),
     "listed": ["run/a/1.txt", "run/a/2 & more.txt", "run/b.txt", "run/large.bin"],
     "by two": [2, 2, 2],
     "folders": ["run/a/", "run/b.txt", "run/large.bin"],
@@ -57,8 +57,8 @@ ANSWERS: Answers = {
 }
 
 
-def refused(ask: Callable[[], object]) -> tuple[int | None, str]:
-    """Status and code with which the service refuses."""
+def refusal(ask: Callable[[], object]) -> tuple[int | None, str]:
+    """Return status and code of a refusal."""
     try:
         ask()
     except HttpResponseError as problem:
@@ -81,27 +81,32 @@ def scenario(url: str, key: str, account: str) -> Answers:
         answers["whole"] = large.download_blob().readall() == CONTENT
         answers["range"] = large.download_blob(offset=1000, length=3).readall() == CONTENT[1000:1003]
         answers["end"] = large.download_blob(offset=len(CONTENT) - 2, length=100).readall() == CONTENT[-2:]
-        answers["past the end"] = refused(lambda: large.download_blob(offset=len(CONTENT) + 9).readall())
+        answers["past the end"] = refusal(lambda: large.download_blob(offset=len(CONTENT) + 9).readall())
         answers["of nothing"] = box.upload_blob("empty", b"").download_blob().readall()
-        told = large.get_blob_properties()
-        answers["told"] = (told.size, told.metadata, told.content_settings.content_type, told.blob_type.value)
+        properties = large.get_blob_properties()
+        answers["properties"] = (
+            properties.size,
+            properties.metadata,
+            properties.content_settings.content_type,
+            properties.blob_type.value,
+        )
         answers["listed"] = [found.name for found in box.list_blobs(name_starts_with="run/")]
         answers["by two"] = [len(list(page)) for page in box.list_blobs(results_per_page=2).by_page()]
         answers["folders"] = [found.name for found in box.walk_blobs(name_starts_with="run/", delimiter="/")]
         answers["metadata"] = [found.metadata for found in box.list_blobs("run/large", include=["metadata"])]
         large.set_blob_metadata({"step": "2"})
         answers["changed"] = large.get_blob_properties().metadata
-        answers["there already"] = refused(lambda: large.upload_blob(b"other"))
-        answers["there already, small"] = refused(lambda: box.upload_blob("run/b.txt", b"other"))
+        answers["there already"] = refusal(lambda: large.upload_blob(b"other"))
+        answers["there already, small"] = refusal(lambda: box.upload_blob("run/b.txt", b"other"))
         answers["overwritten"] = box.upload_blob("run/b.txt", b"new", overwrite=True).download_blob().readall()
         stale = {"etag": '"0x1"', "match_condition": MatchConditions.IfNotModified}
-        answers["stale"] = refused(lambda: large.download_blob(**stale).readall())
-        answers["blocks that never came"] = refused(lambda: large.commit_block_list(["bm9uZQ=="]))
-        answers["missing"] = refused(lambda: box.get_blob_client("none").download_blob())
-        answers["missing container"] = refused(lambda: service.get_container_client("none").upload_blob("x", b""))
+        answers["stale"] = refusal(lambda: large.download_blob(**stale).readall())
+        answers["blocks that never came"] = refusal(lambda: large.commit_block_list(["bm9uZQ=="]))
+        answers["missing"] = refusal(lambda: box.get_blob_client("none").download_blob())
+        answers["missing container"] = refusal(lambda: service.get_container_client("none").upload_blob("x", b""))
         box.delete_blob("run/b.txt")
         answers["deleted"] = box.get_blob_client("run/b.txt").exists()
-        answers["deleted twice"] = refused(lambda: box.delete_blob("run/b.txt"))
+        answers["deleted twice"] = refusal(lambda: box.delete_blob("run/b.txt"))
 
         def sas(permission: str, minutes: float, blob: str = "run/large.bin") -> BlobClient:
             ends = datetime.now(UTC) + timedelta(minutes=minutes)
@@ -111,9 +116,9 @@ def scenario(url: str, key: str, account: str) -> Answers:
         for what, signed in {"sas": sas("r", 5), "past": sas("r", -5), "other blob": sas("r", 5, "x")}.items():
             with signed:
                 reads = lambda signed=signed: signed.download_blob().readall()  # noqa: E731
-                answers[what] = reads() == CONTENT if what == "sas" else refused(reads)[0]
+                answers[what] = reads() == CONTENT if what == "sas" else refusal(reads)[0]
         with sas("r", 5) as reader:
-            answers["may only read"] = refused(lambda: reader.upload_blob(b"x", overwrite=True))[0]
+            answers["may only read"] = refusal(lambda: reader.upload_blob(b"x", overwrite=True))[0]
         return answers
 
 
@@ -124,7 +129,7 @@ def listens(port: int) -> bool:
 
 @pytest.fixture
 def azurite(tmp_path: Path) -> Iterator[str]:
-    """Address of an account in a running Azurite."""
+    """Start Azurite; return the address of an account."""
     if (program := shutil.which("azurite-blob")) is None:
         pytest.skip("no azurite: npm install azurite")
     with closing(socket.socket()) as probe:
@@ -140,7 +145,7 @@ def azurite(tmp_path: Path) -> Iterator[str]:
             process.kill()
 
 
-def test_double_answers(azure: AzureDouble) -> None:
+def test_double_gives_the_recorded_answers(azure: AzureDouble) -> None:
     answers = scenario(f"https://{azure.place.blob_host}", azure.storage.key, azure.place.account)
     assert answers == ANSWERS
 
@@ -176,7 +181,7 @@ def test_service_sas_opens_one_blob_until_it_expires(azure: AzureDouble) -> None
     }
 
 
-def test_half_an_upload_is_none(azure: AzureDouble) -> None:
+def test_incomplete_upload_creates_no_blob(azure: AzureDouble) -> None:
     container = azure.storage.datastores["workspaceblobstore"]
     sas = azure.storage.sign(container, permissions="racw", seconds=60)
     request = (
@@ -191,7 +196,7 @@ def test_half_an_upload_is_none(azure: AzureDouble) -> None:
     assert list(azure.folder().iterdir()) == []
 
 
-def test_many_at_once(azure: AzureDouble) -> None:
+def test_parallel_uploads_are_complete(azure: AzureDouble) -> None:
     from azure.storage.blob import ContainerClient
 
     url = f"https://{azure.place.blob_host}"
@@ -210,6 +215,6 @@ def test_many_at_once(azure: AzureDouble) -> None:
 
 
 @pytest.mark.slow
-def test_azurite_answers_the_same(azure: AzureDouble, azurite: str) -> None:
+def test_azurite_gives_the_recorded_answers(azure: AzureDouble, azurite: str) -> None:
     ours = scenario(f"https://{azure.place.blob_host}", azure.storage.key, azure.place.account)
     assert ours == scenario(azurite, AZURITE_KEY, "devstoreaccount1")

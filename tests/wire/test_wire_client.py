@@ -1,4 +1,4 @@
-"""The unmodified client works on a workspace as a user does, and the double records the requests."""
+"""The unmodified client works with a workspace like a user, and the double records the requests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
-from wire_entities import asked, cluster, data, environment, job, prepare
+from wire_entities import cluster, data, environment, get_json, job, prepare
 
 from orchestrator.testing import AzureDouble
 
 
-def test_cluster_lives_from_creation_to_deletion(azure: AzureDouble, ml: Any) -> None:
+def test_cluster_is_created_shown_and_deleted(azure: AzureDouble, ml: Any) -> None:
     made = ml.compute.begin_create_or_update(cluster(tier="low_priority", idle_time_before_scale_down=900)).result()
     assert (made.name, made.provisioning_state, made.tier) == ("gpu", "Succeeded", "low_priority")
     assert (made.max_instances, made.idle_time_before_scale_down) == (2, 900)
@@ -67,7 +67,7 @@ def test_data_are_uploaded_once(azure: AzureDouble, ml: Any, tmp_path: Path) -> 
     assert len(azure.requests("PUT *.blob.*large.bin")) == uploads
 
 
-def test_job_is_taken_shown_listed_and_cancelled(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
+def test_job_is_accepted_shown_listed_and_cancelled(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
     prepare(ml, tmp_path)
     ml.jobs.create_or_update(job("one", code))
     assert ml.jobs.get("one").status == "Starting"
@@ -87,7 +87,7 @@ def test_job_is_taken_shown_listed_and_cancelled(azure: AzureDouble, ml: Any, co
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"compute": "nowhere"}, "Unknown compute target 'nowhere'"),
         ({"environment": "azureml:nothing:1"}, "environmentId .* could not be found"),
@@ -95,15 +95,17 @@ def test_job_is_taken_shown_listed_and_cancelled(azure: AzureDouble, ml: Any, co
         ({"instance_count": 3}, "only has 2 maximum nodes"),
     ],
 )
-def test_job_that_the_service_refuses(ml: Any, code: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_job_refused_by_the_service_is_refused(
+    ml: Any, code: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     prepare(ml, tmp_path)
-    with pytest.raises(HttpResponseError, match=said):
+    with pytest.raises(HttpResponseError, match=message):
         ml.jobs.create_or_update(job("one", code, **change))
     with pytest.raises(ResourceNotFoundError):
         ml.jobs.get("one")
 
 
-def test_name_of_a_job_is_for_ever(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
+def test_job_name_is_used_only_once(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
     prepare(ml, tmp_path)
     ml.jobs.create_or_update(job("one", code))
     ml.jobs.create_or_update(job("one", code))
@@ -112,7 +114,7 @@ def test_name_of_a_job_is_for_ever(azure: AzureDouble, ml: Any, code: Path, tmp_
         ml.jobs.create_or_update(job("one", code, command="echo other", inputs={}, outputs={}))
 
 
-def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
+def test_archived_entities_are_listed_separately(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path) -> None:
     from azure.ai.ml.constants import ListViewType
     from azure.ai.ml.entities import Environment
 
@@ -135,10 +137,10 @@ def test_what_is_archived_is_listed_apart(azure: AzureDouble, ml: Any, code: Pat
     assert listed("ActiveOnly") == (["2"], ["two"])
     assert listed("ArchivedOnly") == (["1"], ["one"])
     assert listed("All") == (["2", "1"], ["two", "one"])
-    one = asked(azure, "environments/train/versions", "2023-04-01-preview", **{"listViewType": "All", "$top": "1"})
+    one = get_json(azure, "environments/train/versions", "2023-04-01-preview", **{"listViewType": "All", "$top": "1"})
     assert [found["name"] for found in one["value"]] == ["2"]
 
 
-def test_another_workspace_is_missing(azure: AzureDouble, client: Any) -> None:
+def test_unknown_workspace_is_missing(azure: AzureDouble, client: Any) -> None:
     with pytest.raises(ResourceNotFoundError, match="workspaces/other"):
         client(azure, "other").workspaces.get("other")

@@ -1,4 +1,4 @@
-"""The example of docs/testing-azure.md is a test that passes."""
+"""The example of docs/testing-azure.md is a passing test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault that a test can order, as the unmodified client meets it."""
+"""Faults that a test can inject, seen by the unmodified client."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
-from wire_entities import asked, cluster, data, job, prepare
+from wire_entities import cluster, data, get_json, job, prepare
 
 from orchestrator.testing import AzureDouble
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_client_tries_again(azure: AzureDouble, ml: Any, status: int) -> None:
+def test_client_retries(azure: AzureDouble, ml: Any, status: int) -> None:
     azure.fail_next("GET */workspaces/double", status=status, retry_after=0.01, times=2)
     assert ml.workspaces.get().name == "double"
     assert [call.status for call in azure.requests("GET */workspaces/double")] == [status, status, 200]
     assert azure.faults.left == []
 
 
-def test_refused_access_is_told_at_once(azure: AzureDouble, ml: Any) -> None:
+def test_refused_access_is_reported_immediately(azure: AzureDouble, ml: Any) -> None:
     azure.fail_next("GET */computes", status=403)
     with pytest.raises(HttpResponseError, match="AuthorizationFailed"):
         list(ml.compute.list())
     assert len(azure.requests("GET */computes")) == 1
 
 
-def test_fault_of_the_test_s_own_words(azure: AzureDouble, ml: Any) -> None:
+def test_fault_with_a_custom_message(azure: AzureDouble, ml: Any) -> None:
     azure.fail_next("PUT */computes/*", status=409, code="ClusterNameConflict", message="taken")
     with pytest.raises(HttpResponseError, match=r"\(ClusterNameConflict\) taken"):
         ml.compute.begin_create_or_update(cluster()).result()
     assert list(ml.compute.list()) == []
 
 
-def test_expired_token_is_refused_until_there_is_a_new_one(azure: AzureDouble, client: Any, ml: Any) -> None:
+def test_expired_token_is_refused_until_renewed(azure: AzureDouble, client: Any, ml: Any) -> None:
     assert ml.workspaces.get().name == "double"
     azure.expire_tokens()
     with pytest.raises(ClientAuthenticationError, match="InvalidAuthenticationToken"):
@@ -42,21 +42,21 @@ def test_expired_token_is_refused_until_there_is_a_new_one(azure: AzureDouble, c
     assert client(azure).workspaces.get().name == "double"
 
 
-def test_client_asks_for_a_new_token_before_the_old_one_ends(azure: AzureDouble, ml: Any) -> None:
+def test_client_renews_a_token_before_it_expires(azure: AzureDouble, ml: Any) -> None:
     azure.login.lifetime = 1
     for _ in range(3):
         assert ml.workspaces.get().name == "double"
     assert len(azure.requests("POST login.*/token")) == 3
 
 
-def test_wrong_secret(azure: AzureDouble, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_secret_is_refused(azure: AzureDouble, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_CLIENT_SECRET", "wrong")
     with pytest.raises(ClientAuthenticationError, match="Invalid client secret"):
         client(azure).workspaces.get()
 
 
 @pytest.mark.parametrize("when", ["connection", "upload", "reply"])
-def test_upload_that_is_cut_off_is_whole_in_the_end(azure: AzureDouble, when: str) -> None:
+def test_interrupted_upload_is_finally_complete(azure: AzureDouble, when: str) -> None:
     from azure.storage.blob import BlobServiceClient, LinearRetry
 
     azure.reset_next("PUT *.blob.*text.txt*", when=when, times=2)
@@ -85,14 +85,14 @@ def test_lost_reply_to_a_job_makes_no_second_one(azure: AzureDouble, ml: Any, co
     assert [found.name for found in azure.jobs.all()] == ["one"]
 
 
-def test_cluster_that_cannot_be_made(azure: AzureDouble, ml: Any) -> None:
+def test_cluster_that_cannot_be_created_has_an_error(azure: AzureDouble, ml: Any) -> None:
     azure.fail_compute("gpu", code="ClusterCreationFailed", message="no subnet")
     with pytest.raises(HttpResponseError, match="no subnet"):
         ml.compute.begin_create_or_update(cluster()).result()
     assert ml.compute.get("gpu").provisioning_state == "Failed"
 
 
-def test_quota(azure: AzureDouble, ml: Any) -> None:
+def test_quota_limits_nodes(azure: AzureDouble, ml: Any) -> None:
     azure.set_quota("standardNDSH100v5Family", 96)
     with pytest.raises(HttpResponseError, match=r"vCPU quota of 96 .* needs 192"):
         ml.compute.begin_create_or_update(cluster()).result()
@@ -102,7 +102,7 @@ def test_quota(azure: AzureDouble, ml: Any) -> None:
     assert (usage.currentValue, usage.limit) == (96, 96)
 
 
-def test_size_that_the_region_does_not_have(azure: AzureDouble, ml: Any) -> None:
+def test_size_missing_in_the_region_is_refused(azure: AzureDouble, ml: Any) -> None:
     with pytest.raises(HttpResponseError, match="Standard_NC6 is not supported in eastus"):
         ml.compute.begin_create_or_update(cluster(size="Standard_NC6")).result()
     assert "Standard_NC4as_T4_v3" in [size.name for size in ml.compute.list_sizes()]
@@ -119,12 +119,12 @@ SLEEPS: dict[str, Any] = {
 
 def nodes(azure: AzureDouble) -> tuple[int, int, list[str]]:
     """Return the nodes of a cluster, its running nodes, and its errors."""
-    cluster = asked(azure, "computes/gpu", "2023-08-01-preview")["properties"]["properties"]
+    cluster = get_json(azure, "computes/gpu", "2023-08-01-preview")["properties"]["properties"]
     codes = [found["error"]["code"] for found in cluster.get("errors", [])]
     return cluster["currentNodeCount"], cluster["nodeStateCounts"]["runningNodeCount"], codes
 
 
-def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
+def test_job_waits_in_queue_for_capacity_and_its_turn(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
     ml = client(running_azure)
@@ -142,7 +142,7 @@ def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     assert running_azure.wait("one", ["Running"]) == "Running"
     assert nodes(running_azure) == (2, 2, [])
     ml.jobs.create_or_update(job("two", code, **{**SLEEPS, "command": "true"}))
-    with pytest.raises(TimeoutError, match="two is still Queued"):  # the other has both nodes
+    with pytest.raises(TimeoutError, match="two is still Queued"):  # the other job has both nodes
         running_azure.wait("two", ["Running"], seconds=0.3)
     running_azure.preempt("one")
     assert running_azure.wait("two") == "Completed"
@@ -150,7 +150,7 @@ def test_job_waits_for_the_queue_for_capacity_and_for_its_turn(
     assert nodes(running_azure) == (1, 0, [])
 
 
-def test_cancelled_in_the_queue(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+def test_queued_job_is_cancelled(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
     ml = client(running_azure)
     prepare(ml, tmp_path)
     running_azure.hold_queue()
@@ -178,7 +178,7 @@ def test_preempted_job_fails_without_a_warning(
         running_azure.preempt("one")
 
 
-def test_machine_that_breaks_says_what_the_test_wants(
+def test_failed_machine_reports_the_given_error(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
     ml = client(running_azure)
@@ -190,14 +190,16 @@ def test_machine_that_breaks_says_what_the_test_wants(
     assert running_azure.job("one").error == {"code": "ServiceError", "message": "NodeFailure"}
 
 
-def test_job_past_its_time_is_cancelled(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+def test_job_over_its_time_limit_is_cancelled(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
     ml = client(running_azure)
     prepare(ml, tmp_path)
     ml.jobs.create_or_update(job("one", code, **{**SLEEPS, "timeout": 1}))
     assert running_azure.wait("one") == "Canceled"
 
 
-def test_datastores_without_secrets_let_tokens_in(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
+def test_datastores_without_secrets_accept_tokens(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
     azure.by_identity()
     ml.data.create_or_update(data(tmp_path / "corpus"))
     (upload,) = [call for call in azure.requests("PUT *.blob.*text.txt") if "comp" not in call.query]
@@ -205,9 +207,7 @@ def test_datastores_without_secrets_let_tokens_in(azure: AzureDouble, ml: Any, t
     assert azure.requests("POST */listSecrets") == []
 
 
-def test_data_that_are_not_there_fail_the_job(
-    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
-) -> None:
+def test_missing_data_fail_the_job(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
     ml = client(running_azure)
     prepare(ml, tmp_path)
     next(running_azure.folder().glob("LocalUpload/*/corpus/text.txt")).unlink()
@@ -219,11 +219,11 @@ def test_data_that_are_not_there_fail_the_job(
     assert error["message"].startswith("DataAccessError: input data: /subscriptions/")
 
 
-def test_identity_of_the_machine(azure: AzureDouble) -> None:
+def test_machine_has_an_identity(azure: AzureDouble) -> None:
     from azure.identity import CredentialUnavailableError, ManagedIdentityCredential
 
-    with ManagedIdentityCredential() as nobody, pytest.raises(CredentialUnavailableError):
-        nobody.get_token("https://management.azure.com/.default")
+    with ManagedIdentityCredential() as absent, pytest.raises(CredentialUnavailableError):
+        absent.get_token("https://management.azure.com/.default")
     azure.login.managed_identity = True
     with ManagedIdentityCredential() as machine:
         assert machine.get_token("https://management.azure.com/.default").token in azure.secrets

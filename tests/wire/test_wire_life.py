@@ -1,4 +1,4 @@
-"""The double comes, keeps its secrets, refuses strangers, and goes without a trace."""
+"""The double starts, protects its secrets, refuses unknown clients, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conftest import wait_for
 
 
 def processes_of(home: Path) -> list[str]:
-    """Command lines of what carries a job of that double in its environment."""
+    """Return command lines of processes with a job of that double in their environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -30,7 +30,7 @@ def processes_of(home: Path) -> list[str]:
     return found
 
 
-def test_nothing_is_left_behind(tmp_path: Path, client: Any, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_double_leaves_nothing(tmp_path: Path, client: Any, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://before")
     monkeypatch.delenv("AZURE_CLIENT_ID", raising=False)
     environment = dict(os.environ)
@@ -55,7 +55,7 @@ def test_nothing_is_left_behind(tmp_path: Path, client: Any, code: Path, monkeyp
     assert processes_of(home) == []
 
 
-def test_strangers_are_refused_and_named(azure: AzureDouble) -> None:
+def test_unknown_clients_are_refused_and_named(azure: AzureDouble) -> None:
     for url in ("https://example.com/", "http://example.org/path"):
         try:
             requests.get(url, timeout=10).close()
@@ -65,13 +65,13 @@ def test_strangers_are_refused_and_named(azure: AzureDouble) -> None:
     azure._proxy.refused.clear()
 
 
-def test_client_that_does_not_trust_the_authority_stops(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_distrusts_the_authority_stops(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     with pytest.raises(requests.exceptions.SSLError):
         requests.get("https://management.azure.com/")
 
 
-def test_another_process_is_led_by_variables_alone(azure: AzureDouble) -> None:
+def test_variables_alone_direct_a_process_to_the_double(azure: AzureDouble) -> None:
     program = (
         "import json, urllib.request\n"
         "with urllib.request.urlopen('https://prices.azure.com/api/retail/prices') as reply:\n"
@@ -94,12 +94,12 @@ def test_requests_are_recorded_without_their_secrets(azure: AzureDouble, ml: Any
     ]
     (put,) = azure.requests("PUT */jobs/one")
     assert put.body["properties"]["command"] == "python job.py ${{inputs.data}} ${{outputs.model}}"
-    said = repr(azure.requests())
+    requests = repr(azure.requests())
     assert len(azure.secrets) > 5
-    assert not [secret for secret in azure.secrets if secret in said]
+    assert not [secret for secret in azure.secrets if secret in requests]
 
 
-def test_redacting_reaches_every_depth() -> None:
+def test_redaction_reaches_every_depth() -> None:
     document = {"a": [{"sasUri": "https://x/y?sv=1&sig=abc%3D&se=2"}, {"key": "k"}], "access_token": "t"}
     assert redacted(document) == {
         "a": [{"sasUri": "https://x/y?sv=1&sig=REDACTED&se=2"}, {"key": "REDACTED"}],
@@ -107,7 +107,7 @@ def test_redacting_reaches_every_depth() -> None:
     }
 
 
-def test_wrong_body_is_refused_and_kept(azure: AzureDouble, ml: Any) -> None:
+def test_wrong_body_is_refused_and_recorded(azure: AzureDouble, ml: Any) -> None:
     bearer = {"Authorization": f"Bearer {azure.login.issue('https://management.azure.com')}"}
     url = f"https://management.azure.com{azure.place.workspace_path}/computes/gpu?api-version=2023-08-01-preview"
     wrong = {"properties": {"computeType": "AmlCompute", "nodes": 3}}
@@ -119,7 +119,7 @@ def test_wrong_body_is_refused_and_kept(azure: AzureDouble, ml: Any) -> None:
         assert reply.status_code == 401
 
 
-def test_what_the_double_does_not_know_is_said(azure: AzureDouble, ml: Any) -> None:
+def test_unsupported_request_is_named(azure: AzureDouble, ml: Any) -> None:
     with pytest.raises(ResourceNotFoundError, match=r"the double does not know GET .*/schedules"):
         list(ml.schedules.list())
     assert azure.violations == []
@@ -133,7 +133,7 @@ def test_lists_come_in_pages(azure: AzureDouble, ml: Any) -> None:
     assert len(azure.requests("GET */computes")) == 3
 
 
-def test_size_and_tier_of_a_cluster_are_for_ever(azure: AzureDouble, ml: Any) -> None:
+def test_size_and_tier_of_a_cluster_never_change(azure: AzureDouble, ml: Any) -> None:
     ml.compute.begin_create_or_update(cluster()).result()
     ml.compute.begin_create_or_update(cluster(max_instances=1)).result()
     assert ml.compute.get("gpu").max_instances == 1
@@ -142,7 +142,7 @@ def test_size_and_tier_of_a_cluster_are_for_ever(azure: AzureDouble, ml: Any) ->
             ml.compute.begin_create_or_update(cluster(**change)).result()
 
 
-def test_a_mistake_of_the_double_is_not_swallowed(tmp_path: Path) -> None:
+def test_bug_of_the_double_is_not_hidden(tmp_path: Path) -> None:
     azure = AzureDouble(tmp_path / "azure")
     azure.score_with("x", lambda document: document)
     azure.manager.login.check = None  # type: ignore[method-assign, assignment]
@@ -158,7 +158,7 @@ def test_a_mistake_of_the_double_is_not_swallowed(tmp_path: Path) -> None:
     azure.close()
 
 
-def test_process_that_forgets_to_close_ends_and_leaves_nothing(tmp_path: Path) -> None:
+def test_process_that_forgets_close_leaves_nothing(tmp_path: Path) -> None:
     program = (
         "from orchestrator.testing import AzureDouble\n"
         "double = AzureDouble()\n"

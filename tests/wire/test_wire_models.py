@@ -1,4 +1,4 @@
-"""Models and their endpoints, from registering to deleting."""
+"""Models and their endpoints, from registration to deletion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wire_entities import environment
 from orchestrator.testing import AzureDouble
 
 
-def test_model_is_deployed_asked_and_deleted(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
+def test_model_is_deployed_called_and_deleted(azure: AzureDouble, ml: Any, tmp_path: Path) -> None:
     from azure.ai.ml.entities import ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
 
     (tmp_path / "model").mkdir()

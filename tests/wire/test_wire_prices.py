@@ -1,4 +1,4 @@
-"""The price service: filters, pages, no sign-in."""
+"""The price service: filters and pages, without sign-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A submitted job runs for real, and its client reads logs and outputs as in the cloud."""
+"""A submitted job really runs, and its client reads logs and outputs as in the cloud."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.execution import MountError, Mounts
 
 
-@pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml's use of blobs
+@pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml calls deprecated blob functions
 @pytest.mark.filterwarnings("ignore:The use of a 'BlobProperties':DeprecationWarning")
-def test_job_runs_and_its_outputs_come_home(
+def test_job_runs_and_its_outputs_are_downloaded(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ml = client(running_azure)
@@ -37,7 +37,7 @@ def test_job_runs_and_its_outputs_come_home(
     }
 
 
-def test_job_that_runs_is_cancelled_by_a_signal_it_sees(
+def test_running_job_is_cancelled_by_a_signal(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
     ml = client(running_azure)
@@ -55,7 +55,7 @@ def test_job_that_runs_is_cancelled_by_a_signal_it_sees(
     assert "saved" in log.read_text().splitlines()  # the shell may report the killed sleep, too
 
 
-def test_job_that_fails_says_which_process(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
+def test_failed_job_names_the_process(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:
     from azure.ai.ml.exceptions import JobException
 
     ml = client(running_azure)
@@ -67,7 +67,7 @@ def test_job_that_fails_says_which_process(running_azure: AzureDouble, client: A
         ml.jobs.stream("one")
 
 
-def test_job_sees_its_data_and_nothing_of_the_client(
+def test_job_sees_its_data_but_not_the_client_environment(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
     from azure.ai.ml import Input
@@ -91,7 +91,7 @@ def test_job_sees_its_data_and_nothing_of_the_client(
     assert {name: variables[name] for name in ("AZUREML_RUN_ID", "MLFLOW_RUN_ID", "OMP_NUM_THREADS")} == {
         "AZUREML_RUN_ID": "one",
         "MLFLOW_RUN_ID": "one",
-        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),  # this machine has no more
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),  # limited by the cores of this machine
     }
     assert variables["MLFLOW_EXPERIMENT_NAME"] == variables["AZUREML_EXPERIMENT_NAME"] == "bert"
     kept = [name for name in running_azure.environment() if name in variables]

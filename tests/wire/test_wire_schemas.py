@@ -1,4 +1,4 @@
-"""Bodies are held against Microsoft's schemas strictly; what the package itself gets wrong is allowed by name."""
+"""Strict validation of bodies against Microsoft's schemas; known deviations of the SDK are listed by name."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ JOB: dict[str, Any] = {
 Change = Callable[[dict[str, Any]], object]
 
 
-def test_whole_job_fits() -> None:
+def test_complete_job_is_valid() -> None:
     assert mismatches("jobs", VERSION, JOB) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda job: job.update(nodes=2), "properties: Additional properties are not allowed ('nodes' was unexpected)"),
         (
@@ -76,11 +76,11 @@ def test_whole_job_fits() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(change: Change, said: str) -> None:
+def test_problem_is_named_by_its_path(change: Change, message: str) -> None:
     body = copy.deepcopy(JOB)
     change(body["properties"])
     (problem, *more) = mismatches("jobs", VERSION, body)
-    assert problem.startswith(said)
+    assert problem.startswith(message)
     assert more == []
 
 
@@ -115,7 +115,7 @@ def test_version_without_a_schema_is_an_error() -> None:
         mismatches("schedules", VERSION, JOB)
 
 
-def test_cutting_keeps_what_is_reached_and_nothing_else() -> None:
+def test_reduced_schema_keeps_exactly_the_reachable_parts() -> None:
     expression = {"$ref": "https://schema.management.azure.com/schemas/common/definitions.json#/definitions/expression"}
     kind = {"allOf": [{"$ref": "#/definitions/Box"}, {"properties": {"shape": {"const": "Box"}}}]}
     document = {
@@ -168,7 +168,7 @@ def test_cutting_keeps_what_is_reached_and_nothing_else() -> None:
     }
 
 
-def test_committed_schemas_are_small_and_have_their_licence() -> None:
+def test_committed_schemas_are_small_and_licensed() -> None:
     folder = Path(str(files("orchestrator.testing.schemas")))
     assert {path.stem for path in folder.glob("*.json")} == set(RESOURCES)
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 70_000

@@ -1,4 +1,4 @@
-"""Sweep jobs: taken as the client sends them, which departs from Microsoft's schema in letters' case alone, and run."""
+"""Sweep jobs: accepted as the client sends them (it differs from Microsoft's schema only in letter case), and run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {"lr": "optimizer.learning_rate", "steps": "train.steps"}
 
 
 @pytest.mark.parametrize("sampling", ["random", "sobol", "grid", "bayesian"])
-def test_sweep_is_taken(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path, sampling: str) -> None:
+def test_sweep_is_accepted(azure: AzureDouble, ml: Any, code: Path, tmp_path: Path, sampling: str) -> None:
     from azure.ai.ml.sweep import BanditPolicy, Choice, RandomSamplingAlgorithm, Uniform
 
     prepare(ml, tmp_path)
@@ -64,11 +64,9 @@ def search(ml: Any, tmp_path: Path, space: dict[str, Any], **limits: Any) -> Any
     return sweep
 
 
-@pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml's use of blobs
+@pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml calls deprecated blob functions
 @pytest.mark.filterwarnings("ignore:The use of a 'BlobProperties':DeprecationWarning")
-def test_sweep_runs_its_trials_and_tells_which_is_the_best(
-    running_azure: AzureDouble, client: Any, tmp_path: Path
-) -> None:
+def test_sweep_runs_its_trials_and_names_the_best(running_azure: AzureDouble, client: Any, tmp_path: Path) -> None:
     from azure.ai.ml.sweep import Choice
 
     ml = client(running_azure)
@@ -78,8 +76,8 @@ def test_sweep_runs_its_trials_and_tells_which_is_the_best(
     children = list(ml.jobs.list(parent_job_name="search"))
     assert [child.name for child in children] == ["search_0", "search_1", "search_2"]
     assert [child.status for child in children] == ["Completed"] * 3
-    told = [json.loads(child.tags["hyperparameters"]) for child in children]
-    assert told == [{"lr": rate, "steps": 2} for rate in (0.03, 0.01, 0.02)]
+    settings = [json.loads(child.tags["hyperparameters"]) for child in children]
+    assert settings == [{"lr": rate, "steps": 2} for rate in (0.03, 0.01, 0.02)]
     found = ml.jobs.get("search")
     assert (found.properties["best_child_run_id"], found.properties["score"]) == ("search_1", "10.5")
     assert [one.name for one in ml.jobs.list()] == ["search"]
@@ -104,7 +102,7 @@ def test_trailing_failed_and_slow_trials_end_early(running_azure: AzureDouble, c
     assert running_azure.job("search").properties["properties"]["best_child_run_id"] == "search_0"
 
 
-def test_cancel_of_a_sweep_ends_its_trials(running_azure: AzureDouble, client: Any, tmp_path: Path) -> None:
+def test_cancelling_a_sweep_ends_its_trials(running_azure: AzureDouble, client: Any, tmp_path: Path) -> None:
     from azure.ai.ml.sweep import Choice
 
     ml = client(running_azure)
@@ -119,10 +117,10 @@ def test_cancel_of_a_sweep_ends_its_trials(running_azure: AzureDouble, client: A
         running_azure.job("search_2")
 
 
-def test_limits_of_time_are_those_of_each_trial_and_of_the_sweep(
+def test_time_limits_apply_to_each_trial_and_to_the_sweep(
     running_azure: AzureDouble, client: Any, tmp_path: Path
 ) -> None:
-    """The client makes a minute of less, so the same body is put with less."""
+    """The client rounds shorter limits up to a minute, so the test sends the same body with shorter ones."""
     from azure.ai.ml.sweep import Choice
 
     ml = client(running_azure)
@@ -141,15 +139,15 @@ def test_limits_of_time_are_those_of_each_trial_and_of_the_sweep(
 
 
 @pytest.mark.parametrize(
-    ("sampling", "law", "says"),
+    ("sampling", "law", "message"),
     [
         ("grid", ("Uniform", 0.0, 0.3), "Grid sampling supports choice only, and lr is uniform"),
         ("bayesian", ("LogUniform", -9.0, -2.0), "Bayesian sampling supports choice, uniform, quniform only"),
         ("random", ("Randint", 2.5), "The search space of lr is invalid"),
     ],
 )
-def test_spaces_that_the_service_refuses(
-    azure: AzureDouble, ml: Any, tmp_path: Path, sampling: str, law: tuple[Any, ...], says: str
+def test_spaces_refused_by_the_service_are_refused(
+    azure: AzureDouble, ml: Any, tmp_path: Path, sampling: str, law: tuple[Any, ...], message: str
 ) -> None:
     from azure.ai.ml import sweep as laws
     from azure.core.exceptions import HttpResponseError
@@ -157,14 +155,14 @@ def test_spaces_that_the_service_refuses(
     name, *numbers = law
     sweep = search(ml, tmp_path, {"lr": getattr(laws, name)(*numbers)})
     sweep.sampling_algorithm = sampling
-    with pytest.raises(HttpResponseError, match=says):
+    with pytest.raises(HttpResponseError, match=message):
         ml.jobs.create_or_update(sweep)
     assert azure.jobs.all() == []
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rule", ["random", "sobol"])
-def test_points_are_drawn_by_the_law_of_the_wire(name: str, rule: str) -> None:
+def test_points_follow_the_distribution_of_the_wire_form(name: str, rule: str) -> None:
     _, wire = CASES[name]
     sweep = {"searchSpace": {"x": wire}, "samplingAlgorithm": {"samplingAlgorithmType": "Random", "rule": rule}}
     drawn = [draw(sweep, index)["x"] for index in range(2000)]

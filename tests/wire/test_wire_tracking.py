@@ -1,4 +1,4 @@
-"""MLflow's own client finds a job's run, from inside the job and, by Azure's plugin, from outside."""
+"""MLflow's client finds the run of a job, from inside the job and, with Azure's plugin, from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ assert client.get_experiment(os.environ["MLFLOW_EXPERIMENT_ID"]).name == os.envi
 
 @pytest.fixture(autouse=True)
 def _no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # a host that the double refuses
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # the double refuses this host
 
 
 def test_job_reports_to_the_run_of_its_name(
@@ -49,7 +49,7 @@ def test_job_reports_to_the_run_of_its_name(
     assert outside.search_runs([experiment.experiment_id], filter_string="tags.commit = 'other'") == []
 
 
-def test_a_token_of_a_double_that_is_gone_is_not_kept(client: Any, tmp_path: Path) -> None:
+def test_token_of_a_closed_double_is_not_cached(client: Any, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     for number in range(2):  # at the same address
@@ -59,7 +59,7 @@ def test_a_token_of_a_double_that_is_gone_is_not_kept(client: Any, tmp_path: Pat
             assert MlflowClient(tracking_uri=address).get_run("one").info.run_id == "one"
 
 
-def test_limits_pages_and_tokens_of_the_server(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_has_limits_pages_and_tokens(azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.entities import Metric, Param
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -67,7 +67,7 @@ def test_limits_pages_and_tokens_of_the_server(azure: AzureDouble, monkeypatch: 
     azure.jobs.submit("one", {"jobType": "Command", "command": "x"})
     variables = azure._variables(azure.job("one"))
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", variables["MLFLOW_TRACKING_TOKEN"])
-    azure.expire_tokens()  # a job's own is renewed by the service
+    azure.expire_tokens()  # the service renews the token of a job
     inside = MlflowClient(tracking_uri=variables["MLFLOW_TRACKING_URI"])
     metrics = [Metric("loss", float(step), step, step) for step in range(1000)]
     inside.log_batch("one", metrics=metrics)

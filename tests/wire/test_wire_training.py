@@ -1,4 +1,4 @@
-"""BERT is pretrained in the double's cloud, loses its machine, and resumes from its checkpoint in another job."""
+"""Pretraining in the double's cloud loses its machine and resumes from its checkpoint in another job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ COMMAND = (
 )
 
 
-def training(name: str, code: Path) -> Any:
-    """Two nodes of one process each, whose output is the same path whatever the job's name."""
+def training_job(name: str, code: Path) -> Any:
+    """Return a job of two nodes with a process each, whose output path does not depend on the name of the job."""
     from azure.ai.ml import Input, Output, PyTorchDistribution, command
 
     return command(
@@ -62,7 +62,7 @@ def test_training_survives_the_loss_of_its_machine(
     config["train"] = {**config["train"], "steps": 200}
     (code / "job.yaml").write_text(yaml.safe_dump(config))
 
-    ml.jobs.create_or_update(training("micro", code))
+    ml.jobs.create_or_update(training_job("micro", code))
     run = running_azure.folder() / "runs" / "micro"
     wait_for(
         lambda: list(run.glob("checkpoints/*/COMMIT.json")) or running_azure.job("micro").error, what="a checkpoint"
@@ -70,7 +70,7 @@ def test_training_survives_the_loss_of_its_machine(
     assert running_azure.job("micro").error is None, running_azure.logs("micro")
     running_azure.preempt("micro")
     assert running_azure.wait("micro") == "Failed"
-    ml.jobs.create_or_update(training("micro-a2", code))
+    ml.jobs.create_or_update(training_job("micro-a2", code))
     assert running_azure.wait("micro-a2", seconds=300) == "Completed", running_azure.logs("micro-a2")
 
     reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -39,7 +39,7 @@ def data(folder: Path, name: str = "corpus") -> Any:
 
 
 def job(name: str, code: Path, **more: Any) -> Any:
-    """Two nodes of two processes that copy an input to an output."""
+    """Return a job of two nodes with two processes each, which copy an input to an output."""
     from azure.ai.ml import Input, Output, PyTorchDistribution, command
 
     common = {
@@ -57,8 +57,8 @@ def job(name: str, code: Path, **more: Any) -> Any:
     return command(name=name, experiment_name="bert", code=str(code), **{**common, **more})
 
 
-def asked(double: AzureDouble, path: str, version: str, **query: str) -> Any:
-    """Return the answer to a plain GET, of which the client's own classes leave parts out."""
+def get_json(double: AzureDouble, path: str, version: str, **query: str) -> Any:
+    """Return the response to a plain GET, because the client's classes omit parts of it."""
     bearer = {"Authorization": f"Bearer {double.login.issue('https://management.azure.com')}"}
     url = f"https://management.azure.com{double.place.workspace_path}/{path}"
     with requests.get(url, params={"api-version": version, **query}, headers=bearer) as reply:
@@ -73,7 +73,7 @@ def prepare(ml: Any, tmp_path: Path) -> None:
 
 
 def write_sweep(space: dict[str, Any], **sections: Any) -> Path:
-    """Return a sweep of `tests/cloud_trial.py`; with grid sampling unless the sections override it."""
+    """Write a sweep of `tests/cloud_trial.py`, with grid sampling unless the sections override it."""
     Path("code").mkdir(exist_ok=True)
     shutil.copy(Path(__file__).parents[1] / "cloud_trial.py", "code")
     Path("notes.txt").write_text("Some text.\n")

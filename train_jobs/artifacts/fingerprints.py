@@ -98,7 +98,7 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     Raises:
         DataError: see `fingerprint`; or a dataset cannot be found.
     """
-    # Empty for the defaults, so that the fingerprint of plain files does not depend on keys that were added later.
+    # Empty for the defaults: the fingerprint of plain files is then that of their content alone.
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
     if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())

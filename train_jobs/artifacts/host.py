@@ -80,7 +80,7 @@ def _stat(pid: int) -> list[str]:
 MLFLOW, ONNX_RUNTIME = "MLFLOW_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"
 
 
-def no_telemetry() -> None:
+def disable_telemetry() -> None:
     """Disable the telemetry of MLflow and onnxruntime in this process and its children.
 
     Call it before they are imported, since they read the variables then. Variables that the user has set are kept.

@@ -1,10 +1,10 @@
-"""Configurations in layers of YAML or JSON; all wrong keys and values are reported together, with file and line.
+"""Layered configurations in YAML or JSON; all invalid keys and values are reported together, with file and line.
 
     layers = [read_file(preset), read_file("pretrain.yml"), read_assignments(["train.steps=100"], "--set")]
     merged = merge(layers)
     config = build(PretrainConfig, merged)
 
-A later layer wins, key by key; lists are replaced whole.
+A later layer overrides earlier ones, key by key; lists are replaced, not merged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
 FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
-EXTENDS = "extends"  # key of a recipe: the recipe in the same folder that it overrides
-MAX_LISTED = 15  # valid values are listed when there are fewer than this
+EXTENDS = "extends"  # key of a recipe: name of the recipe in the same folder that it overrides
+MAX_LISTED = 15  # known keys are listed if there are fewer than this
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class Origin:
     """The place where a value was written."""
 
     source: str
+    """File, preset or flag."""
     line: int | None = None
+    """Line in the file, from 1."""
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
@@ -46,10 +48,14 @@ class ConfigLayer:
     """One source of values: a nested dict, and the line of each key."""
 
     source: str
+    """File, preset or flag, for messages."""
     tree: dict[str, Any]
+    """Nested values."""
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    """Path of a key -> its line in the file."""
 
     def origin(self, path: KeyPath) -> Origin:
+        """Return where the value at `path`, or the nearest section around it, was written."""
         while path and path not in self.lines:
             path = path[:-1]
         return Origin(self.source, self.lines.get(path))
@@ -57,10 +63,12 @@ class ConfigLayer:
 
 @dataclass(frozen=True)
 class Merged:
-    """Merged layers: values, and the origin of each leaf."""
+    """Merged layers."""
 
     tree: dict[str, Any]
+    """Nested values."""
     origins: dict[KeyPath, Origin]
+    """Path of a value -> where it was written."""
 
     def origin(self, path: KeyPath) -> Origin | None:
         """Return where the value at `path`, or the nearest section around it, was written."""
@@ -72,10 +80,14 @@ class Merged:
 
 
 def read_file(path: Path, source: str | None = None) -> ConfigLayer:
-    """Read a YAML (or JSON, which is YAML) mapping with the line of each key.
+    """Read a YAML or JSON mapping with the line of each key.
+
+    Args:
+        path: path of the file.
+        source: its name in messages. None: the path.
 
     Raises:
-        SpecError: missing, not UTF-8, not YAML, not a mapping, or a key written twice.
+        SpecError: the file is missing, not UTF-8, not YAML or not a mapping, or a key is duplicated.
     """
     name = source or str(path)
     try:
@@ -83,22 +95,31 @@ def read_file(path: Path, source: str | None = None) -> ConfigLayer:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
     except PermissionError:
-        raise SpecError(f"no permission to read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+        raise SpecError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
     except UnicodeDecodeError as problem:
         raise SpecError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
     return read_text(text, name)
 
 
 def read_text(text: str, source: str) -> ConfigLayer:
-    """Read a mapping as `read_file` does, from a string that is called `source` in messages."""
+    """Read a YAML or JSON mapping from a string.
+
+    Args:
+        text: the document.
+        source: its name in messages.
+
+    Raises:
+        SpecError: the text is not YAML or not a mapping, or a key is duplicated.
+    """
     try:
+        # The node graph keeps the line of every key; `yaml.safe_load` drops it.
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as problem:
         raise SpecError(f"{source} is not valid YAML", problems=[_yaml_problem(problem, source)]) from None
     if node is None:
         return ConfigLayer(source, {})
     if not isinstance(node, yaml.MappingNode):
-        raise SpecError(f"{source} must hold keys and values", problems=[f"{source}:1: not a mapping"])
+        raise SpecError(f"invalid {source}: not keys and values", problems=[f"{source}:1: not a mapping"])
     lines: dict[KeyPath, int] = {}
     problems: list[str] = []
     tree = _construct(node, (), lines, problems, source)
@@ -108,10 +129,14 @@ def read_text(text: str, source: str) -> ConfigLayer:
 
 
 def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
-    """Return a layer from `a.b=value` strings; values are read as YAML.
+    """Return a layer from `a.b=value` strings; values are parsed as YAML.
+
+    Args:
+        assignments: the strings.
+        source: the flag that they were given with, for messages.
 
     Raises:
-        SpecError: an assignment without `=`, an empty key, or a value that is not YAML.
+        SpecError: an assignment lacks `=`, has an empty key, or has a value that is not YAML.
     """
     tree: dict[str, Any] = {}
     problems: list[str] = []
@@ -136,7 +161,7 @@ def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
 
 
 def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
-    """Set `tree[path]`, creating sections; return False if a part of the path is a plain value."""
+    """Set a value in nested dicts, creating sections; return False if a part of `path` is a plain value."""
     for part in path[:-1]:
         section = tree.setdefault(part, {})
         if not isinstance(section, dict):
@@ -147,7 +172,7 @@ def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
 
 
 def merge(layers: Iterable[ConfigLayer]) -> Merged:
-    """Merge layers, the last one wins; `optimizer: lamb` is short for `optimizer: {name: lamb}`."""
+    """Merge layers; later ones override earlier ones. `optimizer: lamb` is short for `optimizer: {name: lamb}`."""
     merged = Merged({}, {})
     for layer in layers:
         short = {key: {"name": layer.tree[key]} for key in NAMED if isinstance(layer.tree.get(key), str)}
@@ -167,6 +192,7 @@ def _overlay(
             _overlay(merged, below[key], value, here, layer)
         else:
             below[key] = value
+            # A plain value replaces a section: origins of the section's keys are then wrong.
             for stale in [old for old in merged.origins if old[: len(here)] == here]:
                 del merged.origins[stale]
             merged.origins[here] = layer.origin(here)
@@ -175,8 +201,12 @@ def _overlay(
 def build(model: type[ModelT], merged: Merged) -> ModelT:
     """Validate the merged values.
 
+    Args:
+        model: configuration to build.
+        merged: values and their origins.
+
     Raises:
-        SpecError: every wrong key and value, each as `file:line: path.to.key: what is wrong`.
+        SpecError: with one line per invalid key or value: `file:line: path.to.key: reason`.
     """
     try:
         return model.model_validate(merged.tree)
@@ -191,10 +221,18 @@ def preset_names(folder: Path = PRETRAIN_RECIPES) -> list[str]:
 
 
 def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe") -> list[ConfigLayer]:
-    """Read a shipped preset by name, and below it those that it extends: the lowest layer first.
+    """Read a shipped preset and those that it extends.
+
+    Args:
+        name: name of the preset.
+        folder: folder of the presets.
+        what: kind of preset, for messages.
+
+    Returns:
+        The layers, the base first.
 
     Raises:
-        SpecError: unknown name; the message lists the known ones.
+        SpecError: the name is unknown; the message lists the known ones.
     """
     names = preset_names(folder)
     if name not in names:
@@ -203,14 +241,17 @@ def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe"
 
 
 def read_overlays(path: Path, source: str | None = None) -> list[ConfigLayer]:
-    """Read a file and the files that it extends: the lowest layer first.
+    """Read a file and the files that it extends.
 
     Args:
-        path: the file. `extends: NAME` in it names NAME.yaml in the same folder.
-        source: its name in messages; None: its path.
+        path: path of the file; its key `extends: NAME` refers to NAME.yaml in the same folder.
+        source: its name in messages. None: its path.
+
+    Returns:
+        The layers, the base first.
 
     Raises:
-        SpecError: a file is missing or not valid, or the files extend each other in a circle.
+        SpecError: a file is missing or invalid, or a file extends itself, directly or through others.
     """
     layers: list[ConfigLayer] = []
     seen = [path]
@@ -233,14 +274,14 @@ def config_layers(source: str, recipes: Path) -> tuple[list[ConfigLayer], bool]:
     """Read the configuration of a job: a file, or a shipped recipe by name.
 
     Args:
-        source: path or name. A path that exists wins over a recipe of the same name.
+        source: path or name. An existing path takes precedence over a recipe with the same name.
         recipes: folder of the recipes.
 
     Returns:
-        The layers, lowest first, and whether they are a shipped recipe.
+        The layers, the base first, and whether they are a shipped recipe.
 
     Raises:
-        SpecError: the file is missing or not valid.
+        SpecError: the file is missing or invalid.
     """
     named = not Path(source).exists() and source in preset_names(recipes)
     return (read_preset(source, recipes) if named else read_overlays(Path(source))), named
@@ -263,7 +304,8 @@ def _construct(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], proble
             line = key_node.start_mark.line + 1
             here = (*path, key)
             if key in tree:
-                problems.append(f"{source}:{line}: {dotted(here)}: written twice (first on line {lines[here]})")
+                # YAML forbids duplicate keys, but PyYAML silently keeps the last one.
+                problems.append(f"{source}:{line}: {dotted(here)}: duplicate key (first on line {lines[here]})")
             lines[here] = line
             tree[key] = _construct(value_node, here, lines, problems, source)
         return tree
@@ -315,7 +357,7 @@ def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:
             return []
         annotation = current.model_fields[str(part)].annotation
         if get_origin(annotation) is dict:
-            next(parts, None)  # a key that the user chose
+            next(parts, None)  # the key of a dict, which is not a field
         current = _section(annotation)
     return list(current.model_fields) if current else []
 

@@ -1,4 +1,4 @@
-"""The lineage of a model: links in a chain, each named by the hash of its content and naming its parents by theirs.
+"""The lineage of a model: links identified by the hash of their content, each of which lists its parents' hashes.
 
     {"version": 1, "links": [
       {"kind": "data", "name": "notes", "inputs": [], "facts": {...}, "hash": "3f2a..."},
@@ -6,10 +6,10 @@
     ]}
 
 Parents precede their children, and the model itself is the last link, the head. A hash covers the hashes of the parents
-and through them all ancestors, so the hash of the head identifies the whole chain. The document travels with the model:
-it names files and folders, without any path of the machine that wrote it.
+and through them all ancestors, so the hash of the head identifies the complete chain. The document is exported with the
+model: it contains names of files and folders, but no path of the machine that wrote it.
 
-A new kind of job adds a kind of link; facts are hashed as they were written, so old documents always verify.
+A new kind of job adds a kind of link. Facts are hashed as they were written, so old documents always verify.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from train_jobs.config import Config, ConflictError, in_shell
 
-METRICS_FILE = "metrics.jsonl"  # a line for each report: step, time, metrics
+METRICS_FILE = "metrics.jsonl"  # one line per report: step, time, metrics
 
 LINEAGE_FILE = "lineage.json"
 Kind = Literal["data", "tables", "pretrain", "finetune", "predict", "external"]
@@ -35,17 +35,17 @@ class Source(Config):
     """A file or folder of text, as the user named it."""
 
     name: str
-    """Its name, without folders."""
+    """Name, without folders."""
     files: int
     """Number of files."""
     total_bytes: int
-    """Their total size in bytes."""
+    """Total size of the files in bytes."""
     sha256: str
     """Hash over (relative name, content hash) of every file, in order."""
 
 
 class DataFacts(Config):
-    """Source and content of a token store. Equal stores of equally named text have equal facts."""
+    """Source and content of a token store; equal stores from text with equal names have equal facts."""
 
     sources: list[Source]
     """The text."""
@@ -54,13 +54,13 @@ class DataFacts(Config):
     license: str | None
     """Licence of the text; None: not stated."""
     store: str
-    """Key of the token store."""
+    """Key of the token store, see `records.store_key`."""
     content: str
     """`store_digest` of its shards."""
     vocabulary: str
     """SHA-256 of vocab.txt."""
     vocab_size: int
-    """Pieces of the vocabulary."""
+    """Number of pieces of the vocabulary."""
     lowercase: bool
     """Whether the text was lower-cased and stripped of accents."""
     validation_fraction: float
@@ -74,7 +74,7 @@ class DataFacts(Config):
 
 
 class ExternalFacts(Config):
-    """A model that came without a lineage."""
+    """A model without a lineage of its own."""
 
     weights: str
     """SHA-256 of the file of weights."""
@@ -110,29 +110,29 @@ class Attempt(Config):
 
 
 class PhaseFacts(Config):
-    """The checkpoint of an earlier phase whose weights and moments a run took over."""
+    """The checkpoint of an earlier phase that a run started from, with its weights and moments."""
 
     step: int
     """Optimizer steps of that run."""
     optimizer: str
     """Optimizer of the moments."""
     weights: str
-    """SHA-256 of the checkpoint's file of weights; the exported model is another file."""
+    """SHA-256 of the checkpoint's file of weights, which differs from the exported one."""
     moments: str
-    """SHA-256 of its file of moments."""
+    """SHA-256 of the checkpoint's file of moments."""
 
 
 class RunFacts(Config):
-    """A training run; the facts of its end are set when it finishes."""
+    """A training run; facts with a default are set when it finishes, except `sweep`."""
 
     run: str | None
     """Handle; None: started without the orchestrator."""
     run_hash: str | None
-    """Hash of everything that decides the result, from the run's plan."""
+    """Hash of everything that determines the result, from the run's plan."""
     snapshot: str | None
     """Digest of the code, from the run's plan."""
     sweep: str | None = None
-    """Its trial and sweep, and the sweeps whose trials that one started with. None: not a trial."""
+    """Its trial and sweep, and the sweeps that supplied earlier trials. None: not a trial."""
     commit: str | None
     """Git commit that the code was taken from."""
     dirty: bool | None
@@ -140,13 +140,13 @@ class RunFacts(Config):
     config: dict[str, Any]
     """Configuration of the job, with names instead of paths."""
     commands: dict[str, list[str]]
-    """Words of the commands that repeat the run, with names instead of paths: orchestrator, torchrun."""
+    """orchestrator or torchrun -> words of the command that repeats the run, with names instead of paths."""
     packages: dict[str, str]
-    """Version of Python and of each package that decides a result."""
+    """Versions of Python and of the packages that affect the result."""
     parameters: int
-    """Numbers in the model."""
+    """Number of trainable parameters."""
     absent: list[str]
-    """Tensors that were missing in the initial model, and were drawn."""
+    """Tensors that the initial model lacked, which were initialised at random."""
     attempts: list[Attempt]
     """All starts, the oldest first."""
     ended: str | None = None
@@ -163,7 +163,7 @@ class PretrainFacts(RunFacts):
     """A pretraining run."""
 
     phase: PhaseFacts | None = None
-    """Source of weights and moments. None: this is a first phase."""
+    """Source of weights and moments. None: the run is a first phase."""
     sequences: int | None = None
     """Number of sequences trained on."""
 
@@ -172,30 +172,30 @@ class TablesFacts(Config):
     """The files of a task that a model was fine-tuned on."""
 
     task: str
-    """Its name in the configuration."""
+    """Name of the task in the configuration."""
     sources: list[Source]
-    """Each file by its own name."""
+    """One per file."""
     rows: str
-    """SHA-256 of the rows as training sees them: tokens and labels."""
+    """SHA-256 of the tokens and labels of all rows."""
 
 
 class FinetuneFacts(RunFacts):
-    """A fine-tuning run: of one task, with one seed, whose best checkpoint is exported."""
+    """A fine-tuning run of one task and one seed, whose best checkpoint is exported."""
 
     task: str
-    """Its name."""
+    """Name of the task."""
     labels: list[str]
-    """Names of the classes in the order of their ids; empty for a number or an answer."""
+    """Names of the classes in the order of their ids; empty for regression and question answering."""
     seed: int
     """Seed of the head, the order of rows and dropout."""
     best_step: int | None = None
     """Optimizer step of the exported weights."""
     over_seeds: dict[str, dict[str, float]] | None = None
-    """Metric -> mean, sd, median and max over all seeds, of which this is the best. None: there was one seed."""
+    """Metric -> mean, sd, median and max over all seeds, of which this run is the best. None: there was one seed."""
     seeds: int = 1
     """Number of seeds."""
     collapsed: int = 0
-    """Number of seeds that learned nothing."""
+    """Number of seeds whose run collapsed: no better than an untrained model."""
 
 
 class Link(Config):
@@ -210,11 +210,18 @@ class Link(Config):
     facts: dict[str, Any]
     """`DataFacts`, `PretrainFacts`, ... as JSON; readers ignore unknown keys."""
     hash: str
-    """SHA-256 over all of the above."""
+    """SHA-256 of all other fields."""
 
     @classmethod
     def make(cls, kind: Kind, name: str, facts: Config, *, parents: Iterable[Link] = ()) -> Link:
-        """Return a link with its hash."""
+        """Return a link with its hash.
+
+        Args:
+            kind: kind of the step.
+            name: name of the corpus, the run or the model.
+            facts: facts of that kind.
+            parents: links that the step used.
+        """
         inputs = tuple(parent.hash for parent in parents)
         written = facts.model_dump(mode="json")
         return cls(kind=kind, name=name, inputs=inputs, facts=written, hash=_digest(kind, name, inputs, written))
@@ -226,7 +233,7 @@ class Link(Config):
 
     @property
     def weights(self) -> str | None:
-        """SHA-256 of the file of weights; None for text, and for a run that did not complete."""
+        """SHA-256 of the file of weights; None for text, and for an incomplete run."""
         found = self.facts.get("weights")
         return found if isinstance(found, str) else None
 
@@ -241,16 +248,16 @@ class Lineage(Config):
 
     @property
     def head(self) -> Link:
-        """The model, or the run, of this lineage."""
+        """The last link: the model or run that the lineage describes."""
         return self.links[-1]
 
     def parents(self, link: Link) -> list[Link]:
-        """Return the links that a link names as its inputs, in that order."""
+        """Return the parents of a link, in the order of its inputs."""
         known = {other.hash: other for other in self.links}
         return [known[parent] for parent in link.inputs]
 
     def followed_by(self, *links: Link) -> Lineage:
-        """Return this lineage with more links appended; a link that it has already is not repeated."""
+        """Return this lineage with more links appended, without those that it already contains."""
         known = {link.hash for link in self.links}
         return Lineage(links=(*self.links, *(link for link in links if link.hash not in known)))
 
@@ -260,7 +267,7 @@ class Lineage(Config):
 
 
 def read_lineage(path: Path) -> Lineage | None:
-    """Read a lineage whose every link verifies; None if there is no such file.
+    """Read a lineage and verify every link; None if the file is missing.
 
     Raises:
         ConflictError: see `parse_lineage`.
@@ -272,27 +279,26 @@ def read_lineage(path: Path) -> Lineage | None:
 
 
 def parse_lineage(data: bytes, path: Path) -> Lineage:
-    """Parse a lineage and verify its every link.
+    """Parse a lineage and verify every link.
 
     Args:
         data: the document.
-        path: where it was read, for messages.
+        path: path that it was read from, for messages.
 
     Raises:
-        ConflictError: the document is truncated, a link was changed, or names a parent that does not precede it; the
-            message names the link.
+        ConflictError: the document is truncated, or a link was changed or lacks a parent; the message names the link.
     """
     try:
         lineage = Lineage.model_validate(json.loads(data))
     except ValidationError as problem:
         first = problem.errors()[0]
-        from train_jobs.artifacts.layers import dotted  # brings yaml; reading a sound lineage does not need it
+        from train_jobs.artifacts.layers import dotted  # imports yaml, which reading a valid lineage does not need
 
         raise _damaged(path, "is not a lineage", f"{dotted(first['loc'])}: {first['msg']}") from None
     except ValueError as problem:
         raise _damaged(path, "is truncated", str(problem)) from None
     if not lineage.links:
-        raise _damaged(path, "is not a lineage", "it has no link")
+        raise _damaged(path, "is not a lineage", "no links")
     seen: set[str] = set()
     for number, link in enumerate(lineage.links, start=1):
         which = f"link {number} of {len(lineage.links)}, {link.kind} {link.name}"
@@ -312,6 +318,8 @@ def store_digest(shards: Iterable[Mapping[str, Any]]) -> str:
 
 def _digest(kind: str, name: str, inputs: Iterable[str], facts: Mapping[str, Any]) -> str:
     document = {"kind": kind, "name": name, "inputs": list(inputs), "facts": facts}
+    # Canonical, so that the hash does not depend on key order or indentation; NaN is not JSON and would not parse
+    # elsewhere.
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -320,10 +328,10 @@ def _damaged(path: Path, what: str, why: str) -> ConflictError:
     return ConflictError(
         f"{path.name} {what}",
         facts={"where": path, "why": why},
-        fix=f"restore the file, or remove it to start a new lineage with this model: rm {in_shell(path)}",
+        fix=f"restore the file, or delete it to start a new lineage with this model: rm {in_shell(path)}",
     )
 
 
 def seed_folder(seed: int) -> str:
-    """Return the folder of one of several seeds of a fine-tuning; it has its own metrics file."""
+    """Return the folder name of one seed of a fine-tuning with several; it has its own metrics file."""
     return f"seed-{seed}"

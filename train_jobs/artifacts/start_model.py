@@ -1,7 +1,7 @@
-"""The initial model of training: a folder of a Hugging Face BERT, read without torch.
+"""The initial model of training: the folder of a Hugging Face BERT, read without torch.
 
-Shape, vocabulary and case of the run are those of the model. They override the recipe; values of the user that
-contradict them are reported, key by key, before anything starts.
+The model determines shape, vocabulary and case of the run. They override the recipe. Values of the user that contradict
+them are reported, key by key, before anything starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
-from train_jobs.artifacts.word_rules import unfit_words
+from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
 
 KEY = "init_from"
@@ -27,7 +27,7 @@ WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer_config.json"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists counts
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists is used
 SHAPE = (
     "hidden_size",
     "num_hidden_layers",
@@ -37,48 +37,48 @@ SHAPE = (
     "type_vocab_size",
     "layer_norm_eps",
 )
-FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}  # our BERT has no other
+FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}  # others: not implemented
 _HUB_CACHE = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})$")
 
 
 class InitialModel(Config):
-    """A Hugging Face folder of a BERT, as its files describe it."""
+    """Description of a BERT in a Hugging Face folder."""
 
     folder: Path
-    """Its path."""
+    """Path of the folder."""
     shape: dict[str, int | float]
-    """The keys of `model` that the weights decide."""
+    """Keys of `model` that the weights determine."""
     rows: int
-    """Rows of its embedding table."""
+    """Rows of the embedding table."""
     pieces: int
-    """Pieces of its vocabulary."""
+    """Pieces of the vocabulary."""
     vocab_sha256: str
-    """Hash of its vocab.txt."""
+    """SHA-256 of vocab.txt."""
     lowercase: bool | None
     """Whether its tokenizer lower-cases and strips accents. None: not stated."""
     architectures: list[str]
-    """From its config.json."""
+    """`architectures` of config.json."""
     weights: str
-    """Name of its file of weights."""
+    """Name of the file of weights."""
 
     @property
     def positions(self) -> int:
-        """Tokens of the longest sequence that it accepts."""
+        """Maximum tokens of a sequence."""
         return int(self.shape["max_position_embeddings"])
 
     @property
     def vocabulary(self) -> Path:
-        """Path of its vocab.txt."""
+        """Path of vocab.txt."""
         return self.folder / VOCABULARY
 
     @property
     def identity(self) -> tuple[str, str | None]:
-        """Name and commit on the Hugging Face Hub if the folder is in the Hub's cache, else the name of the folder."""
+        """Name and commit on the Hub for a folder of the Hub's cache, else the folder's name and None."""
         found = _HUB_CACHE.search(self.folder.absolute().as_posix())
         return (found["id"].replace("--", "/"), found["revision"]) if found else (self.folder.resolve().name, None)
 
     def layer(self) -> ConfigLayer:
-        """Return the values that it decides; they override a recipe."""
+        """Return the values that the model determines; they override a recipe."""
         data: dict[str, Any] = {"vocabulary": str(self.vocabulary)}
         if self.lowercase is not None:
             data["lowercase"] = self.lowercase
@@ -87,12 +87,12 @@ class InitialModel(Config):
 
 @dataclass(frozen=True)
 class Merge:
-    """Merged layers, with that of the model or phase that training starts from.
+    """Merged layers, including that of the model or phase that training starts from.
 
     Attributes:
         merged: the values.
-        source: name of that layer. None without one.
-        problems: unusable files of the folder, and values of the user that contradict it, each with its place.
+        source: name of that layer. None: training starts from random weights.
+        problems: unusable files of the folder and contradicting values of the user, each with its place.
     """
 
     merged: Merged
@@ -101,13 +101,13 @@ class Merge:
 
 
 def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
-    """Merge layers, with those values that the initial model decides between presets and the user's.
+    """Merge layers; the values of the initial model override presets, and the user's values override both.
 
-    A missing folder changes nothing: a run that resumes from its checkpoint does not need it.
+    A missing folder is ignored, since a run that resumes from its checkpoint does not need it.
 
     Args:
-        below: presets, lowest first.
-        written: the user's layers, lowest first.
+        below: presets, the base first.
+        written: layers of the user; later ones override earlier ones.
     """
     merged, problems = _with_words_read(merge([*below, *written]))
     named = merged.tree.get(KEY)
@@ -122,7 +122,7 @@ def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[Con
     layer = initial.layer()
     merged = merge([*below, layer, *written])
     data = merged.tree["data"]
-    if isinstance(data, dict) and data["vocabulary"] is None:  # written as null: none of the user's own
+    if isinstance(data, dict) and data["vocabulary"] is None:  # the user wrote null, which means no vocabulary file
         vocabulary = ConfigLayer(layer.source, {"data": {"vocabulary": str(initial.vocabulary)}})
         merged = merge([*below, layer, *written, vocabulary])
     merged, _ = _with_words_read(merged)
@@ -131,9 +131,11 @@ def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[Con
 
 
 def is_name(value: Any, folder: Path) -> bool:
-    """Return whether the value for a model is a name: of a run (a handle, @last, its name), or on the Hub.
+    """Return whether the value of a model is a name, of a run (handle, @last, name) or on the Hub, and not a path.
 
-    A path starts with `.`, `~`, `/` or the name of something in `folder`.
+    Args:
+        value: value of the key.
+        folder: folder that relative paths refer to. A path starts with `.`, `~`, `/` or an existing name in it.
     """
     if not isinstance(value, str) or not value:
         return False
@@ -143,11 +145,14 @@ def is_name(value: Any, folder: Path) -> bool:
     return not value.startswith((".", "~", "/")) and len(rest) < 2 and not (folder / beginning).exists()
 
 
-def found_on_hub(written: Merged) -> list[ConfigLayer]:
-    """Return a layer with the folder of the initial model if the user gave its name on the Hub, as if written there.
+def resolve_hub_name(written: Merged) -> list[ConfigLayer]:
+    """Return a layer that replaces the initial model's name on the Hub by its folder; empty for any other value.
+
+    Args:
+        written: merged layers of the user.
 
     Raises:
-        SpecError: neither a folder nor a model on the Hub has that name.
+        SpecError: neither a folder nor a model on the Hub has this name.
     """
     named = written.tree.get(KEY)
     if not isinstance(named, str) or not is_name(named, Path()) or not is_hub_name(named):
@@ -164,17 +169,17 @@ def read_initial_model(folder: Path) -> InitialModel:
     """Read the description of a model from its folder.
 
     Raises:
-        SpecError: training cannot start from it; with all reasons.
+        SpecError: training cannot start from the model; `problems` lists all reasons.
     """
     config, tokenizer = read_object(folder / CONFIG), read_object(folder / TOKENIZER) or {}
     weights, pieces = _weights_file(folder), _pieces(folder / VOCABULARY)
     problems = _unusable(folder, config, tokenizer)
     if weights is None:
-        problems.append(f"neither {' nor '.join(WEIGHTS)} in {folder}")
+        problems.append(f"no weights in {folder}: neither {' nor '.join(WEIGHTS)}")
     if not pieces:
         problems.append(f"no {VOCABULARY} in {folder}{_vocabulary_fix(folder)}")
     if config is not None and weights is not None and not problems:
-        defaults = ModelConfig().model_dump()  # as Hugging Face's: an old config.json leaves some out
+        defaults = ModelConfig().model_dump()  # equal to Hugging Face's; an old config.json omits some keys
         try:
             model = InitialModel(
                 folder=folder,
@@ -192,15 +197,16 @@ def read_initial_model(folder: Path) -> InitialModel:
         else:
             if model.pieces <= model.rows:
                 return model
-            problems = [f"{model.vocabulary} has {pieces} pieces, the embedding table only {model.rows} rows"]
-    raise SpecError(f"training cannot start from {folder}", problems=problems)
+            problems = [f"{model.vocabulary} has {pieces} pieces, but the embedding table has {model.rows} rows"]
+    raise SpecError(f"cannot start training from {folder}", problems=problems)
 
 
 def initial_weights(folder: Path, cache: Path | None = None) -> str | None:
     """Return the SHA-256 of the file of weights in a folder; None without such a file.
 
     Args:
-        cache: JSON file of content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
+        folder: folder of a model.
+        cache: JSON file of content hashes, see `fingerprints.content_hashes`. None: no cache.
     """
     file = _weights_file(folder)
     return content_hashes([file], cache)[0] if file else None
@@ -214,7 +220,7 @@ def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
     """Return the ancestry of the model in a folder: its lineage.json, or one link for a model from elsewhere.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         cache: see `initial_weights`.
 
     Raises:
@@ -223,7 +229,7 @@ def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
     """
     model = read_initial_model(folder)
     weights = initial_weights(folder, cache)
-    assert weights is not None, "its file was there a moment ago"
+    assert weights is not None, "read_initial_model requires the file"
     lineage = read_lineage(folder / LINEAGE_FILE)
     if lineage is None:
         name, revision = model.identity
@@ -245,7 +251,7 @@ def initial_lineage(folder: Path, cache: Path | None = None) -> Lineage:
 
 
 def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
-    """Replace a file named in `data.add_tokens` by its words; return also the problems of reading it."""
+    """Replace a file in `data.add_tokens` by its words; return the result and the problems of reading the file."""
     data = merged.tree.get("data")
     named = data.get(WORDS[-1]) if isinstance(data, dict) else None
     if not isinstance(named, str):
@@ -270,17 +276,17 @@ def _unfit_tokens(initial: InitialModel, merged: Merged) -> list[str]:
         return []  # not a list of words: validation reports it
     known = frozenset(initial.vocabulary.read_text(encoding="utf-8", errors="replace").split("\n"))
     where = f"{merged.origin(WORDS)}: {dotted(WORDS)}"
-    return [f"{where}: {problem}" for problem in unfit_words(words, known, lowercase=bool(data.get("lowercase")))]
+    return [f"{where}: {problem}" for problem in word_problems(words, known, lowercase=bool(data.get("lowercase")))]
 
 
 def contradictions(merged: Merged, needed: Mapping[tuple[str, str], Any], vocab_sha256: str, start: str) -> list[str]:
-    """Return a line for each value that is not as the start of training needs it.
+    """Return one line per value that contradicts the start of training.
 
     Args:
-        merged: with sections `model` and `data`.
-        needed: section and key -> value.
-        vocab_sha256: hash of the vocabulary that is needed.
-        start: what training starts from, for messages.
+        merged: values with sections `model` and `data`.
+        needed: section and key -> required value.
+        vocab_sha256: SHA-256 of the required vocabulary.
+        start: name of the start in messages: initial model or earlier phase.
     """
     problems = [
         f"{merged.origin(path)}: {dotted(path)}: {merged.tree[path[0]][path[1]]}, but the {start} has {value}"
@@ -295,7 +301,7 @@ def contradictions(merged: Merged, needed: Mapping[tuple[str, str], Any], vocab_
 
 
 def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
-    """Return a line for each value that weights and vocabulary of the initial model do not allow."""
+    """Return one line per value that contradicts weights or vocabulary of the initial model."""
     model, data = merged.tree["model"], merged.tree["data"]
     if not (isinstance(model, dict) and isinstance(data, dict)):
         return []  # not sections at all: validation reports it
@@ -308,14 +314,14 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
         where = merged.origin(("model", "pad_vocab_to_multiple_of"))
         fitting = next((size for size in (8, 16, 32, 64, 128) if _rows_fit(initial, size)), initial.rows)
         problems.append(
-            f"{where}: model.pad_vocab_to_multiple_of: {step} does not make the {initial.rows} rows of the initial"
-            f" model's table; {fitting} does"
+            f"{where}: model.pad_vocab_to_multiple_of: {step} does not result in the {initial.rows} rows of the"
+            f" initial model's table; {fitting} does"
         )
     return problems
 
 
 def equal(written: Any, needed: float) -> bool:
-    """Compare numbers as validation reads them: YAML reads 1e-12 as a string."""
+    """Return whether a value from YAML equals a number; YAML 1.1 reads 1e-12 as a string."""
     try:
         return float(written) == float(needed)
     except (TypeError, ValueError):
@@ -323,31 +329,32 @@ def equal(written: Any, needed: float) -> bool:
 
 
 def _rows_fit(initial: InitialModel, step: int) -> bool:
-    """Return whether the table differs from ours only by missing rows of padding."""
+    """Return whether the table has our number of rows, or fewer only because it has less padding."""
     ours = ModelConfig(pad_vocab_to_multiple_of=step).padded_vocab_size(initial.pieces)
     return initial.pieces <= initial.rows <= ours
 
 
 def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: dict[str, Any]) -> list[str]:
     if config is None:
-        return [f"no {CONFIG} in {folder} that can be read"]
+        return [f"no readable {CONFIG} in {folder}"]
     problems = [
-        f"{folder / CONFIG}: {key} is {config[key]!r}, and only {need!r} can be trained"
+        f"{folder / CONFIG}: {key} is {config[key]!r}, but only {need!r} is supported"
         for key, need in FIXED.items()
         if config.get(key, need) != need
     ]
     strips = tokenizer.get("strip_accents")
     if strips is not None and strips != tokenizer.get("do_lower_case", True):
         problems.append(
-            f"{folder / TOKENIZER}: accents are stripped if and only if text is lower-cased, here they differ"
+            f"{folder / TOKENIZER}: strip_accents and do_lower_case differ, but only equal values are supported"
         )
     if tokenizer.get("tokenize_chinese_chars") is False:
-        problems.append(f"{folder / TOKENIZER}: Chinese characters are words of their own, here they are not")
+        problems.append(f"{folder / TOKENIZER}: tokenize_chinese_chars is False, but only True is supported")
     return problems
 
 
 def _vocabulary_fix(folder: Path) -> str:
-    """Return a command that writes vocab.txt: transformers 5 writes the vocabulary into tokenizer.json only."""
+    """Return a hint with a command that writes vocab.txt; empty if it would not help."""
+    # transformers 5 writes the vocabulary only into tokenizer.json.
     if not (folder / "tokenizer.json").is_file():
         return ""
     program = "import json, sys; v = json.load(sys.stdin)['model']['vocab']; print(*sorted(v, key=v.get), sep='\\n')"

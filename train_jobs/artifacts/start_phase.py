@@ -1,7 +1,8 @@
 """The earlier phase that training starts from: a checkpoint of another run, read without torch.
 
-Weights and moments are taken over, so the shape of the model, the vocabulary and the optimizer are the earlier run's.
-They override the recipe; values of the user that contradict them are reported, key by key, before anything starts.
+Training continues with its weights and moments, so the earlier run determines the shape of the model, the vocabulary
+and the optimizer. They override the recipe. Values of the user that contradict them are reported, key by key, before
+anything starts.
 """
 
 from __future__ import annotations
@@ -24,53 +25,53 @@ from train_jobs.config import Config, ConflictError, SpecError
 KEY = "phase_from"
 STATE, WEIGHTS, MOMENTS = "state.json", "model.safetensors", "optimizer.safetensors"
 CHECKPOINTS, MODEL = "checkpoints", "model"  # in the folder of a run's outputs
-ROWS = "pad_vocab_to_multiple_of"  # of the section `model`: decides the rows of the embedding table
+ROWS = "pad_vocab_to_multiple_of"  # key of the section `model` that determines the rows of the embedding table
 
 
 class EarlierPhase(Config):
-    """A checkpoint of an earlier run, as its files describe it."""
+    """Description of a checkpoint of an earlier run."""
 
     folder: Path
-    """Its path."""
+    """Path of the checkpoint."""
     step: int
     """Optimizer steps done."""
     files: dict[str, str]
-    """Name -> SHA-256 of each of its files, from its commit."""
+    """Name -> SHA-256 of each file, from the commit."""
     model: dict[str, Any]
-    """The section `model` of the run's configuration."""
+    """Section `model` of the run's configuration."""
     data: dict[str, Any]
-    """The section `data`, without paths."""
+    """Section `data` of the run's configuration, without paths."""
     optimizer: str
-    """`optimizer.name`."""
+    """`optimizer.name` of the run's configuration."""
     vocabulary: str
     """SHA-256 of the vocab.txt that the run trained with."""
 
     @property
     def outputs(self) -> Path:
-        """Folder of the run's outputs, if the checkpoint is still in it."""
+        """Folder of the run's outputs, unless the checkpoint was moved."""
         return self.folder.parent.parent
 
     @property
     def vocabulary_file(self) -> Path | None:
-        """The vocabulary that the run exported, if it exists and is the one that it trained with."""
+        """Path of the exported vocabulary; None if it is missing or not the one that the run trained with."""
         path = self.outputs / MODEL / VOCABULARY
         return path if path.is_file() and file_sha256(path) == self.vocabulary else None
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all of its files."""
+        """SHA-256 over names and hashes of all files."""
         lines = "".join(f"{name}\0{self.files[name]}\n" for name in sorted(self.files))
         return hashlib.sha256(lines.encode()).hexdigest()
 
     @property
     def facts(self) -> PhaseFacts:
-        """Facts for a lineage."""
+        """Facts for the lineage of a run that starts from this phase."""
         return PhaseFacts(
             step=self.step, optimizer=self.optimizer, weights=self.files[WEIGHTS], moments=self.files[MOMENTS]
         )
 
     def layer(self) -> ConfigLayer:
-        """Return the values that it decides; they override a recipe."""
+        """Return the values that the phase determines; they override a recipe."""
         data = {key: self.data[key] for key in ("lowercase", "vocab_size")}
         if self.vocabulary_file is not None:
             data["vocabulary"] = str(self.vocabulary_file)
@@ -78,19 +79,19 @@ class EarlierPhase(Config):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """The keys of `model` that the weights decide."""
+        """Keys of `model` that the weights determine."""
         return {key: self.model[key] for key in (*SHAPE, ROWS)}
 
 
 def merge_with_start(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
-    """Merge layers, with those values that the start of training decides between presets and the user's.
+    """Merge layers; values of an earlier phase or initial model override presets, and the user's override both.
 
-    The start is an earlier phase or an initial model; with both, neither is read: validation reports it. A missing
-    folder changes nothing: a run that resumes from its checkpoint does not need it.
+    With both a phase and a model, the phase is not read, and validation reports the conflict. A missing folder is
+    ignored, since a run that resumes from its checkpoint does not need it.
 
     Args:
-        below: presets, lowest first.
-        written: the user's layers, lowest first.
+        below: presets, the base first.
+        written: layers of the user; later ones override earlier ones.
     """
     merged = merge([*below, *written])
     named = merged.tree.get(KEY)
@@ -107,21 +108,22 @@ def merge_with_start(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer
 
 
 def find_checkpoint(folder: Path) -> Path:
-    """Return the newest complete checkpoint in a folder of outputs or of checkpoints, or the folder if it is one.
+    """Return the newest complete checkpoint in a folder of outputs or checkpoints, or the folder itself if it is one.
 
-    A complete one has a commit, and all files with the sizes in it; their content is not read.
+    A complete checkpoint has a commit and all files with the sizes in it; their content is not read.
+
+    Args:
+        folder: an existing folder.
 
     Raises:
         SpecError: no checkpoint is complete.
     """
-    if FOLDER.fullmatch(folder.name) and _is_whole(folder):
+    if FOLDER.fullmatch(folder.name) and _is_complete(folder):
         return folder.resolve()
     root = folder / CHECKPOINTS if (folder / CHECKPOINTS).is_dir() else folder
-    found = [path for path in root.iterdir() if FOLDER.fullmatch(path.name) and _is_whole(path)]
+    found = [path for path in root.iterdir() if FOLDER.fullmatch(path.name) and _is_complete(path)]
     if not found:
-        raise SpecError(
-            f"no checkpoint in {folder}", fix="give the folder of outputs of a run that has saved a checkpoint"
-        )
+        raise SpecError(f"no checkpoint in {folder}", fix="give the output folder of a run that has saved a checkpoint")
     return max(found, key=lambda path: path.name).resolve()
 
 
@@ -129,7 +131,7 @@ def read_phase(folder: Path) -> EarlierPhase:
     """Read the description of a checkpoint.
 
     Raises:
-        SpecError: it cannot be read, or an older version of this code wrote it.
+        SpecError: the checkpoint cannot be read, or an older version of this code wrote it.
     """
     try:
         commit, state = read_commit(folder), json.loads((folder / STATE).read_text())
@@ -151,11 +153,11 @@ def verify_phase(phase: EarlierPhase, cache: Path | None = None) -> None:
     """Verify every file of a checkpoint.
 
     Args:
-        phase: its description.
-        cache: JSON file of content hashes, see `train_jobs.artifacts.fingerprints.fingerprint`.
+        phase: description of the checkpoint.
+        cache: JSON file of content hashes, see `fingerprints.content_hashes`. None: no cache.
 
     Raises:
-        ConflictError: a file is not as it was committed.
+        ConflictError: the content of a file does not match its commit.
     """
     paths = [phase.folder / name for name in phase.files]
     for path, need, have in zip(paths, phase.files.values(), content_hashes(paths, cache), strict=True):
@@ -186,7 +188,7 @@ def phase_lineage(phase: EarlierPhase) -> Lineage:
     return Lineage(links=(Link.make("external", phase.folder.name, facts),))
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     try:
         return sizes_match(folder, read_commit(folder))
     except (OSError, ValueError):
@@ -194,7 +196,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _contradictions(phase: EarlierPhase, merged: Merged) -> list[str]:
-    """Return a line for each value that weights, vocabulary and moments of the phase do not allow."""
+    """Return one line per value that contradicts weights, vocabulary or moments of the phase."""
     model, data, optimizer = (merged.tree.get(name) for name in ("model", "data", "optimizer"))
     if not (isinstance(model, dict) and isinstance(data, dict) and isinstance(optimizer, dict)):
         return []  # not sections at all: validation reports it
@@ -205,7 +207,7 @@ def _contradictions(phase: EarlierPhase, merged: Merged) -> list[str]:
     if name != phase.optimizer:
         where = merged.origin(("optimizer", "name"))
         problems.append(
-            f"{where}: optimizer.name: {name}, but the earlier phase has the moments of {phase.optimizer}; to start"
-            f" from its weights alone give {INIT_FROM} instead of {KEY}"
+            f"{where}: optimizer.name: {name}, but the earlier phase has the moments of {phase.optimizer}; to use only"
+            f" its weights, give {INIT_FROM} instead of {KEY}"
         )
     return problems

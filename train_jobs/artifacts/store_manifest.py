@@ -1,6 +1,6 @@
 """manifest.json of a token store: written last, so that a folder without it is not a store.
 
-Both packages read it: the job to train on the store, the laptop to plan and to show it.
+Both packages read it: the job to train on the store, the laptop to plan and to print it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
 
-STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then prepared again
+STORE_VERSION = 2  # increase it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
 PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
@@ -28,34 +28,34 @@ class SplitCounts(Config):
     """Amount of text in a split."""
 
     documents: Count = 0
-    """Documents with at least one token."""
+    """Number of documents with at least one token."""
     sentences: Count = 0
-    """Their sentences."""
+    """Number of sentences."""
     tokens: Count = 0
-    """Their tokens, without [CLS] and [SEP]."""
+    """Number of tokens, without [CLS] and [SEP]."""
     blocks: Count = 0
-    """Blocks that store them."""
+    """Number of blocks."""
 
 
 class SourceCounts(Config):
     """Counts of one source of text: read, dropped, stored."""
 
     name: str
-    """Name given by the user."""
+    """Name given by the user, or the path."""
     weight: float = 1.0
-    """Passes of an epoch over it."""
+    """Passes of an epoch over the source."""
     parts: Count
     """Number of units of work."""
     read: Count
-    """Documents read from it."""
+    """Number of documents read."""
     dropped: dict[str, Count]
     """Reason -> number of documents that are not in the store."""
     documents: Count
-    """Documents in the store, of both splits."""
+    """Number of documents in the store, in both splits."""
     sentences: Count
-    """Their sentences."""
+    """Number of sentences."""
     tokens: Count
-    """Their tokens, without [CLS] and [SEP]."""
+    """Number of tokens, without [CLS] and [SEP]."""
     unknown: Count
     """Number of [UNK] among the tokens."""
 
@@ -92,15 +92,15 @@ class SpecialIds(Config):
     """Ids of the five special pieces."""
 
     pad: Count
-    """[PAD], pads a sequence."""
+    """[PAD]: pads a sequence."""
     unk: Count
-    """[UNK], a word that the vocabulary cannot represent."""
+    """[UNK]: a word that the vocabulary cannot represent."""
     cls: Count
-    """[CLS], opens a sequence."""
+    """[CLS]: first token of a sequence."""
     sep: Count
-    """[SEP], closes a segment."""
+    """[SEP]: end of a segment."""
     mask: Count
-    """[MASK], replaces a token to predict."""
+    """[MASK]: replaces a token to predict."""
 
 
 class StoreManifest(Config):
@@ -109,7 +109,7 @@ class StoreManifest(Config):
     version: Literal[2] = 2
     """Layout of the folder."""
     key: str
-    """`store_key` of its text and settings: equal keys, equal stores."""
+    """`records.store_key` of its text and settings; equal keys mean equal stores."""
     data: DataFingerprint
     """The text."""
     vocab_size: Annotated[int, Field(gt=0)]
@@ -131,7 +131,7 @@ class StoreManifest(Config):
     steps: list[StepFacts]
     """Steps of its preparation, in order."""
     packages: dict[str, str]
-    """Version of each package that decides its content."""
+    """Versions of Python and of the packages that affect the content."""
     splits: dict[Split, SplitCounts]
     """Amount of text of each split."""
     shards: list[Shard]
@@ -139,7 +139,7 @@ class StoreManifest(Config):
 
     @property
     def content(self) -> str:
-        """`store_content` of this store: stores of equal content are equal, even if their keys differ."""
+        """`store_content` of this store; equal values mean equal shards, even if the keys differ."""
         return store_content(
             text=self.data.sha256,
             reading=self.reading,
@@ -150,24 +150,27 @@ class StoreManifest(Config):
 
 
 def store_content(*, text: str, reading: str, vocabulary: str, lowercase: bool, validation_fraction: float) -> str:
-    """Return 16 hex digits over the content of a store, whether its vocabulary was trained or given as a file.
+    """Return a hash of everything that determines the shards of a store, 16 hex digits.
+
+    Unlike `records.store_key`, it is the same for a vocabulary that was trained on the text and one given as a file.
 
     Args:
         text: fingerprint of the text.
         reading: hash of the settings of reading and cleaning.
         vocabulary: SHA-256 of vocab.txt.
-        lowercase, validation_fraction: settings of tokenising and splitting.
+        lowercase: whether text is lower-cased and stripped of accents.
+        validation_fraction: share of documents held out for validation.
     """
     facts = [STORE_VERSION, text, reading, vocabulary, lowercase, validation_fraction]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def store_folder(data: TextConfig, named: Path | None = None) -> Path | None:
-    """Return the folder of a token store given instead of text; None if there is text to read.
+    """Return the folder of a token store that is given instead of text; None if text is given.
 
     Args:
-        data: whose only text may be the folder of a store.
-        named: `data.store`.
+        data: settings whose only source may be the folder of a store.
+        named: `data.store` of the configuration.
     """
     if named is not None:
         return named
@@ -178,27 +181,27 @@ def store_folder(data: TextConfig, named: Path | None = None) -> Path | None:
 
 
 def require_manifest(folder: Path) -> StoreManifest:
-    """Return the manifest of a store that the user names.
+    """Return the manifest of a store that the user requested.
 
     Raises:
-        DataError: no such store; the message distinguishes an unfinished store, another version, and a damaged one.
+        DataError: the folder has no usable store; the message distinguishes unfinished, outdated and damaged stores.
     """
     if (manifest := read_manifest(folder)) is not None:
         return manifest
     if (folder / PARTS).is_dir() and not (folder / MANIFEST_FILE).exists():
         raise DataError(
             f"the token store in {folder} is not finished",
-            fix="orchestrator resume RUN with the run that started it, or its torchrun command again",
+            fix="resume the run that started it: orchestrator resume RUN; or repeat its torchrun command",
         )
     raise DataError(
         f"no token store in {folder}",
-        facts={"why": _why_none(folder)},
+        facts={"why": _reason_unreadable(folder)},
         fix="prepare it again from the text",
     )
 
 
-def _why_none(folder: Path) -> str:
-    """Return why a folder has no store that this version can read."""
+def _reason_unreadable(folder: Path) -> str:
+    """Return the reason why this version cannot read a store from a folder."""
     try:
         document = json.loads((folder / MANIFEST_FILE).read_text())
     except FileNotFoundError:
@@ -207,7 +210,7 @@ def _why_none(folder: Path) -> str:
         return f"{MANIFEST_FILE} is damaged"
     version = document.get("version") if isinstance(document, dict) else None
     if version != STORE_VERSION:
-        return f"its version is {version}, this code reads version {STORE_VERSION}"
+        return f"version {version}, but this code reads version {STORE_VERSION}"
     try:
         manifest = StoreManifest.model_validate(document)
     except ValidationError as problem:
@@ -221,7 +224,7 @@ def _size(path: Path) -> int | None:
 
 
 def read_manifest(folder: Path) -> StoreManifest | None:
-    """Return the manifest of a store of this version whose files are complete; None for any other folder."""
+    """Return the manifest of a store of this version whose files have their sizes; None for any other folder."""
     try:
         manifest = StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         complete = all((folder / shard.file).stat().st_size == shard.size for shard in manifest.shards)
@@ -231,10 +234,14 @@ def read_manifest(folder: Path) -> StoreManifest | None:
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
-    """Return the configuration of training on a store: case and held-out share of a named store are its own.
+    """Return the configuration with case and validation fraction of the store, if the user named one instead of text.
+
+    Args:
+        config: configuration of a run.
+        manifest: manifest of the store that it trains on.
 
     Raises:
-        DataError: the store has another vocabulary than the initial model.
+        DataError: the vocabulary of the store is not that of the initial model.
     """
     data = config.data
     if store_folder(data, data.store) is None:

@@ -1,4 +1,4 @@
-"""Files that a fine-tuning reads, by task and split, and columns that a fine-tuned model was trained on."""
+"""Files that a fine-tuning job reads, and the columns that a fine-tuned model was trained on."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ SPLITS = ("train", "validation", "test")
 
 
 class TaskFile(NamedTuple):
-    """A file that a fine-tuning reads."""
+    """A file that a fine-tuning job reads."""
 
     task: str
     """Name of the task."""
     split: str
     """train, validation or test."""
     key: str
-    """Key of `data` for the file or its folder."""
+    """Key of `data` that names the file or its folder."""
     name: str
-    """Path below that folder; the name of a file that is given itself."""
+    """Path relative to the folder; of a file that is named itself, its name."""
     path: Path
-    """Its path."""
+    """Path of the file."""
 
     @property
     def portable(self) -> str:
-        """Path below a folder of all files of the job: `glue/MRPC/train.tsv`, `train/reviews.csv`."""
+        """Relative path in an upload of all files of the job: `glue/MRPC/train.tsv`, `train/reviews.csv`."""
         return f"{self.key}/{self.name}"
 
 
 def task_files(job: FinetuneConfig) -> list[TaskFile]:
-    """Return all files that a job reads; for GLUE those of the tasks that have files.
+    """Return all files that a job reads; for task glue, the files of those tasks that have any.
 
     Raises:
         DataError: a required file is missing.
@@ -44,14 +44,16 @@ def task_files(job: FinetuneConfig) -> list[TaskFile]:
     if job.task != GLUE:
         return list(_files_of(job.task, job.data))
     sections = {task: job.of_task(task).data for task in GLUE_TASKS}
-    there = [task for task, data in sections.items() if data.train or (data.glue and any(_official(task, data.glue)))]
-    if not there:
+    available = [
+        task for task, data in sections.items() if data.train or (data.glue and any(_official(task, data.glue)))
+    ]
+    if not available:
         raise DataError(
             f"no task of GLUE is in {job.data.glue}",
             facts={"need": "CoLA/train.tsv, SST-2/train.tsv, ..., as written by its download script"},
-            fix="orchestrator data fetch glue --to FOLDER, and --data FOLDER",
+            fix="run orchestrator data fetch glue --to FOLDER, then give --data FOLDER",
         )
-    return [file for task in there for file in _files_of(task, sections[task])]
+    return [file for task in available for file in _files_of(task, sections[task])]
 
 
 def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
@@ -68,13 +70,13 @@ def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
             raise DataError(
                 f"no such file: {folder / TASKS[task].official(split)[0].paths[0]}",
                 facts={"need": f"data.{split} of {task}", "where": f"data.{key}"},
-                fix=f"--data FOLDER with it, or --set data.{split}=FILE",
+                fix=f"give its folder with --data FOLDER, or the file with --set data.{split}=FILE",
             )
         yield from found
 
 
 def _official(task: str, folder: Path, split: str = "train") -> Iterator[TaskFile]:
-    """Yield the official files of a split that exist; of several names of a file the first."""
+    """Yield the existing official files of a split; of several possible names of a file, the first."""
     key = data_folder(task)
     assert key is not None, "the task has official files"
     for name in (task, *TASKS[task].diagnostics):
@@ -84,14 +86,14 @@ def _official(task: str, folder: Path, split: str = "train") -> Iterator[TaskFil
 
 
 KEYS = {OWN: ("text", "pair", "label"), NER: ("word_column", "tag_column")}
-"""Task -> keys of `data` for columns; other tasks have fixed names."""
+"""Task -> keys of `data` for columns; other tasks have fixed columns."""
 
 
-def tuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
-    """Return a layer with the columns that the model of a prediction was tuned on; none if its lineage has none.
+def finetuned_columns(written: Mapping[str, Any]) -> list[ConfigLayer]:
+    """Return a layer with the columns that the model of a prediction was fine-tuned on; empty without a lineage.
 
     Args:
-        written: values of the user, with `model: FOLDER` or `model: {name: FOLDER}`; they override the layer.
+        written: values of the user, with `model: FOLDER` or `model: {name: FOLDER}`.
     """
     model = written.get("model")
     named = model.get("name") if isinstance(model, dict) else model

@@ -1,7 +1,7 @@
-"""Text files of a source, and the format of each: by its name, and by its first bytes.
+"""Text files of a source, and the format of each, from its name and its first bytes.
 
-Of a folder, files of known names are read (`.txt`, `.jsonl`, `.parquet`, `.xml`, wikiextractor's `wiki_00`, each also
-compressed); a file that is named itself is read whatever its name.
+In a folder, files with known names are read: `.txt`, `.jsonl`, `.parquet`, `.xml`, wikiextractor's `wiki_00`, and their
+compressed forms. A file that the user names is read regardless of its name.
 """
 
 from __future__ import annotations
@@ -30,24 +30,23 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".xml": "wikipedia",
 }
-TABLES = (".csv", ".tsv")  # not text: a model would learn separators and names of columns
+TABLES = (".csv", ".tsv")  # not read as text: a model would learn separators and column names
 MAGIC: dict[Compression, bytes] = {
     "gzip": b"\x1f\x8b",
     "bzip2": b"BZh",
     "xz": b"\xfd7zXZ\0",
     "zstd": b"\x28\xb5\x2f\xfd",
 }
-MOST_PART_BYTES = 64 << 20  # approximate text of a part of a corpus: lost when a process dies
-LEAST_PART_BYTES = 8 << 20  # some blocks of a token store
-PARTS = 32  # of less text: enough for workers to finish at about the same time
+MOST_PART_BYTES = 64 << 20  # approximate text of a part of a corpus: the work that is lost when a process dies
+LEAST_PART_BYTES = 8 << 20  # a few blocks of a token store
+PARTS = 32  # parts of a smaller corpus: enough for workers to finish at about the same time
 FEW = 3  # files named in a message
 HEAD = 512  # bytes that identify a format
 _OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
-_NO_TEXT = re.compile(
-    r"-multistream-index\d*\.txt(-p\d+p\d+)?(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$"
-)  # files published with a dump
+# Files next to a dump that are not text: indexes, checksums, incomplete downloads.
+_NO_TEXT = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?(\.bz2)?$|(md5|sha1|sha256)sums\.txt$|\.part$")
 _WEB_PAGE = re.compile(rb"<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 
 
@@ -56,17 +55,24 @@ class SourceFile(NamedTuple):
 
     path: Path
     format: Format
-    """Its format; never `auto`."""
+    """Format of the file; never `auto`."""
     compression: Compression | None
+    """None: not compressed."""
 
 
 def part_bytes(text: int) -> int:
-    """Return the approximate bytes of text per part of a corpus, from its total: 8 to 64 MB."""
+    """Return the approximate bytes of text per part, 8 to 64 MiB.
+
+    Args:
+        text: approximate bytes of text of the corpus.
+    """
     return min(max(text // PARTS, LEAST_PART_BYTES), MOST_PART_BYTES)
 
 
 def source_files(source: SourceConfig) -> list[SourceFile]:
-    """Return the files of a source in a fixed order: as in `path`, folders and globs sorted, each file once.
+    """Return the files of a source in a fixed order.
+
+    The order is that of `path`, with folders and globs sorted; a file that several of them contain is returned once.
 
     Raises:
         DataError: a path does not exist, a folder has no file of a known name, or a file does not match its name.
@@ -75,16 +81,16 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
 
 
 def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, fix: str) -> None:
-    """Refuse a place to write in a folder that is read: the next start would read the output as text.
+    """Require that an output is not in a folder of the text, where the next start would read it as text.
 
     Args:
-        sources: of text.
-        place: path to write to.
+        sources: sources of text.
+        place: path of the output.
         what: name of the output, for the message.
-        fix: of the error.
+        fix: fix of the error.
 
     Raises:
-        DataError: the place is in a folder of the text.
+        DataError: the output is in a folder of the text.
     """
     target = place.resolve()
     for pattern in (pattern for source in sources for pattern in source.path):
@@ -114,7 +120,7 @@ def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[Path]:
                     yield match
         else:
             what = "no file matches" if glob.has_magic(pattern) else "no such file or folder:"
-            raise DataError(f"{what} {pattern}", facts={"where": "data.text"}, fix="--data PATH")
+            raise DataError(f"{what} {pattern}", facts={"where": "data.text"}, fix="give an existing path: --data PATH")
 
 
 def _inside(folder: Path, wanted: Format) -> list[Path]:
@@ -124,16 +130,16 @@ def _inside(folder: Path, wanted: Format) -> list[Path]:
         table = next((path for path in others if _is_table(path)), None)
         raise DataError(
             f"no text in folder {folder}",
-            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_passed_over(others)},
+            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
             fix="give the files themselves: --data FILE ..." if table is None else _table_fix(table),
         )
     return found
 
 
-def _passed_over(files: Sequence[Path]) -> dict[str, str]:
-    """Return the names of a few files as a fact."""
+def _skipped_fact(files: Sequence[Path]) -> dict[str, str]:
+    """Return the names of a few skipped files as a fact."""
     more = f" and {len(files) - FEW:,} more" if len(files) > FEW else ""
-    return {"passed over": ", ".join(path.name for path in files[:FEW]) + more} if files else {}
+    return {"skipped": ", ".join(path.name for path in files[:FEW]) + more} if files else {}
 
 
 def _is_table(path: Path) -> bool:
@@ -143,13 +149,13 @@ def _is_table(path: Path) -> bool:
 def _table_fix(path: Path) -> str:
     lines, whole = Path(_plain_name(path)).stem + ".jsonl", in_shell(f"data.text=[{{path: {path}, format: text}}]")
     return (
-        f'write each row as a document in JSON Lines, {{"text": ...}}, and give that file: --data {in_shell(lines)}; '
+        f'convert each row to a line {{"text": ...}} of JSON Lines and give that file: --data {in_shell(lines)}; '
         f"or, if every line is plain text: --set {whole}"
     )
 
 
 def _below(folder: Path, wanted: Format) -> list[Path]:
-    """Return the files below a folder that may have a format, without hidden ones."""
+    """Return the files below a folder that may have the wanted format, without hidden ones."""
     return [path for path in _files_below(folder) if _may_be(path, wanted)]
 
 
@@ -184,7 +190,7 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
         with path.open("rb") as stream:
             head = stream.read(HEAD)
     except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+        raise DataError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
     compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
     named = COMPRESSIONS.get(path.suffix)
     if named is not None and compression != named:
@@ -196,6 +202,7 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
     if wanted != "auto":
         return SourceFile(path, wanted, compression)
     by_name = _format_by_name(path)
+    # wikiextractor and others also write `.txt`, so the content of these decides.
     if by_name is not None and by_name != "text":
         return SourceFile(path, by_name, compression)
     return SourceFile(path, _format_by_content(path, head, compression), compression)
@@ -226,19 +233,19 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
         raise DataError(
             f"{path} is a web page, not text",
             facts={"where": "byte 0", "have": _described(head)},
-            fix="download it again; or, to read it as text, set format: text",
+            fix="download it again, or set format: text to read it as text",
         )
     return "text"
 
 
 def _decompressed_head(path: Path, compression: Compression) -> bytes:
     if compression == "zstd":
-        return b""  # Python 3.11 has no reader: the name decides
+        return b""  # the standard library has no zstd reader before Python 3.14: the name decides
     try:
         with _OPENERS[compression](path) as stream:
             return bytes(stream.read(HEAD))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
-        return b""  # the reader reports where
+        return b""  # the reader of the format reports the damage with its place
 
 
 def _described(head: bytes) -> str:

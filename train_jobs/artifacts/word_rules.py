@@ -1,8 +1,8 @@
 """Rules for words added to a vocabulary: BERT's tokenizer must be able to find them as one piece.
 
 The tokenizer cleans text, may lower-case it, and splits it at white space, punctuation and Chinese characters before
-the lookup, so a word that this changes or splits would never be found. The rules are those of BertNormalizer and
-BertPreTokenizer in `tokenizers`, which the laptop does not need.
+the lookup. A word that this changes or splits would never be found. The rules are those of BertNormalizer and
+BertPreTokenizer in `tokenizers`. They are repeated here because the laptop validates a spec without that package.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
-LONGEST_WORD = 100  # characters; to BERT's WordPiece a longer word is unknown
+LONGEST_WORD = 100  # characters; BERT's WordPiece maps a longer word to [UNK]
 _CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -23,53 +23,53 @@ _CHINESE = (
 )
 
 
-def unfit_words(words: Sequence[str], known: Collection[str], *, lowercase: bool) -> Iterator[str]:
+def word_problems(words: Sequence[str], known: Collection[str], *, lowercase: bool) -> Iterator[str]:
     """Yield a problem for each word that cannot be added to a vocabulary.
 
     Args:
-        words: to be added.
+        words: words to add.
         known: pieces of the vocabulary.
-        lowercase: text is lower-cased, and accents are stripped.
+        lowercase: whether the tokenizer lower-cases text and strips accents.
     """
     seen: set[str] = set()
     for word in words:
-        if why := _why_unfit(word, lowercase=lowercase):
+        if why := _word_problem(word, lowercase=lowercase):
             yield f'"{word}" {why}'
         elif word in known:
             yield f'"{word}" is already in the vocabulary'
         elif word in seen:
-            yield f'"{word}" is given twice'
+            yield f'"{word}" is a duplicate'
         seen.add(word)
 
 
-def _why_unfit(word: str, *, lowercase: bool) -> str | None:
+def _word_problem(word: str, *, lowercase: bool) -> str | None:
     """Return why a word alone cannot be added; None if it can."""
     if not word:
         return "is empty"
     if len(word) > LONGEST_WORD:
-        return f"has {len(word)} characters, and a word of more than {LONGEST_WORD} is unknown to BERT"
-    if lost := [character for character in word if _is_removed(character)]:
-        return f"has U+{ord(lost[0]):04X}, which the tokenizer removes"
+        return f"has {len(word)} characters, but BERT maps words of more than {LONGEST_WORD} to [UNK]"
+    if removed := [character for character in word if _is_removed(character)]:
+        return f"has U+{ord(removed[0]):04X}, which the tokenizer removes"
     if any(character.isspace() for character in word):
         return "has white space, which separates words"
     letters = [letter for letter in unicodedata.normalize("NFD", word) if unicodedata.category(letter) != "Mn"]
-    # letter by letter, as tokenizers does: of a whole word Python makes a final sigma
+    # Letter by letter, as `tokenizers` does: for a complete word, Python's `lower` writes a final sigma.
     if lowercase and (plain := "".join(letter.lower() for letter in letters)) != word:
         return f'is changed by lower-casing: "{plain}"'
-    if len(word) > 1 and (apart := [character for character in word if _stands_alone(character)]):
-        return f'is split at "{apart[0]}" before the lookup'
+    if len(word) > 1 and (separators := [character for character in word if _is_separate_word(character)]):
+        return f'is split at "{separators[0]}" before the lookup'
     return None
 
 
 def _is_removed(character: str) -> bool:
-    """Return whether a character is a control character that does not count as white space."""
+    """Return whether the tokenizer removes a character: control characters except white space, and U+FFFD."""
     if character in "\t\n\r":
         return False
     return character == "\ufffd" or unicodedata.category(character) in {"Cc", "Cf", "Co", "Cs"}
 
 
-def _stands_alone(character: str) -> bool:
-    """Return whether a character is a word of its own: punctuation, ASCII symbols, Chinese characters."""
+def _is_separate_word(character: str) -> bool:
+    """Return whether a character is always a separate word: punctuation, ASCII symbols, Chinese characters."""
     code = ord(character)
     if code < 128:
         return not character.isalnum()

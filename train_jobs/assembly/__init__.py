@@ -1,1 +1,1 @@
-"""The parts that a configuration names, and the start of training."""
+"""The parts of a pretraining run, loaded by the names in its configuration, and the start of training."""

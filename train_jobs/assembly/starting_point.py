@@ -1,4 +1,4 @@
-"""The start of training: the run's own checkpoint, an earlier phase, an initial model, or drawn weights."""
+"""The start of training: the run's own checkpoint, an earlier phase, an initial model, or random weights."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.huggingface import load_weights
 
 FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card", *OBSERVERS}  # sections that a resumed run may change
-HASH_DIGITS = 15  # hex digits that fit into an int64
+HASH_DIGITS = 15  # hex digits of a digest that fit into the int64 of `World.from_main`
 
 
 def check_start(config: PretrainConfig, *, resumes: bool) -> None:
-    """Refuse a run whose initial model or earlier phase does not exist, before anything is prepared.
+    """Require that the initial model or the earlier phase of a run exists; called before anything is prepared.
 
     Args:
-        resumes: the run has a checkpoint of its own, and needs neither any more.
+        config: configuration of the run.
+        resumes: whether the run has a checkpoint of its own, and so needs neither of them.
 
     Raises:
-        SpecError: there is no such folder, or no checkpoint in it.
+        SpecError: the folder does not exist, or the earlier phase has no checkpoint.
     """
     known = ", or a name on the Hugging Face Hub"
     for key, folder, names in (("init_from", config.init_from, known), ("phase_from", config.phase_from, "")):
@@ -43,13 +44,16 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
 
 
 def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: World, hashes: Path) -> list[str]:
-    """Replace the weights just drawn by those of `init_from`, if it is given; call it on every process.
+    """Load the weights of `init_from`, if it is given, into a model with random weights; call it on every process.
 
     Args:
-        hashes: JSON file that remembers content hashes.
+        model: model to load into.
+        config: configuration of the run.
+        world: processes of the run.
+        hashes: JSON file that caches content hashes.
 
     Returns:
-        Names of tensors that the folder does not hold: these stay as drawn.
+        Names of tensors that the folder lacks; they keep their random values.
 
     Raises:
         ConflictError: this process reads other weights than the main process.
@@ -62,18 +66,18 @@ def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: Wo
     weights = initial_weights(folder, hashes) or "0"
     _require_same(world, weights, "initial model", {"where": folder, "weights": weights})
     pieces, spellings = spell_added_tokens(config.data)
-    absent = load_weights(model, folder, pieces=pieces, words=spellings)
-    world.say(f"weights    {folder}, SHA-256 {weights[:8]}")
+    absent = load_weights(model, folder, pieces=pieces, new_words=spellings)
+    world.log(f"weights    {folder}, SHA-256 {weights[:8]}")
     if spellings:
-        world.say(f"words      {len(spellings)} added, each the mean of the pieces that spelled it")
+        world.log(f"words      {len(spellings)} added, each initialised as the mean of its former pieces")
     if absent:
         heads = ", ".join(sorted({".".join(name.split(".")[:2]) for name in absent}))
-        world.say(f"warning: the initial model does not hold {heads}: drawn from train.seed")
+        world.log(f"warning: the initial model lacks {heads}: initialised at random from train.seed")
     return absent
 
 
 def spell_added_tokens(data: DataConfig) -> tuple[int, list[list[int]]]:
-    """Return the size of the initial model's vocabulary, and for each added word the pieces that spell it there."""
+    """Return the size of the initial model's vocabulary, and for each added word the ids of its pieces in it."""
     if not data.add_tokens:
         return 0, []
     assert data.vocabulary is not None, "it is the initial model's"
@@ -83,10 +87,16 @@ def spell_added_tokens(data: DataConfig) -> tuple[int, list[list[int]]]:
 
 
 def begin_phase(loop: Loop, config: PretrainConfig, store: TokenStore) -> None:
-    """Take weights and moments from the checkpoint in `phase_from`, if it is given; call it on every process at step 0.
+    """Load weights and moments of `phase_from`, if it is given; call it on every process at step 0.
+
+    Args:
+        loop: training loop at step 0.
+        config: configuration of the run.
+        store: store that the run trains on.
 
     Raises:
-        ConflictError: the checkpoint does not verify, is not the one that rank 0 reads, or has another vocabulary.
+        ConflictError: the checkpoint does not verify, differs from the one that rank 0 reads, or has another
+            vocabulary.
     """
     if config.phase_from is None:
         return
@@ -102,71 +112,84 @@ def begin_phase(loop: Loop, config: PretrainConfig, store: TokenStore) -> None:
         raise ConflictError(
             "the earlier phase was trained with another vocabulary",
             facts={"need": f"SHA-256 {phase.vocabulary}", "have": store.manifest.vocab_sha256, "where": phase.folder},
-            fix="--set data.vocabulary=FILE, its vocab.txt",
+            fix="give the vocab.txt of the earlier phase: --set data.vocabulary=FILE",
         )
     loop.begin_phase(Checkpoint(phase.folder, phase.step))
-    loop.world.say(
+    loop.world.log(
         f"phase      weights and moments of step {phase.step} from {phase.folder}, SHA-256 {phase.files[WEIGHTS][:8]}"
     )
 
 
 def _require_same(world: World, digest: str, what: str, facts: dict[str, object]) -> None:
     """Raise ConflictError if this process reads other content than the main process."""
+    # Nodes may mount different disks at the same path. Without this check, ranks would silently train from different
+    # weights.
     mine = int(digest[:HASH_DIGITS], 16)
     if world.from_main(mine) != mine:
         raise ConflictError(
             f"rank {world.rank} reads another {what} than rank 0",
             facts=facts,
-            fix=f"put the {what} on a disk that all nodes share",
+            fix=f"store the {what} on a disk that all nodes share",
         )
 
 
 def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> None:
-    """Refuse a batch that does not divide among the processes, before anything is prepared.
+    """Require that the global batch divides among the processes; called before anything is prepared.
 
-    A run may resume with another number of processes; their shares of the batch are then uneven.
+    A resumed run may have another number of processes; their shares of the batch are then uneven.
+
+    Args:
+        config: configuration of the run.
+        output: output folder of the run.
+        world_size: number of processes.
 
     Raises:
-        SpecError: the batch does not divide at the start of a run, or has fewer sequences than there are processes.
+        SpecError: the batch of a new run does not divide, or there are fewer sequences than processes.
     """
     if not has_checkpoint(output):
         config.train.accumulation_steps(world_size)
     elif config.train.global_batch_size < world_size:
         raise SpecError(
-            f"train.global_batch_size {config.train.global_batch_size} is less than {world_size} processes",
+            f"train.global_batch_size {config.train.global_batch_size} is less than the {world_size} processes",
             fix=f"start at most {config.train.global_batch_size} processes",
         )
 
 
 def has_checkpoint(output: Path) -> bool:
-    """Return whether the output folder holds a commit of a checkpoint; `resume` verifies it."""
+    """Return whether the output folder contains a commit of a checkpoint; `resume` verifies it."""
     return any((output / "checkpoints").glob(f"step-*/{COMMIT}"))
 
 
 def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
-    """Resume from the newest valid checkpoint, if there is one.
+    """Restore the newest valid checkpoint, if there is one; call it on every process.
+
+    Args:
+        loop: training loop at step 0.
+        config: configuration of the run.
 
     Raises:
-        ConflictError: `resume: never` and the folder is used, or its checkpoint has another configuration.
+        ConflictError: the folder has a checkpoint although `resume` is never, or one with another configuration.
     """
     checkpoint = newest_for_all(loop)
     if checkpoint is None:
         return
     if config.resume == "never":
         raise ConflictError(
-            "the output folder has a checkpoint and resume is never",
+            "the output folder has a checkpoint, and resume is never",
             facts={"where": checkpoint.folder},
-            fix="another --output, or --set resume=auto",
+            fix="give another --output, or --set resume=auto",
         )
     before = checkpoint.state()
     if changed := differences(before["config"], loop.policy.checkpoint_extra["config"]):
         raise ConflictError(
             "the checkpoint in the output folder has another configuration",
             facts={"where": checkpoint.folder, "changed": "; ".join(changed)},
-            fix="another --output, or the configuration that the run started with",
+            fix="give another --output, or the configuration that the run started with",
         )
     loop.restore(checkpoint)
-    loop.world.say(f"resumed at step {checkpoint.step} from {checkpoint.folder}")
+    loop.world.log(f"resumed at step {checkpoint.step} from {checkpoint.folder}")
+    # Another number of processes or threads changes the order of floating-point sums, so the run is no longer
+    # bit-exact. It is still valid, so this is a warning.
     now = {
         "world_size": loop.world.size,
         "threads": torch.get_num_threads(),
@@ -177,11 +200,16 @@ def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
     if config.train.micro_batch_size == "auto" and differs.keys() & {"world_size", "device"}:
         loop.state.micro_batch_size = None  # another size may fit there
     if differs:
-        loop.world.say(f"warning: not bit-exact with an uninterrupted run: {', '.join(differs.values())}")
+        loop.world.log(f"warning: not bit-exact with an uninterrupted run: {', '.join(differs.values())}")
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return the keys of the wanted sections that are stored otherwise, each as `section.key: before -> now`."""
+    """Return the keys whose stored values differ, each as `section.key: before -> now`.
+
+    Args:
+        stored: sections of a checkpoint's configuration.
+        wanted: sections of the current configuration; keys that only `stored` has are ignored.
+    """
     return sorted(
         f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
         for section, values in wanted.items()
@@ -191,10 +219,10 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
 
 
 def newest_for_all(loop: Loop) -> Checkpoint | None:
-    """Return the newest valid checkpoint that the main process sees; every process must see the same.
+    """Return the newest valid checkpoint of the main process; call it on every process.
 
     Raises:
-        ConflictError: this process does not have it: the output folder is not shared, or damaged here.
+        ConflictError: this process cannot read it: the output folder is not shared, or is damaged here.
     """
     mine = loop.services.checkpoints.newest() if loop.world.is_main else None
     step = loop.world.from_main(mine.step if mine else -1)
@@ -205,18 +233,23 @@ def newest_for_all(loop: Loop) -> Checkpoint | None:
         raise ConflictError(
             f"rank {loop.world.rank} cannot read the checkpoint of step {step} that rank 0 resumes from",
             facts={"where": loop.services.checkpoints.root},
-            fix="put the output folder on a disk that all nodes share",
+            fix="use an output folder on a disk that all nodes share",
         )
     return found
 
 
 def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
-    """Return the settings that decide the weights: sections of the configuration, and the content of the text."""
+    """Return the settings that determine the trained weights, by section.
+
+    Args:
+        config: configuration of the run.
+        store: hash of the content of its token store.
+    """
     sections: dict[str, Any] = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
-    for key in ("text", "vocabulary"):  # their paths do not matter, their content does
+    for key in ("text", "vocabulary"):  # paths, which may change; the hash of the store covers their content
         del sections["data"][key]
     sections["data"]["store"] = store
     del sections["train"]["log_every"]
-    del sections["optimizer"]["sharded"]  # no weight depends on it
+    del sections["optimizer"]["sharded"]  # does not affect the weights
     sections["start"] = {key: sections.pop(key) is not None for key in ("init_from", "phase_from")}
     return sections

@@ -1,4 +1,4 @@
-"""The configuration of each job, validated on the laptop and again in the job. Nothing here imports torch."""
+"""The configuration of each kind of job, validated on the laptop and again in the job. Nothing here imports torch."""
 
 from train_jobs.config.errors import (
     ConflictError,
@@ -13,7 +13,7 @@ from train_jobs.config.errors import (
     UserError,
     did_you_mean,
     in_shell,
-    set_aside,
+    rename_command,
 )
 from train_jobs.config.fields import Config
 from train_jobs.config.finetune import FinetuneConfig
@@ -66,5 +66,5 @@ __all__ = [
     "WatchdogConfig",
     "did_you_mean",
     "in_shell",
-    "set_aside",
+    "rename_command",
 ]

@@ -1,4 +1,4 @@
-"""Size and work of a BERT, by formula.
+"""Number of parameters and FLOPs of a BERT, by formula, and peak FLOP/s of GPUs.
 
 Notation: V rows of the embedding table, H hidden_size, I intermediate_size, L num_hidden_layers, S sequence_length,
 p share of a sequence's positions that are predicted.
@@ -10,8 +10,8 @@ import re
 
 from train_jobs.config import ModelConfig
 
-# Dense matrix products, FLOP/s: (16 bit summed in fp32, fp32 without TF32), by words of the name that CUDA gives, the
-# first that fit; from NVIDIA's data sheets.
+# Peak FLOP/s of dense matrix products from NVIDIA's data sheets: (16 bit with fp32 accumulation, fp32 without TF32).
+# A key matches if CUDA's name of the device contains all of its words; the first match is used.
 _PEAKS = {
     "H200": (989e12, 67e12),
     "H100 PCIe": (756e12, 51e12),
@@ -26,7 +26,7 @@ _PEAKS = {
     "V100": (125e12, 15.7e12),
     "T4": (65e12, 8.1e12),
 }
-# Their names continue with a suffix that makes it another card (`Ti`, `D`, `Laptop GPU`), so the whole name counts.
+# A suffix (`Ti`, `D`, `Laptop GPU`) is another card, so these must match the complete name.
 _CARDS = {
     "NVIDIA GeForce RTX 3090": (71e12, 35.6e12),
     "NVIDIA GeForce RTX 4090": (165.2e12, 82.6e12),
@@ -36,11 +36,11 @@ _CARDS = {
 def parameter_count(model: ModelConfig, vocab_size: int) -> int:
     """Return the number of trainable parameters with both pretraining heads; the decoder shares the embedding table.
 
-    Args:
-        model: the shape.
-        vocab_size: pieces of the vocabulary; the table is rounded up as `model` requires.
+    BERT-base with 30,522 pieces and no rounding has 110,106,428, as Hugging Face's BertForPreTraining.
 
-    BERT-base with 30 522 pieces and no rounding has 110 106 428, as Hugging Face's BertForPreTraining.
+    Args:
+        model: shape of the model.
+        vocab_size: pieces of the vocabulary; the table is rounded up to `pad_vocab_to_multiple_of`.
     """
     hidden, rows = model.hidden_size, model.padded_vocab_size(vocab_size)
     layer_norm = 2 * hidden
@@ -52,7 +52,11 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
 def encoder_parameters(model: ModelConfig, vocab_size: int) -> int:
     """Return the number of trainable parameters without a head: embeddings, layers, pooler.
 
-    BERT-base with 30 522 pieces and no rounding has 109 482 240, as Hugging Face's BertModel.
+    BERT-base with 30,522 pieces and no rounding has 109,482,240, as Hugging Face's BertModel.
+
+    Args:
+        model: shape of the model.
+        vocab_size: pieces of the vocabulary; the table is rounded up to `pad_vocab_to_multiple_of`.
     """
     hidden, intermediate = model.hidden_size, model.intermediate_size
     rows = model.padded_vocab_size(vocab_size)
@@ -65,14 +69,14 @@ def encoder_parameters(model: ModelConfig, vocab_size: int) -> int:
 
 
 def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: float, max_predictions: int) -> float:
-    """Return the floating-point operations of forward and backward pass, for each token of a sequence.
+    """Return the floating-point operations of a forward and a backward pass, per token of a sequence.
 
-    6 L (4 H^2 + 2 H I) + 12 L H S + 6 p (H^2 + H V) + 6 H^2 / S: the matrices, attention, the masked-language-model
-    head at the predicted positions alone, the pooler. A multiply-add counts as two, the backward pass as two forward
-    passes (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); attention is counted for every pair of positions.
+    6 L (4 H^2 + 2 H I) + 12 L H S + 6 p (H^2 + H V) + 6 H^2 / S: matrices, attention, masked-LM head at the predicted
+    positions only, pooler. A multiply-add counts as two operations, the backward pass as two forward passes (Kaplan et
+    al. 2020, arXiv 2001.08361, section 2.1). Attention is counted for every pair of positions.
 
     Args:
-        model: the shape.
+        model: shape of the model.
         vocab_size: pieces of the vocabulary, before rounding.
         sequence_length: S, in tokens.
         max_predictions: positions predicted in a sequence; p = max_predictions / S.
@@ -87,12 +91,16 @@ def flops_per_token(model: ModelConfig, vocab_size: int, *, sequence_length: flo
 
 
 def data_sheet(name: str) -> tuple[float, float] | None:
-    """Return the peaks of a GPU in 16 bit and in fp32, FLOP/s. Whole words count: an L40S is not an L40."""
+    """Return the peak FLOP/s of a GPU in 16 bit and in fp32; None for an unknown one.
+
+    Args:
+        name: name of the device, as `torch.cuda.get_device_name` returns it.
+    """
     known = gpu_model(name)
     return _CARDS.get(name) or (_PEAKS[known] if known else None)
 
 
 def gpu_model(name: str) -> str | None:
     """Return the short name of a GPU, such as `A100` or `H100 NVL`; None for an unknown one."""
-    words = set(re.split(r"[\s-]+", name))
+    words = set(re.split(r"[\s-]+", name))  # complete words: an L40S is not an L40
     return next((known for known in _PEAKS if words.issuperset(known.split())), None)

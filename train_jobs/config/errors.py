@@ -1,10 +1,10 @@
-"""Errors that the user can fix, in the one form that every command prints; and names in their messages.
+"""Errors that the user can fix, in the form that every command prints, and helpers for their messages.
 
     error[data]: corpus.txt is not UTF-8
       where  byte 1042, line 17
       fix    iconv -f latin1 -t utf-8 corpus.txt > corpus.utf8.txt
 
-The kinds are stable strings; `orchestrator.support.errors` adds those that only the laptop knows.
+The kinds are stable strings. `orchestrator.support.errors` adds the kinds of the laptop half.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ class UserError(Exception):
     """An error that the user can fix, with facts and a command or an edit that fixes it.
 
     Args:
-        message: one line: the failure, with the user's own value in it.
-        facts: short label -> value, printed one a line (`need`, `have`, `where`, ...).
-        fix: a command to paste or an edit to make.
+        message: one line that states the failure and contains the user's value.
+        facts: short label (`need`, `have`, `where`, ...) -> value, printed one per line.
+        fix: a command to paste, or one imperative sentence.
     """
 
     kind: ClassVar[str] = "error"
+    """Stable name of the kind, printed in brackets and part of the JSON."""
     exit_code: ClassVar[int] = 1
+    """Exit code of a command that ends with the error."""
 
     def __init_subclass__(cls, *, kind: str | None = None, exit_code: int | None = None) -> None:
         super().__init_subclass__()
@@ -53,7 +55,7 @@ class UserError(Exception):
 
 
 class _ListingError(UserError):
-    """An error that may concern several places: `problems` has a line for each."""
+    """An error that can have several causes: `problems` has a line for each."""
 
     def __init__(self, message: str, *, problems: list[str] | None = None, **more: Any) -> None:
         super().__init__(message, **more)
@@ -70,11 +72,11 @@ class _ListingError(UserError):
 
 
 class SpecError(_ListingError, kind="spec", exit_code=2):
-    """Wrong keys or values in a spec, a config or a flag: all of them in one error, each with its place."""
+    """Invalid keys or values in a spec, a config or a flag; `problems` lists all of them, each with its place."""
 
 
 class DataError(_ListingError, kind="data", exit_code=2):
-    """Unusable input: missing, empty, not UTF-8, too small; of a table every wrong row with its line."""
+    """Unusable input: missing, empty, not UTF-8, too small; `problems` lists all invalid rows of a table."""
 
 
 class StorageError(UserError, kind="storage"):
@@ -82,19 +84,19 @@ class StorageError(UserError, kind="storage"):
 
 
 class ConflictError(UserError, kind="conflict"):
-    """A conflict: a port in use, a run of the same name, a folder that holds another run."""
+    """A conflict: a port in use, a run with the same name, a folder of another run."""
 
 
 class PeerError(UserError, kind="peer"):
-    """Another process of the job ended; the cause is in its log."""
+    """Another process of the job has failed; the cause is in its log."""
 
 
 class HangError(UserError, kind="hang", exit_code=76):
-    """A process of the job made no progress for too long; its stacks show where it hangs."""
+    """A process of the job made no progress for too long; its stacks are written to a file."""
 
 
 class InternalError(UserError, kind="bug"):
-    """A bug of ours that reached the user; the traceback is in the log."""
+    """A bug in this project; the traceback is in the log."""
 
 
 class TrainingError(UserError, kind="training"):
@@ -106,16 +108,16 @@ class OutOfMemoryError(UserError, kind="memory"):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean "x"?)`, or an empty string if no known word is similar."""
+    """Return ` (did you mean "x"?)` for the most similar known word, or an empty string if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def in_shell(path: Path | str) -> str:
-    """Quote a path as one word of a command line, since proposed commands are pasted into a shell."""
+    """Return a path quoted for a shell, as one word of a command that the user pastes."""
     return shlex.quote(str(path))
 
 
-def set_aside(path: Path | str, ending: str = ".old") -> str:
-    """Return the command that renames a path which is in the way."""
+def rename_command(path: Path | str, ending: str = ".old") -> str:
+    """Return the shell command that renames a path, to make room for another."""
     return f"mv {in_shell(path)} {in_shell(f'{path}{ending}')}"

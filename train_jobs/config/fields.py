@@ -1,6 +1,8 @@
-"""The base of every section of a configuration: unknown keys refused, frozen, docstrings as help; and types of fields.
+"""The base classes of all sections of a configuration, and types of their fields.
 
-A section may name the object to build: one of ours, or MODULE:NAME of the user's own code."""
+Sections are frozen and reject unknown keys. A section may name the object to build: a built-in one, or MODULE:NAME of
+the user's own code.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +21,29 @@ def _count_or_auto(value: object) -> object:
     raise ValueError('must be a whole number above 0, or "auto"')
 
 
-# One check for both types: a plain union would report every mistake twice, once per member.
+# One validator for both types: a plain union would report every mistake twice, once per member.
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 
 
 class Config(BaseModel):
-    """A section of a configuration. The docstring under a field is its help text.
+    """A section of a configuration. The docstring under a field is its help text."""
 
-    Pydantic could collect the docstrings, but parsing the source of every model takes a quarter of the start-up of the
-    command line; `help_texts` reads them from the source instead.
-    """
-
+    # Not `use_attribute_docstrings=True`: pydantic would parse the source of every model at import, a quarter of the
+    # start-up of the command line. `help_texts` reads the docstrings from the source when they are needed.
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         validate_default=False,
         allow_inf_nan=False,
-        defer_build=True,  # a command validates a few of the 90 models: building all of them costs 3% of a dry run
+        defer_build=True,  # a command validates a few of the 90 models; building all would take 3% of a dry run
     )
 
 
 class CheckedConfig(Config):
-    """A section whose values must fit together."""
+    """A section with constraints between its values."""
 
     def problems(self) -> Iterator[str]:
-        """Yield the contradictions between values of the section."""
+        """Yield one message per contradiction between values of the section."""
         yield from ()
 
     @model_validator(mode="after")
@@ -53,30 +53,30 @@ class CheckedConfig(Config):
         return self
 
 
-NAMED = ("model", "objective", "optimizer", "schedule")  # sections that may be written as their name alone
+NAMED = ("model", "objective", "optimizer", "schedule")  # sections for which `KEY: NAME` is short for a mapping
 
 _OWN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def is_own(name: str) -> bool:
-    """Return whether a name is one of the user's own code."""
+def is_user_code(name: str) -> bool:
+    """Return whether a name refers to the user's own code: MODULE:NAME."""
     return ":" in name
 
 
 def one_of(*known: str) -> AfterValidator:
-    """Accept one of our names, or MODULE:NAME."""
+    """Return a validator that accepts the known names and MODULE:NAME."""
 
     def check(name: str) -> str:
         if name in known or _OWN.fullmatch(name):
             return name
         raise ValueError(f"must be {', '.join(known)} or MODULE:NAME of your own code{did_you_mean(name, known)}")
 
-    check.known = known  # type: ignore[attr-defined]  # for the completion of command lines
+    check.known = known  # type: ignore[attr-defined]  # shell completion reads it
     return AfterValidator(check)
 
 
 class Named(CheckedConfig):
-    """A section with a name; written as plain text, it sets only the name."""
+    """A section that names the object to build; a plain string sets only the name."""
 
     name: str
     """The object to build."""
@@ -84,11 +84,12 @@ class Named(CheckedConfig):
     """Keyword arguments for a class or function of your own."""
 
     def problems(self) -> Iterator[str]:
-        if self.options and not is_own(self.name):
-            yield f"options are for a class or function of your own, and name is {self.name}"
+        """Yield one message per contradiction between values of the section."""
+        if self.options and not is_user_code(self.name):
+            yield f"options are only for a class or function of your own, and name is {self.name}"
 
 
-def own_names(config: object) -> dict[str, str]:
-    """Return dotted key -> MODULE:NAME of the sections of a configuration that name the user's code."""
+def user_code_names(config: object) -> dict[str, str]:
+    """Return dotted key -> MODULE:NAME for the sections of a configuration that name the user's own code."""
     found = {f"{section}.name": getattr(config, section).name for section in NAMED}
-    return {key: name for key, name in found.items() if is_own(name)}
+    return {key: name for key, name in found.items() if is_user_code(name)}

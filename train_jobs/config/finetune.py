@@ -1,4 +1,4 @@
-"""Configuration of a fine-tuning job, validated on the laptop and again by the job."""
+"""The configuration of a fine-tuning job, validated on the laptop and again by the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from train_jobs.config.errors import SpecError, did_you_mean
-from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, is_own, one_of
+from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, is_user_code, one_of
 from train_jobs.config.pretrain import (
     CheckpointConfig,
     Dropout,
@@ -54,7 +54,7 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
     **dict.fromkeys(("data.doc_stride", "data.max_query_length"), SPANS),
     **dict.fromkeys(("evaluation.n_best", "evaluation.max_answer_length"), SPANS),
 }
-"""Dotted keys that only one kind of task uses -> that kind. None: tables of the user's own."""
+"""Dotted keys that only one kind of task uses -> that kind. None: the user's own tables."""
 
 Column = Annotated[str, Field(min_length=1)]
 
@@ -76,36 +76,37 @@ class ColumnsConfig(CheckedConfig):
     text: Column = "text"
     """Column of the text, or of the first of two."""
     pair: Column | None = None
-    """Column of the second text. None: there is one text a row."""
+    """Column of the second text. None: one text per row."""
     label: Column = "label"
     """Column of the label to predict."""
     regression: bool = False
-    """Labels are numbers, and a number is predicted. Off, they are names of classes, whatever they look like."""
+    """Predict a number; labels must be numbers. Off: labels are names of classes, even if they look like numbers."""
     format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = "auto"
-    """Format of the files. auto: by the extensions of their names."""
+    """Format of the files. auto: from the file extension."""
     quoting: bool | None = None
-    """TSV and CSV: a field in quotation marks may hold separators and ends of lines. None: in CSV, not in TSV."""
+    """TSV and CSV: quoted fields may contain separators and line breaks. None: on for CSV, off for TSV."""
 
     def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between values of the section."""
         names = [name for name in (self.text, self.pair, self.label) if name is not None]
         if len(set(names)) < len(names):
-            yield f"text, pair and label must be different columns, and are {', '.join(names)}"
+            yield f"text, pair and label must be different columns, not {', '.join(names)}"
 
 
 class ExamplesConfig(ColumnsConfig):
-    """Sources and lengths of examples; the columns are those of tables of your own."""
+    """Sources and lengths of examples; columns apply to your own tables."""
 
     glue: Path | None = None
-    """Folder of the official files of sentence tasks, as the download script of GLUE makes it: TASK/train.tsv, ..."""
+    """Folder of GLUE's official files, as its download script creates it: TASK/train.tsv, ..."""
     squad: Path | None = None
-    """SQuAD's folder, with its files under their own names: train-v1.1.json, dev-v1.1.json, train-v2.0.json, ..."""
+    """Folder of SQuAD's official files: train-v1.1.json, dev-v1.1.json, train-v2.0.json, ..."""
     conll: Path | None = None
-    """CoNLL-2003's folder: train.txt, valid.txt and test.txt, or eng.train, eng.testa and eng.testb."""
+    """Folder of CoNLL-2003: train.txt, valid.txt and test.txt, or eng.train, eng.testa and eng.testb."""
     dataset: Annotated[str, Field(min_length=1)] | None = None
-    """Own: NAME[:CONFIGURATION] of a dataset on the Hugging Face Hub, or a folder of one, with splits train, validation
-    and maybe test, instead of files. Needs the package datasets."""
+    """Task own: NAME[:CONFIGURATION] of a dataset on the Hugging Face Hub, or its folder, instead of files. It needs
+    splits train and validation; test is optional. Requires the package datasets."""
     train: Path | None = None
-    """File to train on, instead of the official one: a table; for SQuAD JSON; for NER a word and its tag per line."""
+    """File to train on, instead of the official one: a table; for SQuAD JSON; for NER one word and its tag per line."""
     validation: Path | None = None
     """File that selects the best checkpoint, instead of the official dev set."""
     test: Path | None = None
@@ -115,23 +116,24 @@ class ExamplesConfig(ColumnsConfig):
     tag_column: Positive | None = None
     """NER: number of the column with the tag, from 1. None: the last one."""
     max_length: Annotated[int, Field(ge=8)] | None = None
-    """Maximum tokens of a sequence with [CLS] and [SEP]. Longer texts are truncated, of two the longer one. Contexts of
-    SQuAD and sentences of NER become several sequences instead. None: 384 for SQuAD, else 128."""
+    """Maximum tokens of a sequence, with [CLS] and [SEP]. Longer texts are truncated; of a pair, the longer text.
+    Contexts of SQuAD and sentences of NER are split into several sequences instead. None: 384 for SQuAD, else 128."""
     doc_stride: Positive = 128
-    """SQuAD: tokens between the starts of two sequences of a long context."""
+    """SQuAD: tokens between the starts of consecutive sequences of a long context."""
     max_query_length: Positive = 64
     """SQuAD: maximum tokens of a question; longer ones are truncated."""
     lowercase: bool | None = None
     """Whether the model is uncased. None: as its tokenizer states, or true."""
 
     def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between values of the section."""
         yield from super().problems()
         if self.word_column == self.tag_column:
             yield f"word_column and tag_column are both {self.tag_column}"
 
 
 class DropoutConfig(Config):
-    """Settings of the model that only training uses; all others come from its folder."""
+    """Settings of the model that only training uses; the model's folder determines all others."""
 
     hidden_dropout_prob: Dropout = 0.1
     """Dropout of embeddings, attention output, feed-forward output and head."""
@@ -147,7 +149,7 @@ class FinetuneOptimizerConfig(OptimizerConfig):
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     """Peak learning rate, after warm-up."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Learning rate of a layer, as a factor of that of the layer above it. 1: the same for all."""
+    """Learning rate of a layer, as a factor of that of the layer above it. 1: the same for all layers."""
 
 
 class FinetuneScheduleConfig(ScheduleConfig):
@@ -156,9 +158,9 @@ class FinetuneScheduleConfig(ScheduleConfig):
     warmup_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the steps over which the rate rises linearly from zero."""
     power: Annotated[float, Field(gt=0)] = 1.0
-    """Exponent of the polynomial: 1 is linear."""
+    """Exponent of the polynomial decay: 1 is linear."""
     continuous: bool = True
-    """Scale the polynomial to start at the peak."""
+    """Scale the polynomial so that decay starts at the peak rate."""
 
 
 class FinetuneTrainConfig(Config):
@@ -167,53 +169,57 @@ class FinetuneTrainConfig(Config):
     epochs: Positive = 3
     """Passes over all rows."""
     global_batch_size: Positive = 32
-    """Rows per optimizer step, over all processes and accumulation steps; the last batch of an epoch has the rest."""
+    """Rows per optimizer step, over all processes and accumulation steps; the last batch of an epoch may be smaller."""
     micro_batch_size: CountOrAuto = 32
     """Rows in one forward and backward pass of a process. auto: the largest that fits on every process with rows of
     full length, found before the first step. It is halved when memory runs out."""
     group_by_length: bool = False
-    """Build batches from rows of similar length, which need little padding. Off: from any rows."""
+    """Build batches from rows of similar length, to reduce padding. Off: in random order."""
     unpad: bool = True
-    """Compute tokens only: sequences are packed one after the other, without padding. Off: padded to the longest of
-    each micro batch."""
+    """Pack sequences without padding, so that only tokens are computed. Off: pad to the longest of each micro batch."""
     class_weights: Literal["none", "balanced"] = "none"
-    """balanced: all classes have the same weight. none: all rows have the same weight."""
+    """balanced: all classes have the same total weight in the loss. none: all rows have the same weight."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 where the hardware has it, else fp16 with
-    a loss scale on GPUs (those before Ampere) and fp32 on CPUs."""
+    """Arithmetic of forward and backward pass; weights stay fp32. auto: bf16 if the hardware supports it, else fp16
+    with loss scaling on GPUs (before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = False
     """torch.compile of the model's layers. auto: on GPUs."""
     deterministic: bool = False
-    """Use only algorithms with reproducible bits on GPUs too. On CPUs they always are."""
+    """Use only deterministic algorithms on GPUs too. On CPUs all are deterministic."""
     log_every: Positive = 10
     """Steps between two reports of metrics."""
 
     def for_engine(self, steps: int, seed: int) -> TrainConfig:
-        """Return the settings of the training loop."""
+        """Return the settings of the training loop.
+
+        Args:
+            steps: optimizer steps of all epochs.
+            seed: seed of this training.
+        """
         shared = self.model_dump(include=TrainConfig.model_fields.keys() & type(self).model_fields.keys())
         return TrainConfig(steps=steps, seed=seed, **shared)
 
 
 class EvaluationConfig(Config):
-    """Metrics on the dev set."""
+    """Evaluations on the dev set."""
 
     every: Positive | None = None
-    """Steps between two evaluations. None: one after each epoch."""
+    """Steps between two evaluations. None: after each epoch."""
     patience: Positive | None = None
     """Stop after this many evaluations without improvement. None: train all epochs."""
     n_best: Positive = 20
-    """SQuAD: number of answers per question to consider and to write to nbest_predictions.json."""
+    """SQuAD: number of candidate answers per question, also written to nbest_predictions.json."""
     max_answer_length: Positive = 30
     """SQuAD: maximum tokens of an answer."""
 
 
 class FinetuneCheckpointConfig(CheckpointConfig):
-    """Times and retention of checkpoints; the best one is exported."""
+    """Frequency and retention of checkpoints; the best one is exported."""
 
     keep_last: Positive = 1
     """Number of newest checkpoints to keep."""
     keep_best: Literal[1] = 1
-    """Number of checkpoints with the best score to keep; a better evaluation is saved at its step."""
+    """Number of best checkpoints to keep; a checkpoint is saved at each evaluation that improves the score."""
 
 
 class Sections(CheckedConfig):
@@ -225,32 +231,32 @@ class Sections(CheckedConfig):
     schedule: FinetuneScheduleConfig = FinetuneScheduleConfig()
     train: FinetuneTrainConfig = FinetuneTrainConfig()
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)] = [42]  # noqa: RUF012
-    """Seeds of the new head, the order of rows and dropout; one training each. The best model is exported; mean,
-    standard deviation, median, maximum and the number of collapsed trainings are reported."""
+    """Seeds of the new head, the order of rows and dropout; each is trained separately. The best model is exported.
+    Mean, standard deviation, median, maximum and the number of collapsed runs are reported."""
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: FinetuneCheckpointConfig = FinetuneCheckpointConfig()
 
 
 class TaskOverrides(Sections):
-    """Overrides of one task of GLUE; other settings are the same as for all."""
+    """Overrides for one task of GLUE; all other settings are shared."""
 
     init_from: Path | None = None
-    """Hugging Face BERT that training of this task starts from, such as one tuned on MNLI. None: the same for all."""
+    """Hugging Face BERT that this task starts from, such as one fine-tuned on MNLI. None: the shared one."""
 
 
 class FinetuneConfig(Sections):
-    """Everything that `python -m train_jobs.finetune --config FILE` reads from FILE."""
+    """Configuration file of `python -m train_jobs.finetune --config FILE`."""
 
     task: TaskName = OWN
-    """Task: one of GLUE by its name, glue for all nine, SQuAD-1.1, SQuAD-2.0, NER, or own: tables of yours, with the
-    columns named in data."""
+    """Task: a task of GLUE, glue for all nine, SQuAD-1.1, SQuAD-2.0, NER, or own: your own tables, with the columns
+    named in data."""
     init_from: Path
-    """Hugging Face BERT that training starts from: an exported folder or any other."""
+    """Hugging Face BERT that training starts from: a folder exported by a run, or any other."""
     per_task: dict[OneOfGlue, TaskOverrides] = Field(default={})
-    """Task glue: name of a task -> its overrides, as in {RTE: {train: {epochs: 10}}}."""
+    """Task glue: overrides by task, such as {RTE: {train: {epochs: 10}}}."""
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
-    """auto: resume from the newest valid checkpoint of the output folder, if any. never: refuse a used folder."""
+    """auto: resume from the newest valid checkpoint of the output folder, if any. never: fail if it has one."""
 
     @property
     def max_length(self) -> int:
@@ -258,14 +264,14 @@ class FinetuneConfig(Sections):
         return self.data.max_length or (task_kind(self.task) or SENTENCES).max_length
 
     def require_positions(self, positions: int, model: Path) -> None:
-        """Refuse sequences that are longer than the positions of the model.
+        """Require that sequences are not longer than the model's positions.
 
         Args:
-            positions: of the model.
-            model: its folder.
+            positions: maximum tokens of a sequence of the model.
+            model: folder of the model, for the message.
 
         Raises:
-            SpecError: they are longer.
+            SpecError: sequences are longer.
         """
         if self.max_length > positions:
             raise SpecError(
@@ -274,9 +280,13 @@ class FinetuneConfig(Sections):
             )
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
-        """Return the sizes for `micro_batch_size: auto` to try, largest first; or the given one.
+        """Return the micro batch sizes to try, largest first; a single one unless `micro_batch_size` is auto.
 
-        A process whose share of the global batch is smaller takes all of it in one pass.
+        A size is at most a process's share of the global batch.
+
+        Args:
+            world_size: number of processes.
+            on_cpu: whether training runs on CPUs.
         """
         share = -(-self.train.global_batch_size // world_size)
         if self.train.micro_batch_size == "auto":
@@ -284,13 +294,17 @@ class FinetuneConfig(Sections):
         return [min(self.train.micro_batch_size, share)]
 
     def of_task(self, name: str) -> FinetuneConfig:
-        """Return the configuration of one task of GLUE, in a job of all of them."""
+        """Return the configuration of one GLUE task in a job of task glue.
+
+        Args:
+            name: official name of the task.
+        """
         own = self.per_task[name].model_dump(exclude_unset=True) if name in self.per_task else {}
         shared = self.model_dump(exclude_unset=True, include=FinetuneConfig.model_fields.keys() - {"per_task"})
         return FinetuneConfig.model_validate({**_laid_over(shared, own), "task": name})
 
     def ignored(self) -> list[str]:
-        """Return the dotted keys that are changed although this task does not use them."""
+        """Return the dotted keys with a changed value that this task does not use."""
         kind = task_kind(self.task)
         keys = [key for key, one in SETTINGS_OF.items() if one != kind]
         if self.task in TASKS and not TASKS[self.task].has_classes:
@@ -300,35 +314,36 @@ class FinetuneConfig(Sections):
 
     @field_serializer("per_task")
     def _as_written(self, tasks: dict[str, TaskOverrides], info: SerializationInfo) -> dict[str, Any]:
-        """Return only the given values: a default would be read as given."""
+        """Return only the given values, because a written default would override the shared setting."""
         return {name: own.model_dump(mode=info.mode, exclude_unset=True) for name, own in tasks.items()}
 
     def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between values of the section."""
         data = self.data
         files = [name for name in ("train", "validation", "test") if getattr(data, name) is not None]
         if self.task == GLUE:
             if data.glue is None:
-                yield "data.glue, the folder of GLUE, is required for its tasks"
+                yield "task glue requires data.glue, the folder of its files"
             if files:
-                yield f"data.{files[0]} is one table, and the tasks of glue have one each"
+                yield f"data.{files[0]} is a single table, but task glue has several tasks"
         elif self.task == OWN and data.dataset is not None:
             if files:
                 yield f"data.{files[0]} and data.dataset are both given"
         elif data.train is None or data.validation is None:
             wanted = data_folder(self.task)
             if wanted is None:
-                yield "data.train and data.validation, or data.dataset, are needed for a task of your own"
+                yield "a task of your own requires data.train and data.validation, or data.dataset"
             elif getattr(data, wanted) is None:
-                yield f"data.{wanted}, a folder, or data.train and data.validation are needed for {self.task}"
+                yield f"task {self.task} requires data.{wanted}, a folder, or data.train and data.validation"
         for section in (self.optimizer, self.schedule):
-            if is_own(section.name):
-                yield f"{section.name}: fine-tuning takes no code of your own"
+            if is_user_code(section.name):
+                yield f"{section.name}: fine-tuning does not support your own code"
         if self.schedule.hours is not None:
-            yield "schedule.hours: fine-tuning ends with train.epochs"
+            yield "schedule.hours: not supported by fine-tuning, which ends with train.epochs"
         if len(set(self.seeds)) < len(self.seeds):
-            yield "seeds has a seed twice: that would be the same run twice"
+            yield "seeds contains a duplicate, which would repeat the same training"
         if self.per_task and self.task != GLUE:
-            yield f"per_task is for task glue, and task is {self.task}"
+            yield f"per_task is only for task glue, and task is {self.task}"
         for name in self.per_task:
             try:
                 self.of_task(name)
@@ -338,7 +353,7 @@ class FinetuneConfig(Sections):
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge nested values; those above override those below."""
+    """Merge nested values; those of `above` override those of `below`."""
     both = below.keys() & above.keys()
     nested = {key for key in both if isinstance(below[key], dict) and isinstance(above[key], dict)}
     return {**below, **above, **{key: _laid_over(below[key], above[key]) for key in nested}}

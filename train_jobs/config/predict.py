@@ -1,4 +1,4 @@
-"""Configuration of a prediction or an evaluation, validated on the laptop and again by the job."""
+"""The configuration of a prediction or an evaluation, validated on the laptop and again by the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS 
     "fill-mask",
     "embeddings",
 )
-"""What can be predicted, by the names of Hugging Face's pipelines, except for embeddings."""
+"""Kinds of prediction: names of Hugging Face's pipelines, and embeddings."""
 
 InputFormat = Literal["auto", "tsv", "csv", "jsonl", "parquet", "lines", "squad", "conll"]
 INPUT_FORMATS: dict[str, InputFormat] = {
@@ -58,7 +58,7 @@ def _one_or_more(value: object) -> object:
 
 
 def _without_section(value: object) -> object:
-    """Undo what layers of a configuration do for recipes of training: `model: X` becomes `model: {name: X}`."""
+    """Return X for `{name: X}`: layers expand `model: X` to it, since `model` is a section in training."""
     return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
 
 
@@ -69,115 +69,118 @@ Output = Annotated[Path, AfterValidator(_known_output)]
 
 
 class InputConfig(CheckedConfig):
-    """Format, columns and lengths of the input. Columns that are not named are those of the model's lineage, or the
-    defaults below."""
+    """Format, columns and lengths of the input.
+
+    Columns that are not set default to those in the model's lineage, then to the values below.
+    """
 
     format: InputFormat = "auto"
-    """Format of the files: tables (tsv, csv, jsonl, parquet), lines (a text each), squad (SQuAD's JSON) or conll (a
-    word and its tag per line, as CoNLL-2003). auto: by the extensions of their names."""
+    """Format of the files: tables (tsv, csv, jsonl, parquet), lines (one text per line), squad (SQuAD's JSON) or conll
+    (one word and its tag per line, as CoNLL-2003). auto: from the file extension."""
     text: Column = "text"
     """Column of the text, or of the first of two."""
     pair: Column | None = None
-    """Column of the second text. None: there is one text a row."""
+    """Column of the second text. None: one text per row."""
     question: Column = "question"
     """Column of the question to answer."""
     context: Column = "context"
-    """Column of the text that holds the answer."""
+    """Column of the text that contains the answer."""
     label: Column = "label"
-    """Column of the reference, read to evaluate: names of the model's labels, their ids, or numbers."""
+    """Column of the reference for an evaluation: names of the model's labels, their ids, or numbers."""
     word_column: Positive = 1
     """Conll: number of the column with the word, from 1."""
     tag_column: Positive | None = None
-    """Conll: number of the column with the tag, from 1, read to evaluate. None: the last one."""
+    """Conll: number of the column with the tag for an evaluation, from 1. None: the last one."""
     keep: list[Column] = Field(default=[])
     """Columns of the input, such as an id, to copy to each row of the output."""
     header: list[Column] | None = None
     """Names of all columns of TSV and CSV files without a header. None: the first line is the header."""
     quoting: bool | None = None
-    """TSV and CSV: a field in quotation marks may hold separators and ends of lines. None: in CSV, not in TSV."""
+    """TSV and CSV: quoted fields may contain separators and line breaks. None: on for CSV, off for TSV."""
     max_length: Annotated[int, Field(ge=8)] | None = None
-    """Maximum tokens of a sequence with [CLS] and [SEP]. Longer texts are truncated and counted; contexts and texts
-    with entities are read in several sequences. None: the positions of the model, for questions at most 384."""
+    """Maximum tokens of a sequence, with [CLS] and [SEP]. Longer texts are truncated and counted. Contexts of questions
+    and texts with entities are split into several sequences. None: the model's positions, at most 384 for questions."""
     doc_stride: Positive = 128
-    """Tokens between the starts of two sequences of a long context."""
+    """Tokens between the starts of consecutive sequences of a long context."""
     max_query_length: Positive = 64
     """Maximum tokens of a question; longer ones are truncated."""
     lowercase: bool | None = None
     """Whether the model is uncased. None: as its tokenizer states, or true."""
 
     def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between values of the section."""
         for names in ([self.text, self.pair, self.label], [self.question, self.context]):
             given = [name for name in names if name is not None]
             if len(set(given)) < len(given):
-                yield f"columns must differ, not be {', '.join(given)}"
+                yield f"columns must differ: {', '.join(given)}"
         if self.word_column == self.tag_column:
             yield f"word_column and tag_column are both {self.tag_column}"
         if len(set(self.keep)) < len(self.keep):
-            yield f"keep: a column is listed twice: {', '.join(self.keep)}"
+            yield f"keep contains a duplicate: {', '.join(self.keep)}"
 
 
 class BatchingConfig(Config):
-    """Batches of rows. Nothing here changes a prediction by more than rounding."""
+    """Batches of rows. These settings change predictions only by rounding."""
 
     batch_tokens: Annotated[int, Field(ge=8)] | Literal["auto"] = "auto"
     """Tokens in one forward pass of a process. auto: 2,048 on CPUs, 65,536 on GPUs. It is halved when memory runs
     out."""
     window: Positive = 8192
-    """Rows that are read, sorted by length, predicted and written together; the most that a kill loses."""
+    """Rows that are read, sorted by length, predicted and written together; a kill loses at most this many."""
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Arithmetic. auto: bf16 where the hardware has it, else fp16 on GPUs (those before Ampere) and fp32 on CPUs."""
+    """Arithmetic. auto: bf16 if the hardware supports it, else fp16 on GPUs (before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = False
     """torch.compile of the model's layers. auto: on GPUs."""
 
 
 class AnswersConfig(Config):
-    """Answers to questions."""
+    """Answers of question answering."""
 
     n_best: Positive = 20
-    """Candidates for first and last token of an answer, and number of answers reported with their probabilities."""
+    """Number of candidates for the first and the last token, and of reported answers with their probabilities."""
     max_answer_length: Positive = 30
     """Maximum tokens of an answer."""
     null_threshold: float | Literal["auto"] | None = "auto"
-    """Give no answer if the score of none exceeds that of the best answer by more than this. None: always answer. auto:
-    the value tuned in training; without one 0 for the form of SQuAD 2.0, None for that of 1.1."""
+    """Return no answer if its score exceeds that of the best answer by more than this. None: always answer. auto: the
+    value tuned in training; without one, 0 for SQuAD 2.0 and None for SQuAD 1.1."""
 
 
 class EmbeddingsConfig(Config):
-    """A vector for each text."""
+    """Embeddings: one vector per text."""
 
     pooling: Literal["mean", "cls"] = "mean"
     """mean: mean of the vectors of all tokens, as in sentence-transformers. cls: vector of [CLS]."""
     normalise: bool = False
-    """Scale each vector to length 1, so that products are cosines."""
+    """Scale each vector to length 1, so that dot products are cosine similarities."""
 
 
 class MaskingConfig(Config):
-    """Masking of text without masks, to evaluate a language model."""
+    """Masking of plain text, to evaluate a language model."""
 
     probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of the tokens to predict: 80% are masked, 10% replaced by another token, 10% unchanged."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
-    """Decides with the number of the row which tokens are masked."""
+    """Seed of the masks, together with the number of the row."""
 
 
 class PredictConfig(CheckedConfig):
-    """Everything that `python -m train_jobs.predict --config FILE` reads from FILE."""
+    """Configuration file of `python -m train_jobs.predict --config FILE`."""
 
     model: ModelFolder
-    """Hugging Face BERT with the head that predicts: an exported folder or any other."""
+    """Hugging Face BERT with a head for the task: a folder exported by a run, or any other."""
     input: Inputs
-    """File to predict, or several of one format, which are predicted as one."""
+    """File to predict, or several with the same format, which are predicted as one."""
     output: Output = Path("predictions.jsonl")
     """File of predictions, one per row of the input, in its order: .jsonl, .tsv, .parquet or (embeddings) .npz. A
     relative path is in the folder of the run."""
     task: PredictTask = AUTO
-    """What to predict: text-classification (or a number), question-answering, token-classification, fill-mask or
-    embeddings; or a task of GLUE, whose files and metrics are known, SQuAD or NER. auto: by the head of the model;
-    embeddings if it has none."""
+    """Kind of prediction: text-classification (classes or a number), question-answering, token-classification,
+    fill-mask or embeddings; or a task of GLUE (with its file format and metrics), SQuAD or NER. auto: from the head of
+    the model; embeddings if it has none."""
     evaluate: bool = False
-    """Score the predictions by the labels, answers or tags of the input, or by words masked here."""
+    """Score the predictions against labels, answers or tags in the input; for fill-mask, against words masked here."""
     top_k: Positive | None = None
-    """Number of most probable labels of a text, or words for a mask, to report. None: all labels, 5 words."""
+    """Number of most probable labels per text, or words per mask, to report. None: all labels, 5 words."""
     data: InputConfig = InputConfig()
     batching: BatchingConfig = BatchingConfig()
     answers: AnswersConfig = AnswersConfig()
@@ -185,19 +188,23 @@ class PredictConfig(CheckedConfig):
     masking: MaskingConfig = MaskingConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
-    """auto: resume after the last complete window of an earlier start with the same settings. never: start again."""
+    """auto: resume after the last complete window of an earlier start with the same settings. never: start over."""
 
     def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between values of the section."""
         if self.evaluate and self.task == EMBEDDINGS:
-            yield "evaluate: embeddings have no reference to score by"
+            yield "evaluate: embeddings have no reference to score against"
         if self.output.suffix == ".npz" and self.task not in {AUTO, EMBEDDINGS}:
-            yield "output: .npz is for embeddings"
+            yield "output: .npz is only for embeddings"
         forms = {self.form(path) for path in self.input}
         if len(forms) > 1:
             yield f"input: files of several formats: {', '.join(sorted(forms))}"
 
     def form(self, path: Path) -> str:
-        """Return the format of an input: one of InputFormat except auto, or that of a built-in task.
+        """Return the format of an input file: one of `InputFormat` except auto.
+
+        Args:
+            path: path of the file.
 
         Raises:
             ValueError: the format is unknown.
@@ -208,6 +215,6 @@ class PredictConfig(CheckedConfig):
             return TASKS[self.task].kind.form
         if path.suffix not in INPUT_FORMATS:
             raise ValueError(
-                f"input: unknown format of {path}: set data.format, or end it in {', '.join(INPUT_FORMATS)}"
+                f"input: unknown format of {path}: set data.format, or use the extension {', '.join(INPUT_FORMATS)}"
             )
         return INPUT_FORMATS[path.suffix]

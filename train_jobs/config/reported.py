@@ -1,6 +1,6 @@
-"""Names of the metrics that a job reports, so that a sweep by any other metric is refused before it starts.
+"""Names of the metrics that a job reports, so that a sweep with an unknown metric is rejected before it starts.
 
-Metrics of only some machines or steps are left out: mfu, loss_scale, checkpoint_seconds and similar ones.
+Metrics that only some machines or steps report are left out: mfu, loss_scale, checkpoint_seconds and similar ones.
 """
 
 from __future__ import annotations
@@ -8,25 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from train_jobs.config.fields import is_own
+from train_jobs.config.fields import is_user_code
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.pretrain import PretrainConfig
 from train_jobs.config.tasks import OWN, TASKS, SentenceTask
 
-MOST_PARAMETERS = 100  # MLflow takes no more in one request
-LONGEST_VALUE = 6000
+MOST_PARAMETERS = 100  # MLflow's limit per request
+LONGEST_VALUE = 6000  # MLflow's limit for the value of a parameter, in characters
 
 RATES = ("gradient_norm", "sequences_per_second", "tokens_per_second", "data_wait_share")
 TRAINING = ("learning_rate", *RATES, "peak_memory_gb")
 
 
 def reported_metrics(config: object) -> tuple[str, ...] | None:
-    """Return the metrics that a job reports; a name that ends in * is a prefix. None: unknown.
+    """Return the names of the metrics that a job reports, or None if they are unknown.
+
+    A name that ends in * is a prefix.
 
     Args:
-        config: a `PretrainConfig`, a `FinetuneConfig`, or another job's.
+        config: configuration of a job.
     """
-    if isinstance(config, PretrainConfig) and not is_own(config.objective.name):
+    if isinstance(config, PretrainConfig) and not is_user_code(config.objective.name):
         return _pretraining(config)
     if isinstance(config, FinetuneConfig) and (config.task == OWN or config.task in TASKS):
         return _fine_tuning(config)
@@ -54,7 +56,12 @@ def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a nested mapping as dotted names with text values."""
+    """Return a nested mapping as dotted names with values as text, truncated to MLflow's limit.
+
+    Args:
+        tree: the mapping.
+        prefix: prefix of all names.
+    """
     found: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"
@@ -66,7 +73,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the parameters in groups that fit one request."""
+    """Yield the parameters in groups of MLflow's limit per request."""
     items = list(parameters.items())
     for start in range(0, len(items), MOST_PARAMETERS):
         yield dict(items[start : start + MOST_PARAMETERS])

@@ -1,8 +1,7 @@
-"""The built-in tasks of fine-tuning: one entry holds all facts of one task, for the laptop and for the job.
+"""The built-in tasks of fine-tuning: one entry contains all facts of one task, for the laptop and for the job.
 
-To add a task of sentences, add an entry to `TASKS`, and only there (docs/own-task.md). GLUE (Wang et al. 2018) is
-laid out as by its own download script: CoLA/train.tsv, MNLI/dev_matched.tsv. Checksums are those of complete copies,
-and missing where only the number of rows is known.
+To add a sentence task, add an entry to `TASKS` (docs/own-task.md). GLUE (Wang et al. 2018) has the folders of its own
+download script: CoLA/train.tsv, MNLI/dev_matched.tsv. A checksum is missing where only the number of rows is known.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-GLUE, OWN = "glue", "own"  # all nine tasks of GLUE; tables of the user's own
+GLUE, OWN = "glue", "own"  # all nine tasks of GLUE; the user's own tables
 
 
 @dataclass(frozen=True)
 class TaskKind:
-    """Kind of tasks with the same head and the same format of files."""
+    """A kind of task: tasks with the same head and the same file format."""
 
     pipeline: str
-    """Name of the pipeline of Hugging Face."""
+    """Name of Hugging Face's pipeline."""
     folder: str
     """Key of `data` for the folder of official files."""
     form: str
-    """Format of these files, as in `InputFormat`."""
+    """Format of the official files, as in `InputFormat`."""
     max_length: int = 128
-    """Tokens of a sequence, unless configured."""
+    """Default of `data.max_length`."""
 
 
 SENTENCES = TaskKind("text-classification", "glue", "tsv")
@@ -38,15 +37,17 @@ class OfficialFile:
     """A file as its authors published it."""
 
     paths: tuple[str, ...]
-    """Paths below the folder of data; the first that exists is read."""
+    """Possible paths in the folder of data; the first that exists is read."""
     rows: int | None = None
-    """Rows without the header, questions, or sentences; None: not checked."""
+    """Number of rows without the header, questions, or sentences. None: not checked."""
     sha256: str | None = None
+    """Hash of the file. None: unknown."""
     header: tuple[str, ...] | None = None
-    """Names of all columns, if the first line is a row."""
+    """Names of all columns if the file has no header. None: the first line is the header."""
     labelled: bool = True
+    """Whether the file contains labels."""
     size: int | None = None
-    """Bytes; None: not known."""
+    """Bytes. None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +57,17 @@ class TaskEntry:
     name: str
     kind: TaskKind
     metrics: tuple[str, ...]
-    """Names of the scores on the dev set; one that ends in * is a prefix."""
+    """Names of the metrics on the dev set; a name that ends in * is a prefix."""
     files: Mapping[str, OfficialFile] = field(default_factory=dict)
-    """train, dev, test -> file; MNLI has two of dev and of test. A task without a train file is only predicted."""
+    """train, dev, test -> file; MNLI has two dev and two test files. A task without a train file is only predicted."""
     recipe: str = "glue"
-    """Recipe that a job of this task starts from."""
+    """Default recipe."""
     aliases: tuple[str, ...] = ()
     """Other names, in lower case without - and _."""
     dataset: str | None = None
-    """Name on the Hugging Face Hub."""
+    """Name of the dataset on the Hugging Face Hub."""
     diagnostics: tuple[str, ...] = ()
-    """Tasks whose test sets the model of this one predicts."""
+    """Tasks whose test sets are predicted with a model of this task."""
 
     @property
     def has_classes(self) -> bool:
@@ -74,33 +75,35 @@ class TaskEntry:
         return self.kind is not SPANS
 
     def official(self, split: str) -> list[OfficialFile]:
-        """Return the files of train, validation or test."""
+        """Return the files of a split: train, validation or test."""
         prefix = "dev" if split == "validation" else split
         return [file for name, file in self.files.items() if name.startswith(prefix)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceTask(TaskEntry):
-    """A class or a number for each text, or pair of texts. `metrics` are names in `tasks.sentences.glue.METRICS`,
-    and their mean is the score."""
+    """A task that predicts a class or a number for each text or pair of texts.
+
+    `metrics` are names in `tasks.sentences.glue.METRICS`; their mean is the score.
+    """
 
     kind: TaskKind = SENTENCES
     text: str
     """Column of the text, or of the first of two."""
     pair: str | None = None
-    """Column of the second text."""
+    """Column of the second text. None: one text per row."""
     label: str
     """Column of the label to predict."""
     labels: tuple[str, ...] = ()
-    """Classes as the files name them, in the order of their ids; none for a number."""
+    """Names of the classes in the files, in the order of their ids; empty for regression."""
     readable: tuple[str, ...] = ()
-    """Names of the classes in a saved model, where the files have numbers: those of the `glue` data set of the Hub."""
+    """Names of the classes in a saved model if the files contain numbers: those of the Hub's dataset `glue`."""
     suite: str = ""
-    """GLUE, for the tasks that its server scores."""
+    """GLUE for tasks that its server scores."""
     outputs: Mapping[str, str] = field(default_factory=dict)
-    """Split of test -> file of its predictions, without `.tsv`. None: the name of the task."""
+    """Test split -> name of its prediction file, without `.tsv`. Empty: the name of the task."""
     known_flaws: bool = False
-    """The official files have rows with a wrong number of tabs, and empty texts: notes, and no errors."""
+    """Whether the official files have rows with a wrong number of tabs and empty texts, which are then not errors."""
 
     @property
     def regression(self) -> bool:
@@ -114,17 +117,17 @@ class SentenceTask(TaskEntry):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes for people; none for a number."""
+        """Readable names of the classes; empty for regression."""
         return self.readable or self.labels
 
     @property
     def dev_splits(self) -> tuple[str, ...]:
-        """Splits that are scored; with two, the score is the mean."""
+        """Splits that are scored; with two, the score is their mean."""
         return tuple(split for split in self.files if split.startswith("dev"))
 
     @property
     def predicted(self) -> Mapping[str, str]:
-        """Split of test -> file of its predictions, without `.tsv`."""
+        """Test split -> name of its prediction file, without `.tsv`."""
         return self.outputs or {"test": self.name}
 
 
@@ -139,10 +142,12 @@ def tables(
     """Return the files FOLDER/train.tsv, dev.tsv and test.tsv.
 
     Args:
-        folder: below the folder of data.
-        train, dev, test: rows of each.
-        sha256: of each.
-        header: names of the columns of train and dev, if their first line is a row.
+        folder: folder in the folder of data.
+        train: rows of train.tsv.
+        dev: rows of dev.tsv.
+        test: rows of test.tsv.
+        sha256: hashes of the three files; None: unknown.
+        header: names of the columns if train.tsv and dev.tsv have no header.
     """
     return {
         "train": OfficialFile((f"{folder}/train.tsv",), train, sha256[0], header),
@@ -306,7 +311,7 @@ _ENTRIES: tuple[TaskEntry, ...] = (
             "test": OfficialFile(
                 ("diagnostic/diagnostic.tsv", "AX/diagnostic.tsv", "AX/AX.tsv", "AX/test.tsv", "AX.tsv"),
                 1104,
-                "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd",  # as the Hub's `glue` has it
+                "0e13510b1bb14436ff7e2ee82338f0efb0133ecf2e73507a697dc210db3f05fd",  # of the copy in the Hub's `glue`
                 labelled=False,
             )
         },
@@ -371,20 +376,20 @@ _ENTRIES: tuple[TaskEntry, ...] = (
 )
 
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _ENTRIES}
-"""Task -> its facts. AX has no data to train on, and is predicted with MNLI's model."""
+"""Name -> task. AX has no training data; it is predicted with a model of MNLI."""
 
 GLUE_SUITE: Mapping[str, SentenceTask] = {
     entry.name: entry for entry in _ENTRIES if isinstance(entry, SentenceTask) and entry.suite
 }
-"""The tasks of GLUE, AX among them, by the names of its server."""
+"""Name on the GLUE server -> task, including AX."""
 GLUE_TASKS = tuple(name for name, entry in GLUE_SUITE.items() if "train" in entry.files)
-"""The nine whose mean is the GLUE score."""
+"""The nine tasks whose mean is the GLUE score."""
 SQUAD_1, SQUAD_2 = SQUAD_TASKS = ("SQuAD-1.1", "SQuAD-2.0")
 NER = "NER"
 
 
 def task_names() -> tuple[str, ...]:
-    """Return all values of `task`: tasks to train, GLUE as a whole, and the user's own tables."""
+    """Return all valid values of `task`: tasks to train, all of GLUE, and the user's own tables."""
     others = (name for name, entry in TASKS.items() if name not in GLUE_TASKS and "train" in entry.files)
     return (*GLUE_TASKS, GLUE, *others, OWN)
 
@@ -403,13 +408,13 @@ def data_folder(task: str | None) -> str | None:
 
 
 def sentence_task(name: str) -> SentenceTask | None:
-    """Return a task of sentences by its name in any spelling (sst2, SST-2, sts_b); None for an unknown one."""
+    """Return a sentence task by its name in any spelling (sst2, SST-2, sts_b); None for an unknown one."""
     entry = TASKS.get(spellings(TASKS).get(bare(name), ""))
     return entry if isinstance(entry, SentenceTask) else None
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Return `bare` names and aliases -> official names."""
+    """Return normalised names (see `bare`) and aliases -> official names."""
     known = {bare(name): name for name in names}
     entries = [entry for entry in TASKS.values() if bare(entry.name) in known]
     return {alias: entry.name for entry in entries for alias in entry.aliases} | known

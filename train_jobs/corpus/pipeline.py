@@ -164,7 +164,7 @@ class Preparation:
             f"reading {self.found.name}: {self.found.files} files, {self.found.total_bytes / 1e6:.1f} MB,"
             f" {len(self.parts)} part{'s' if len(self.parts) != 1 else ''}"
         )
-        with self.peers.beating(), self.pool:
+        with self.peers.heartbeats(), self.pool:
             documents = self._documents()
             # Checked before and after: the first call catches a wrong path or format before duplicates are searched.
             self._require_all_sources(documents)
@@ -184,14 +184,14 @@ class Preparation:
             PartTask(step="documents", number=number, part=part, key=key, size=part.size)
             for number, (part, key) in enumerate(zip(self.parts, keys, strict=True))
         ]
-        return self._each_part(tasks, DocumentsRecord, self.setting.folder)
+        return self._run_parts(tasks, DocumentsRecord, self.setting.folder)
 
     def _duplicates(self, documents: Sequence[DocumentsRecord]) -> DuplicatesRecord:
         key, folder = duplicates_key(self.setting.data, documents), self.setting.folder
         if not self.setting.data.clean.drop_duplicates:
             return no_duplicates(len(self.parts), key=key)
         find = partial(find_duplicates, folder, [record.documents for record in documents], key=key)
-        return self._once(DUPLICATES, DuplicatesRecord, key, folder, find)
+        return self._run_on_leader(DUPLICATES, DuplicatesRecord, key, folder, find)
 
     def _vocabulary(self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> VocabularyRecord:
         key = vocabulary_key(self.setting.data, duplicates)
@@ -202,7 +202,7 @@ class Preparation:
                 self.progress.log(f"vocabulary trained: {made.pieces} pieces")
             return made
 
-        return self._once(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        return self._run_on_leader(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
 
     def _tokens(
         self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord, vocabulary: str, threshold: int
@@ -224,7 +224,7 @@ class Preparation:
                 zip(self.parts, documents, duplicates.digests, stretches(duplicates), strict=True)
             )
         ]
-        return self._each_part(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
+        return self._run_parts(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
 
     def _threshold(self, documents: Sequence[DocumentsRecord]) -> int:
         # The threshold needs the smallest and largest hash of all documents, so every part must be read before any
@@ -263,7 +263,7 @@ class Preparation:
                 fix="remove the source from data.text, or correct it",
             )
 
-    def _each_part(
+    def _run_parts(
         self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path, *, wait: bool = True
     ) -> list[RecordT]:
         """Return the record of each part: read, made here, or (with `wait`) made by another node."""
@@ -273,7 +273,7 @@ class Preparation:
             return read_record(self.setting.folder, part_name(step, task.number), kind, task.key, files=files)
 
         ours = [task for task in tasks if self.node.owner(task.number) == self.node.rank]
-        todo = [task for task in ours if not self._is_whole(look(task), files)]
+        todo = [task for task in ours if not self._is_intact(look(task), files)]
         skipped = len(ours) - len(todo)
         if skipped:
             self.progress.log(f"{step}: {skipped} of {len(ours)} parts are done already")
@@ -286,15 +286,17 @@ class Preparation:
             for task in (tasks if wait else ())
         ]
 
-    def _once(self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]) -> RecordT:
+    def _run_on_leader(
+        self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]
+    ) -> RecordT:
         """Return the record of a step that the leading node runs for all nodes."""
         look = partial(read_record, self.setting.folder, name, kind, key, files=files)
         if not self.node.leads:
             return self.peers.wait(name, 0, look)
         found = look()
-        return found if found is not None and self._is_whole(found, files) else make()
+        return found if found is not None and self._is_intact(found, files) else make()
 
-    def _is_whole(self, record: StepRecord | None, files: Path) -> bool:
+    def _is_intact(self, record: StepRecord | None, files: Path) -> bool:
         """Return whether the record exists and its files match it; their content is hashed."""
         # `read_record` compares sizes only; damage that keeps the size is visible in the hash alone.
         damaged = None if record is None else damaged_file(files, record)

@@ -149,7 +149,7 @@ def make_store(
     key = store_key(data, found)
     find = partial(TokenStore.find, folder, key)
     if find() is None:
-        with storage_errors(folder, "making the token store"), _exclusive(folder, node, progress):
+        with storage_errors(folder, "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
                     _clear_folder(folder, replace=options.replace)
@@ -157,19 +157,11 @@ def make_store(
                     data=data, store=folder, folder=folder / PARTS, block_tokens=options.block_tokens
                 )
                 workers = max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
-                preparation = Preparation(
-                    setting,
-                    found,
-                    key,
-                    parts=plan_parts(data.text),
-                    node=node,
-                    # A node that starts late may find the step records removed: it checks for the finished store.
-                    peers=Peers(setting.folder, node, key, progress.log, lambda: find() is not None),
-                    pool=WorkerPool(setting, workers, min_bytes=options.min_worker_bytes),
-                    progress=progress,
-                    hashes=hashes,
-                )
-                _complete(preparation, options)
+                pool = WorkerPool(setting, workers, min_bytes=options.min_worker_bytes)
+                # A node that starts late may find the step records removed: it checks for the finished store.
+                peers = Peers(setting.folder, node, key, progress.log, lambda: find() is not None)
+                parts = plan_parts(data.text)
+                _complete(Preparation(setting, found, key, parts, node, peers, pool, progress, hashes), options)
     elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     return TokenStore.open(folder)

@@ -1,7 +1,7 @@
-"""Token sequences through a model in batches of N tokens, sorted by length, without padding.
+"""Forward passes for prediction: batches of N tokens, sorted by length, without padding.
 
-For prediction weights are kept in the type and memory order of the arithmetic, and query, key and value in one matrix,
-so that no batch casts, joins or reorders them.
+Weights are stored in the dtype and memory order of the arithmetic, and query, key and value in one matrix, so that no
+batch casts, joins or reorders them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.runtime.devices import is_out_of_memory, release_memory
 from train_jobs.inference.model_folder import Model
 from train_jobs.models.bert.attention import attend, attend_packed
-from train_jobs.models.bert.encoder import EncoderLayer, SelfAttention, Where, require_compiler
+from train_jobs.models.bert.encoder import EncoderLayer, SelfAttention, TokenPositions, require_compiler
 from train_jobs.models.bert.task_heads import OutputLayer
 from train_jobs.models.packing import Packing
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens, padded
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # enough to keep the units busy
+BATCH_TOKENS = {"cpu": 2048, "cuda": 65_536}  # enough to keep the matrix units busy
 
 
 class JointSelfAttention(nn.Module):
-    """Self-attention with query, key and value as one product; in evaluation equal to the separate ones."""
+    """Self-attention with query, key and value as one product; in evaluation equal to `SelfAttention`."""
 
     def __init__(self, separate: SelfAttention) -> None:
         super().__init__()
@@ -39,45 +39,48 @@ class JointSelfAttention(nn.Module):
         self.joint.weight.copy_(torch.cat([part.weight for part in parts]))
         self.joint.bias.copy_(torch.cat([part.bias for part in parts]))
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
+    def forward(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
         """Map [B, S, H] or [T, H] to the same shape."""
         joint = self.joint(hidden).unflatten(-1, (3, self.heads, -1))
-        if isinstance(where, Packing):
-            return attend_packed(joint, where, dropout=0.0).flatten(-2)
-        return attend(joint, mask=where, dropout=0.0).flatten(-2)
+        if isinstance(positions, Packing):
+            return attend_packed(joint, positions, dropout=0.0).flatten(-2)
+        return attend(joint, mask=positions, dropout=0.0).flatten(-2)
 
 
 @torch.no_grad()
 def prepare_model(model: Model, *, precision: str, device: torch.device, compiled: bool = False) -> Model:
-    """Change a model in place into one that can only predict.
+    """Convert a model in place for prediction; it cannot be trained afterwards.
 
     Args:
         model: model with its weights.
         precision: bf16, fp16 or fp32.
         device: device to compute on.
-        compiled: compile its layers.
+        compiled: whether to compile its layers.
+
+    Raises:
+        SpecError: compilation on a CPU without a C++ compiler.
     """
     for layer in model.bert.encoder.layer:
         assert isinstance(layer, EncoderLayer)
         layer.attention.register_module("self", JointSelfAttention(layer.attention.self))
     model.requires_grad_(False).to(device, DTYPES[precision]).eval()
     for layer in model.modules():
-        if isinstance(layer, OutputLayer):  # fp32 as in training, so that scores and thresholds agree
+        if isinstance(layer, OutputLayer):  # fp32 as in training, so that scores and tuned thresholds are the same
             layer.float()
     if compiled:
         require_compiler(device, key="batching.compile")
         model.bert.encoder.compile_layers()
-    else:
+    else:  # the reordered operations are opaque to torch.compile
         order_weights(model.bert.encoder)
     return model
 
 
 class Forward:
-    """Runs sequences through a model.
+    """Runner of a model over sequences, in batches.
 
     Args:
         model: result of `prepare_model`.
-        batch_tokens: tokens of a batch. None: suited to the device.
+        batch_tokens: maximum tokens of a batch. None: a default for the device.
         beat: called after each batch.
     """
 
@@ -89,11 +92,12 @@ class Forward:
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         self._beat = beat
 
-    @torch.no_grad()  # not inference_mode, which forbids the trial run of attention's kernel
-    def each(self, sequences: Sequence[Tokens], compute: Callable[[TokenBatch], Iterable[Any]]) -> list[Any]:
-        """Return the results of `compute` for all sequences, in their order.
+    # Not inference_mode: its tensors cannot be used in the trial of the attention kernel, which computes gradients.
+    @torch.no_grad()
+    def map(self, sequences: Sequence[Tokens], compute: Callable[[TokenBatch], Iterable[Any]]) -> list[Any]:
+        """Return the results of `compute` for all sequences, in the order of sequences.
 
-        If memory runs out, this and all later batches have half the tokens.
+        If memory runs out, this batch and all later ones have half the tokens.
 
         Args:
             sequences: the sequences.
@@ -104,6 +108,7 @@ class Forward:
         """
         found: list[Any] = [None] * len(sequences)
         lengths = np.fromiter((len(one.ids) for one in sequences), np.int64, len(sequences))
+        # The longest first: sequences of a batch have similar lengths, and memory runs out in the first batch or never.
         left = np.argsort(-lengths, kind="stable")
         while len(left):
             rows = left[: _count(lengths[left], self.batch_tokens)]
@@ -121,11 +126,17 @@ class Forward:
         return found
 
     def batch(self, sequences: Sequence[Tokens], rows: Sequence[int]) -> TokenBatch:
-        """Return sequences, at least one, as the model takes them; `rows` are their numbers."""
+        """Return a batch on the device.
+
+        Args:
+            sequences: at least one sequence.
+            rows: their indices, for `TokenBatch.rows`.
+        """
         seconds = np.fromiter((one.second for one in sequences), np.int64, len(sequences))
         return TokenBatch.on_device(padded([one.ids for one in sequences], seconds), self.device, rows=rows)
 
     def _halve(self, rows: int, tokens: int) -> None:
+        # from the size of the failed batch, not of the limit: it may have been much smaller
         release_memory(self.device)
         if rows == 1:
             raise OutOfMemoryError(
@@ -136,11 +147,11 @@ class Forward:
 
 
 def _count(lengths: Ints, tokens: int) -> int:
-    """Return how many sequences, longest first, have at most `tokens` tokens; at least one."""
+    """Return the number of sequences, longest first, that have at most `tokens` tokens in total; at least one."""
     return max(int(np.searchsorted(np.cumsum(lengths), tokens, side="right")), 1)
 
 
-TYPICAL_TOKENS = 256  # of a batch; the order suits any number
+TYPICAL_TOKENS = 256  # tokens of a batch, a hint for oneDNN; the order works for any number
 
 
 class OrderedLinear(nn.Module):
@@ -156,11 +167,13 @@ class OrderedLinear(nn.Module):
 
 
 def order_weights(module: nn.Module) -> None:
-    """Reorder the weights of all bf16 dense layers on a CPU in place, for oneDNN's kernels.
+    """Replace all bf16 dense layers on a CPU by ones with weights in the memory order of oneDNN's kernels, in place.
 
-    torch reorders them at every product otherwise, which takes as long as the product of a short text. The gain for
-    requests: benchmarks/inference.py.
+    Args:
+        module: module whose layers are replaced; unchanged on other devices and in other dtypes.
     """
+    # Otherwise torch reorders the weights at every product, which takes as long as the product for a short text
+    # (benchmarks/inference.py).
     kinds = {
         (layer.weight.device.type, layer.weight.dtype) for layer in module.modules() if isinstance(layer, nn.Linear)
     }
@@ -175,6 +188,7 @@ def order_weights(module: nn.Module) -> None:
 @functools.cache
 def can_be_ordered() -> bool:
     """Return whether torch has the private operations, and they agree with the plain product."""
+    # Private names may change with a release: without them prediction is slower, but must not fail or be wrong.
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             x, weight, bias = (torch.randn(size).bfloat16() for size in ((2, 5, 32), (48, 32), (48,)))

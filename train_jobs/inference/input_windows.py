@@ -1,7 +1,7 @@
-"""The input of a prediction, in windows of rows.
+"""Input of a prediction, in windows of rows.
 
-One pass over the files finds the start of each window and every row that cannot be used. Later any window is read
-alone, so an input may be larger than memory, and no invalid row surprises after an hour's work.
+One pass over the files finds the start of each window and every row that cannot be used. Windows are then read one by
+one, so the input may be larger than memory, and an invalid row is reported before prediction starts.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ from typing import NamedTuple
 
 from train_jobs.config import DataError, PredictConfig, SpecError
 from train_jobs.tasks.entities.conll import DOCUMENT
-from train_jobs.tasks.rows.readers import LineReader, Reader, Row, Rows, RowStart, TextReader, bare, open_table
+from train_jobs.tasks.rows.readers import (
+    LineReader,
+    Reader,
+    Row,
+    Rows,
+    RowStart,
+    TextReader,
+    open_table,
+    strip_line_end,
+)
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, long_texts
 from train_jobs.tasks.squad.reading import Squad, read_squad
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"
-MOST_CHARACTERS = 32_000_000  # of a window, whatever its number of rows
+MAX_WINDOW_CHARACTERS = 32_000_000  # of a window: a limit for memory, since rows may be books
 PIECE = 256  # rows checked together
-MOST_NOTES = 20
+MAX_NOTES = 20
 
 Check = Callable[[RowTable, RowProblems], None]
 
@@ -31,11 +40,11 @@ class RowWindow(NamedTuple):
     """Rows that are read, predicted and written together."""
 
     file: int
-    """Number of its file."""
+    """Index of its file."""
     place: RowStart
     """Start of its first row."""
     first: int
-    """Number of its first row, counted over all files."""
+    """Index of its first row among the rows of all files."""
     rows: int
 
 
@@ -46,7 +55,7 @@ class Input:
     readers: Sequence[Reader]
     windows: list[RowWindow]
     notes: list[str]
-    """What is unusual in the files, each with its place."""
+    """Warnings about the files, each with its line."""
 
     @property
     def rows(self) -> int:
@@ -60,19 +69,20 @@ class Input:
         return _table(reader, [(place, row) for place, row in found if isinstance(row, dict)])
 
 
-def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters: int = MOST_CHARACTERS) -> Input:
-    """Read all files once and cut them into windows.
+def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters: int = MAX_WINDOW_CHARACTERS) -> Input:
+    """Read all files once, check all rows, and split them into windows.
 
     Args:
         readers: readers of the files.
-        check: adds the problems of some rows.
+        check: function that adds the problems of rows.
         rows: maximum rows of a window.
         characters: maximum characters of a window with several rows.
 
     Raises:
         DataError: a file has no row, or rows that cannot be used: each with its line.
     """
-    cutter, notes = _Cutter(rows, characters), []
+    # Problems are collected per file: the user can fix all rows of a file before the next attempt.
+    cutter, notes = _WindowBuilder(rows, characters), []
     for number, reader in enumerate(readers):
         problems = RowProblems(
             f"{reader.path} has rows that cannot be used", fix=f"fix or delete those lines of {reader.path}"
@@ -88,17 +98,17 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters
             raise DataError(f"{reader.path} has no row", fix="fetch or create it again")
         if isinstance(reader, SquadReader):
             notes.extend(reader.squad.notes)
-    more = [f"and {len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
-    return Input(readers, cutter.windows, notes[:MOST_NOTES] + more)
+    more = [f"and {len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else []
+    return Input(readers, cutter.windows, notes[:MAX_NOTES] + more)
 
 
-def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequence[str], kind: str) -> list[Reader]:
+def open_readers(config: PredictConfig, columns: Sequence[str], *, formats: Sequence[str], kind: str) -> list[Reader]:
     """Open the files of a configuration.
 
     Args:
         config: names of the files.
         columns: columns to read from tables; other formats have fixed ones.
-        forms: formats that the task can read.
+        formats: formats that the task can read.
         kind: name of the task.
 
     Raises:
@@ -106,11 +116,11 @@ def open_readers(config: PredictConfig, columns: Sequence[str], *, forms: Sequen
         DataError: a file cannot be read, or lacks a column.
     """
     form = config.form(config.input[0])
-    if form not in forms:
+    if form not in formats:
         raise SpecError(
-            f"cannot read the form {form} for {kind}",
-            facts={"need": ", ".join(forms), "have": config.input[0]},
-            fix="--set data.format=FORM, or give another file",
+            f"cannot read the format {form} for {kind}",
+            facts={"need": ", ".join(formats), "have": config.input[0]},
+            fix="--set data.format=FORMAT, or use another file",
         )
     return [_reader(config, form, path, columns) for path in config.input]
 
@@ -124,9 +134,9 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
         return ConllReader(path, columns, word=data.word_column, tag=data.tag_column)
     if form == "lines" and len(columns) > 1:
         raise SpecError(
-            f"{path} has one text on each line, and no columns",
+            f"cannot read columns of {path}: it has one text per line",
             facts={"need": ", ".join(columns)},
-            fix="give a table: .tsv, .csv, .jsonl or .parquet",
+            fix="use a table: .tsv, .csv, .jsonl or .parquet",
         )
     if form == "lines":
         return LineReader(path, columns)
@@ -134,7 +144,7 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
 
 
 def _pieces(reader: Reader, problems: RowProblems) -> Iterator[list[tuple[RowStart, Row]]]:
-    """Yield lists of PIECE rows; add a problem for each row that cannot be used."""
+    """Yield lists of up to PIECE rows; add a problem for each row that cannot be used."""
     rows = reader.rows()
     while some := list(islice(rows, PIECE)):
         for place, row in some:
@@ -148,8 +158,8 @@ def _table(reader: Reader, rows: Sequence[tuple[RowStart, Row]]) -> RowTable:
     return RowTable(reader.path, columns, [place.line for place, _ in rows], unit=reader.unit)
 
 
-class _Cutter:
-    """Cuts files into windows, row by row.
+class _WindowBuilder:
+    """Builder of windows, row by row.
 
     Args:
         rows: maximum rows of a window.
@@ -162,6 +172,7 @@ class _Cutter:
 
     def add(self, file: int, place: RowStart, row: Row) -> None:
         """Add a row to the last window, or begin a new one with it."""
+        # Windows never span two files: each is read with one reader, from one start.
         size = sum(len(value) for value in row.values() if isinstance(value, str))
         self._characters += size
         last = self.windows[-1] if self.windows else None
@@ -173,7 +184,7 @@ class _Cutter:
 
 
 class ConllReader(TextReader):
-    """A file of sentences: a word, optional other columns and its tag on each line; an empty line ends one.
+    """Reader of CoNLL files: a word, optional columns and a tag on each line; an empty line ends a sentence.
 
     Args:
         path: the file.
@@ -191,7 +202,7 @@ class ConllReader(TextReader):
         begun: RowStart | None = None
         lines: list[list[str]] = []
         for place, line in self.lines(start):
-            fields = bare(line).split()
+            fields = strip_line_end(line).split()
             if fields and fields[0] != DOCUMENT:
                 begun = begun or place
                 lines.append(fields)
@@ -204,6 +215,7 @@ class ConllReader(TextReader):
     def _sentence(self, place: RowStart, lines: list[list[str]]) -> Row | str:
         width = len(lines[0])
         for number, fields in enumerate(lines):
+            # The first line decides: a line with a missing column would otherwise take its tag from another column.
             if len(fields) != width:
                 return f"line {place.line + number}: {len(fields)} columns, need {width}"
         if width < self._least:
@@ -214,7 +226,7 @@ class ConllReader(TextReader):
 
 
 class SquadReader(Reader):
-    """A SQuAD file, which is one line of JSON, so it is read at opening."""
+    """Reader of SQuAD files, which are one JSON document and therefore read as a whole when opened."""
 
     unit = "question "
 

@@ -1,4 +1,4 @@
-"""Loads a model for prediction: for the job, the server and the benchmark."""
+"""Loading of a model for prediction, for the job, the server and the benchmark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from train_jobs.inference.span_predictors import AnswerPredictor, TagPredictor
 from train_jobs.inference.text_predictors import LabelPredictor, MaskPredictor, VectorPredictor, with_task_columns
 from train_jobs.models.bert.encoder import is_compiled
 
-TASKS: dict[str, type[Predictor]] = {
+PREDICTORS: dict[str, type[Predictor]] = {
     CLASSIFICATION: LabelPredictor,
     QUESTION_ANSWERING: AnswerPredictor,
     TOKEN_CLASSIFICATION: TagPredictor,
@@ -33,16 +33,16 @@ TASKS: dict[str, type[Predictor]] = {
 }
 
 
-def make_task(config: PredictConfig, device: torch.device, beat: Callable[[], None] = lambda: None) -> Predictor:
+def load_predictor(config: PredictConfig, device: torch.device, beat: Callable[[], None] = lambda: None) -> Predictor:
     """Return the predictor of a configuration, with its model on the device.
 
     Args:
         config: the configuration.
         device: device to compute on.
-        beat: called after each batch.
+        beat: called after each batch, for the watchdog.
 
     Raises:
-        UserError: the folder holds no such model.
+        UserError: the folder contains no model of this kind, or it cannot be loaded.
     """
     config = with_task_columns(config)
     kind = config.task if config.task in (AUTO, *KINDS) else CLASSIFICATION
@@ -56,4 +56,4 @@ def make_task(config: PredictConfig, device: torch.device, beat: Callable[[], No
     )
     tokens = None if batching.batch_tokens == AUTO else batching.batch_tokens
     forward = Forward(model, batch_tokens=tokens, beat=beat)
-    return TASKS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)
+    return PREDICTORS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)

@@ -1,4 +1,4 @@
-"""A Hugging Face folder for prediction: the model with its head, its labels and its tokenizer."""
+"""Hugging Face folder for prediction: the model with its head, labels and tokenizer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HEADS = {
     "BertModel": EMBEDDINGS,
 }
 """Class of a model, in `architectures` of its config.json -> kind of prediction."""
-UNNAMED = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
+DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
 TOKENIZER_FILE = "tokenizer.json"
 REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"
 Model = Finetuned | BertForPreTraining
@@ -53,18 +53,18 @@ MODELS: dict[str, tuple[Callable[..., Model], tuple[str, ...]]] = {
     FILL_MASK: (BertForPreTraining, ("cls.predictions.",)),
     EMBEDDINGS: (BertEncoder, ()),
 }
-"""Kind -> its class, and prefixes of the weights that it needs."""
+"""Kind of prediction -> class of the model, and prefixes of the weights that it needs."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Facts of a folder's model."""
+    """Model of a folder: kind, shape, labels."""
 
     path: Path
     kind: str
     """Kind of prediction: one of `train_jobs.config.predict.KINDS`."""
     shape: ModelConfig
-    """Without dropout."""
+    """Shape of the model, without dropout."""
     rows: int
     """Rows of its embedding table."""
     labels: tuple[str, ...]
@@ -72,7 +72,7 @@ class Folder:
     problem: str | None
     """For classes: regression, multi_label_classification, or None for one class of several."""
     null_threshold: float | None
-    """For answers: tuned odds above which there is no answer; None: not tuned."""
+    """For question answering: tuned odds above which there is no answer. None: not tuned."""
 
     @property
     def positions(self) -> int:
@@ -80,17 +80,18 @@ class Folder:
         return self.shape.max_position_embeddings
 
     def tokenizer(self, lowercase: bool | None = None) -> Tokenizer:
-        """Return the tokenizer of the model; special pieces spelled in a text keep their meaning.
+        """Return the tokenizer of the model; special pieces in a text, such as [MASK], keep their meaning.
 
         Args:
             lowercase: whether the model is uncased. None: the setting of the folder.
 
         Raises:
-            DataError: no vocabulary, or not a BERT vocabulary.
+            DataError: the vocabulary is missing, or is not one of BERT.
         """
-        whole, settings = self.path / TOKENIZER_FILE, read_object(self.path / TOKENIZER) or {}
-        if lowercase is None and whole.is_file():
-            return _saved_tokenizer(whole)
+        saved, settings = self.path / TOKENIZER_FILE, read_object(self.path / TOKENIZER) or {}
+        # tokenizer.json is preferred: it contains normalisation that vocab.txt alone does not describe
+        if lowercase is None and saved.is_file():
+            return _saved_tokenizer(saved)
         known = lowercase if lowercase is not None else settings.get("do_lower_case", True)
         tokenizer = load_vocabulary(self.path / VOCABULARY, lowercase=known)
         tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in SPECIAL_PIECES])
@@ -100,15 +101,15 @@ class Folder:
         """Return the model with its weights, on the CPU, for evaluation.
 
         Raises:
-            SpecError: the folder lacks the head.
-            TrainingError: its weights cannot be read, or have another shape.
+            SpecError: weights of the head are missing.
+            TrainingError: the weights cannot be read, or have another shape.
         """
         make, needed = MODELS[self.kind]
         model = make(self.shape, self.rows, *([len(self.labels)] if self.labels else []))
-        missing = [name for name in load_weights(model, self.path, leave=()) if name.startswith(needed)]
+        missing = [name for name in load_weights(model, self.path, ignore=()) if name.startswith(needed)]
         if missing:
             raise SpecError(
-                f"{self.path} has no head for {self.kind}",
+                f"cannot predict with {self.path}: it has no head for {self.kind}",
                 facts={"missing": ", ".join(missing)},
                 fix=f"fine-tune it first: python -m train_jobs.finetune --set {in_shell(f'init_from={self.path}')} ...",
             )
@@ -116,25 +117,24 @@ class Folder:
 
 
 def read_folder(path: Path, task: str = AUTO) -> Folder:
-    """Read the facts of a folder's model.
+    """Read config.json of a folder.
 
     Args:
         path: the folder.
-        task: one of `train_jobs.config.predict.KINDS`; auto: by the class of the model.
+        task: one of `train_jobs.config.predict.KINDS`; auto: from `architectures`.
 
     Raises:
-        SpecError: the folder holds no BERT, or its kind of prediction is unknown.
+        SpecError: the folder contains no BERT, or the kind of prediction is unknown.
     """
     config = read_object(path / CONFIG)
     if config is None:
-        raise SpecError(
-            f"no {CONFIG} in {path} that can be read", fix="give a folder written by save_pretrained or by an export"
-        )
+        raise SpecError(f"cannot read {path / CONFIG}", fix="name a folder written by save_pretrained or by an export")
     problems = [
         f"{path / CONFIG}: {key} is {config[key]!r}, need {need!r}"
         for key, need in FIXED.items()
         if config.get(key, need) != need
     ]
+    # Only keys that are present: for others the defaults are those of BERT-base, in transformers as in ModelConfig.
     shape = {key: config[key] for key in SHAPE if key in config}
     try:
         model = ModelConfig(
@@ -146,7 +146,7 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
         raise SpecError(f"cannot predict with {path}", problems=problems)
     kind = _kind(path, config.get("architectures") or []) if task == AUTO else task
     labelled = kind in {CLASSIFICATION, TOKEN_CLASSIFICATION}
-    labels = tuple(saved_labels(path)) or UNNAMED if labelled else ()
+    labels = tuple(saved_labels(path)) or DEFAULT_LABELS if labelled else ()
     problem = config.get("problem_type") or (REGRESSION if kind == CLASSIFICATION and len(labels) == 1 else None)
     threshold = config.get("null_threshold")
     return Folder(path, kind, model, config.get("vocab_size", 30_522), labels, problem, threshold)
@@ -156,9 +156,9 @@ def _kind(path: Path, architectures: list[str]) -> str:
     found = next((HEADS[name] for name in architectures if name in HEADS), None)
     if found is None:
         raise SpecError(
-            f"unknown kind of prediction: {path / CONFIG} names no known class",
+            f"cannot predict with {path}: unknown class in {CONFIG}",
             facts={"need": ", ".join(HEADS), "have": ", ".join(architectures) or "no architectures"},
-            fix="--set task=embeddings, or another kind",
+            fix="--set task=embeddings, or the kind of its head",
         )
     return found
 
@@ -171,6 +171,7 @@ def _saved_tokenizer(path: Path) -> Tokenizer:
     missing = [piece for piece in SPECIAL_PIECES if tokenizer.token_to_id(piece) is None]
     if missing:
         raise DataError(f"{path} is not a BERT tokenizer", facts={"missing": " ".join(missing)})
+    # Saved settings may truncate or pad; both are decided here, per batch.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -1,6 +1,6 @@
-"""Prediction files: a complete part for each window, joined into one file when all windows are predicted.
+"""Prediction files: one part per window, joined into one file once all windows are predicted.
 
-The parts are in the folder FILE.parts with the identity of the predictions: parts of an earlier start are kept if it
+The parts are in the folder FILE.parts, with the identity of the predictions. A later start reuses them if its identity
 is the same.
 """
 
@@ -29,8 +29,8 @@ BLOCK = 1 << 20
 VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
 
 
-class Form(ABC):
-    """A format of prediction files.
+class OutputFormat(ABC):
+    """Format of prediction files.
 
     Args:
         kept: columns copied from the input, which come first.
@@ -42,14 +42,30 @@ class Form(ABC):
 
     @abstractmethod
     def write(self, path: Path, records: Sequence[Record]) -> None:
-        """Write a part."""
+        """Write a part.
+
+        Args:
+            path: path of the part.
+            records: records of the window, in the order of rows.
+
+        Raises:
+            DataError: the format cannot store the values of a copied column.
+        """
 
     @abstractmethod
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        """Join all parts, in their order."""
+        """Join all parts, in their order.
+
+        Args:
+            parts: paths of the parts.
+            path: path of the joined file.
+
+        Raises:
+            DataError: the format cannot store the values of a copied column.
+        """
 
 
-class JsonLines(Form):
+class JsonLines(OutputFormat):
     """A JSON object on each line."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
@@ -58,32 +74,37 @@ class JsonLines(Form):
                 stream.write(json.dumps(record, ensure_ascii=False, default=_plain) + "\n")
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
-        with path.open("wb") as whole:
-            self._head(whole)
+        with path.open("wb") as joined:
+            self._head(joined)
             for part in parts:
                 with part.open("rb") as stream:
-                    shutil.copyfileobj(stream, whole, BLOCK)
+                    shutil.copyfileobj(stream, joined, BLOCK)
 
-    def _head(self, whole: Any) -> None:
-        """Write what precedes the rows."""
+    def _head(self, stream: Any) -> None:
+        """Write the header of the joined file, if the format has one."""
 
 
 class Tsv(JsonLines):
-    """Tabs between fields, no quoting; texts escape tabs, line ends and backslashes as JSON does, others are JSON."""
+    """TSV without quoting: texts escape tabs, line ends and backslashes like JSON; other values are JSON."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             for record in records:
                 stream.write("\t".join(map(_field, record.values())) + "\n")
 
-    def _head(self, whole: Any) -> None:
-        whole.write(("\t".join([*self.kept, *self.fields]) + "\n").encode())
+    def _head(self, stream: Any) -> None:
+        stream.write(("\t".join([*self.kept, *self.fields]) + "\n").encode())
 
 
-class Parquet(Form):
+class Parquet(OutputFormat):
     """Parquet; a column copied from the input has the type of its values."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
+        """Write a part; see `OutputFormat.write`.
+
+        Raises:
+            DataError: a copied column has values of several types.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -98,9 +119,15 @@ class Parquet(Form):
         pq.write_table(pa.table(columns), path)
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
+        """Join all parts; see `OutputFormat.join`.
+
+        Raises:
+            DataError: a copied column has other types in other parts.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        # A part whose column has no value, or only whole numbers, has another type than the others.
         try:
             schema = pa.unify_schemas([pq.read_schema(part) for part in parts], promote_options="permissive")
         except pa.ArrowException as problem:
@@ -117,7 +144,7 @@ class Parquet(Form):
         )
 
 
-class Npz(Form):
+class Npz(OutputFormat):
     """numpy's archive with one array, `embeddings`: fp32 [rows, size]."""
 
     def write(self, path: Path, records: Sequence[Record]) -> None:
@@ -126,7 +153,10 @@ class Npz(Form):
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
         arrays = [np.load(part, mmap_mode="r") for part in parts]
+        # The header precedes the data and contains the number of rows, so all parts are opened first; they are only
+        # mapped.
         shape = (sum(map(len, arrays)), arrays[0].shape[1])
+        # Written as a stream instead of numpy.savez, which needs all vectors in memory. zip64: more than 2 GiB.
         with zipfile.ZipFile(path, "w") as archive, archive.open("embeddings.npy", "w", force_zip64=True) as stream:
             header = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_2_0(stream, header)
@@ -134,7 +164,7 @@ class Npz(Form):
                 stream.write(array.astype("<f4", copy=False).tobytes())
 
 
-FORMS: dict[str, type[Form]] = {".jsonl": JsonLines, ".tsv": Tsv, ".parquet": Parquet, ".npz": Npz}
+OUTPUT_FORMATS: dict[str, type[OutputFormat]] = {".jsonl": JsonLines, ".tsv": Tsv, ".parquet": Parquet, ".npz": Npz}
 
 
 def arrow_type(kind: Any) -> Any:
@@ -159,22 +189,25 @@ class PredictionParts:
 
     Args:
         path: the joined file.
-        form: its format.
+        output_format: its format.
     """
 
-    def __init__(self, path: Path, form: Form) -> None:
-        self.path, self._form = path, form
+    def __init__(self, path: Path, output_format: OutputFormat) -> None:
+        self.path, self._output_format = path, output_format
         self.folder = path.with_name(f"{path.name}.parts")
 
     def begin(self, identity: Mapping[str, Any], *, restart: bool) -> bool:
-        """Prepare the folder; parts of other predictions are deleted.
+        """Prepare the folder; delete the parts of other predictions.
 
         Args:
-            identity: JSON document of everything that determines the predictions.
+            identity: JSON document of all values that determine the predictions.
             restart: delete all existing parts.
 
         Returns:
-            Whether the parts of an earlier start are kept.
+            Whether parts of an earlier start are reused.
+
+        Raises:
+            StorageError: the folder cannot be written.
         """
         with storage.storage_errors(self.folder, "the predictions"):
             if not restart and read_object(self.folder / IDENTITY) == identity:
@@ -186,24 +219,29 @@ class PredictionParts:
 
     def has(self, number: int) -> bool:
         """Return whether the complete part of a window exists."""
-        return self._judged_file(number).is_file()
+        return self._score_inputs_file(number).is_file()
 
-    def write(self, number: int, records: Sequence[Record], judged: Mapping[str, Any]) -> None:
-        """Write the part of a window, then what its scores need."""
+    def write(self, number: int, records: Sequence[Record], score_inputs: Mapping[str, Any]) -> None:
+        """Write the part of a window, then its score inputs.
+
+        Raises:
+            StorageError: the disk is full or read-only.
+        """
+        # The order matters: the second file marks the window as complete, see `has`.
         with storage.storage_errors(self.folder, "the predictions"):
-            with whole_file(self._file(number)) as temporary:
-                self._form.write(temporary, records)
-            write_text(self._judged_file(number), json.dumps(judged))
+            with atomic_file(self._file(number)) as temporary:
+                self._output_format.write(temporary, records)
+            write_text(self._score_inputs_file(number), json.dumps(score_inputs))
 
-    def judged(self, count: int) -> list[dict[str, Any]]:
-        """Return what the scores need of each of `count` windows."""
-        return [json.loads(self._judged_file(number).read_text(encoding="utf-8")) for number in range(count)]
+    def score_inputs(self, count: int) -> list[dict[str, Any]]:
+        """Return the score inputs of `count` windows, in their order."""
+        return [json.loads(self._score_inputs_file(number).read_text(encoding="utf-8")) for number in range(count)]
 
     def join(self, count: int) -> None:
         """Join the parts into the file."""
         parts = [self._file(number) for number in range(count)]
-        with storage.storage_errors(self.path.parent, "the predictions"), whole_file(self.path) as temporary:
-            self._form.join(parts, temporary)
+        with storage.storage_errors(self.path.parent, "the predictions"), atomic_file(self.path) as temporary:
+            self._output_format.join(parts, temporary)
 
     def remove(self) -> None:
         """Delete the parts."""
@@ -212,13 +250,14 @@ class PredictionParts:
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:08d}{self.path.suffix}"
 
-    def _judged_file(self, number: int) -> Path:
+    def _score_inputs_file(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path, which replaces the file once the block has written it and it is on the disk."""
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; after the body it is synced to the disk and replaces `path` atomically."""
+    # In the same folder: a rename is atomic within one file system only. The pid keeps two jobs with one output apart.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary

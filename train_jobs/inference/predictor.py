@@ -1,4 +1,4 @@
-"""The base of all kinds of prediction: columns to read, records of rows, and their scores."""
+"""Base class of all kinds of prediction: columns to read, records of rows, and scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from train_jobs.tasks.sequences import Tokens, encode_texts, special_ids
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 LINES = "lines"
 Record = dict[str, Any]
-DIGITS = 7  # significant digits of fp32
+DIGITS = 7  # significant digits of fp32; more would only print noise
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,30 @@ class Predicted:
     """Predictions of some rows."""
 
     records: list[Record]
-    """One record for each row, in their order: values of JSON, or arrays."""
-    judged: dict[str, Any]
-    """JSON document that the scores need; empty without gold values."""
-    cut: int = 0
+    """One record per row, in the order of rows: JSON values, or arrays."""
+    score_inputs: dict[str, Any]
+    """JSON document from which scores are computed; empty without gold values."""
+    truncated: int = 0
     """Number of truncated rows."""
 
 
 class Predictor(ABC):
-    """One kind of prediction.
+    """Predictor of one kind, such as text classification.
 
     Args:
         config: the configuration.
         folder: folder of the model.
         tokenizer: tokenizer of the model.
         forward: runs the model.
+
+    Raises:
+        SpecError: data.max_length exceeds the positions of the model.
     """
 
-    forms: tuple[str, ...] = (*TABLES, LINES)
+    formats: tuple[str, ...] = (*TABLES, LINES)
     """Formats of input that it can read."""
-    usual_length: int | None = None
-    """Tokens of a sequence unless configured; None: as many as the model has positions."""
+    default_length: int | None = None
+    """Default of data.max_length; None: all positions of the model."""
 
     def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
         self.config, self.folder, self.tokenizer, self.forward = config, folder, tokenizer, forward
@@ -57,7 +60,7 @@ class Predictor(ABC):
                 f"data.max_length {wanted} is more than the {folder.positions} positions of {folder.path}",
                 fix=f"--set data.max_length={folder.positions}",
             )
-        self.max_length = min(wanted or self.usual_length or folder.positions, folder.positions)
+        self.max_length = min(wanted or self.default_length or folder.positions, folder.positions)
 
     @property
     def text_columns(self) -> list[str]:
@@ -71,24 +74,33 @@ class Predictor(ABC):
         return list(dict.fromkeys([*self.text_columns, *self.config.data.keep]))
 
     def check(self, table: RowTable, problems: RowProblems) -> None:
-        """Add the problems of rows."""
+        """Add the problems of rows that cannot be predicted or scored."""
         for column in self.text_columns:
             texts(table, column, problems)
 
     @abstractmethod
     def predict(self, table: RowTable, first: int) -> Predicted:
-        """Predict rows; `first` is the number of the first of them among all rows."""
+        """Predict the rows of a window.
+
+        Args:
+            table: the rows.
+            first: index of its first row among all rows of the input.
+        """
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
-        """Return the fields of a record, with types as `prediction_files.arrow_type` reads them."""
+        """Return name -> type of a record's fields, as `prediction_files.arrow_type` reads types."""
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Return metrics from the `judged` documents of all rows."""
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Return metrics from the `score_inputs` of all windows.
+
+        Raises:
+            AssertionError: this kind of prediction has no scores; its constructor refuses `evaluate`.
+        """
         raise AssertionError(f"{type(self).__name__} cannot be evaluated, and refuses it at its start")
 
     def tokens(self, table: RowTable) -> tuple[list[Tokens], int]:
-        """Encode the text of each row, or its two texts; return the sequences, and the number of truncated ones."""
+        """Encode the text, or pair of texts, of each row; return the sequences, and the number of truncated ones."""
         texts = (table.columns[column] for column in self.text_columns)
         return encode_texts(self.tokenizer, *texts, max_length=self.max_length)
 

@@ -1,4 +1,4 @@
-"""Spans of a text: named entities, and answers to questions."""
+"""Predictors of spans: named entities, and answers to questions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from train_jobs.inference.input_windows import ANSWERS, CONTEXT, ID, QUESTION, T
 from train_jobs.inference.predictor import LINES, TABLES, Predicted, Predictor, Record, rounded
 from train_jobs.tasks.entities.conll import Entity, entities, entity_scores, make_pieces
 from train_jobs.tasks.rows.tables import RowProblems, RowTable
-from train_jobs.tasks.sequences import TokenBatch, Tokens, joined
+from train_jobs.tasks.sequences import TokenBatch, Tokens, join_segments
 from train_jobs.tasks.squad.reading import Question
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 from train_jobs.tasks.squad.spans import Floats, Prediction, best_window, make_windows, predict, window_spans
@@ -33,13 +33,13 @@ class TaggedWords(NamedTuple):
 
 
 class TagPredictor(Predictor):
-    """Named entities of a text, or a tag for each word of a split sentence, predicted at its first piece."""
+    """Predictor of named entities in texts, or of a tag for each word of a split sentence, at its first piece."""
 
-    forms = (*TABLES, LINES, "conll")
+    formats = (*TABLES, LINES, "conll")
 
     @property
     def is_split(self) -> bool:
-        """Whether the input consists of words, not of text."""
+        """Whether the input is split into words (CoNLL) instead of text."""
         return self.config.form(self.config.input[0]) == "conll"
 
     def check(self, table: RowTable, problems: RowProblems) -> None:
@@ -57,13 +57,13 @@ class TagPredictor(Predictor):
         words = table.columns[WORDS]
         found = self._of_words(words)
         records = [self._sentence_record(*one) for one in zip(words, found, strict=True)]
-        judged = {}
+        score_inputs = {}
         if self.config.evaluate:
-            judged = {"gold": table.columns[TAGS], "predicted": [one.tags for one in found]}
-        return Predicted(records, judged)
+            score_inputs = {"gold": table.columns[TAGS], "predicted": [one.tags for one in found]}
+        return Predicted(records, score_inputs)
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        gold, predicted = ([tags for one in judged for tags in one[key]] for key in ("gold", "predicted"))
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        gold, predicted = ([tags for one in score_inputs for tags in one[key]] for key in ("gold", "predicted"))
         right = sum(a == b for rows in zip(gold, predicted, strict=True) for a, b in zip(*rows, strict=True))
         return {"accuracy": right / sum(map(len, gold)), **entity_scores(gold, predicted)}
 
@@ -77,26 +77,29 @@ class TagPredictor(Predictor):
         pieces = list(make_pieces(sentences, self.tokenizer, max_length=self.max_length))
         sequences = [Tokens(np.array(one.input_ids, np.int64), len(one.input_ids)) for one in pieces]
         found = [TaggedWords([], []) for _ in sentences]
-        for one, (tags, probabilities) in zip(pieces, self.forward.each(sequences, self._tags), strict=True):
+        for one, (tags, probabilities) in zip(pieces, self.forward.map(sequences, self._tags), strict=True):
             found[one.sentence].tags.extend(self.folder.labels[tags[start]] for start in one.starts)
             found[one.sentence].probabilities.extend(float(probabilities[start]) for start in one.starts)
         return found
 
     def _of_texts(self, texts: Sequence[str]) -> list[Record]:
-        """Predict texts; a long one in sequences that overlap by half, each word where it has the most context."""
+        """Return the records of texts."""
+        # Long texts in windows that overlap by half, as for SQuAD: each token is predicted where it has the most
+        # context, and an entity at the border of one window is inside of another.
         encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         room = self.max_length - 2
         spans = [window_spans(len(one.ids), room, room // 2) for one in encoded]
         sequences = [
-            joined(self.cls, self.sep, one.ids[begin:end])
+            join_segments(self.cls, self.sep, one.ids[begin:end])
             for one, some in zip(encoded, spans, strict=True)
             for begin, end in some
         ]
-        found = iter(self.forward.each(sequences, self._tags))
+        found = iter(self.forward.map(sequences, self._tags))
         records = []
         for text, one, some in zip(texts, encoded, spans, strict=True):
             both: list[npt.NDArray[Any]] = [np.zeros(len(one.ids), dtype) for dtype in (np.int64, np.float32)]
             best = best_window(len(one.ids), some)
+            # 1:-1 below leaves out [CLS] and [SEP], so that positions match those of the text without special tokens.
             for number, (begin, end) in enumerate(some):
                 mine = best[begin:end] == number
                 for whole, part in zip(both, next(found), strict=True):
@@ -105,6 +108,7 @@ class TagPredictor(Predictor):
         return records
 
     def _text_record(self, text: str, one: Encoding, tags: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> Record:
+        # a word's tag is that of its first piece, as in training
         starts = [place for place, word in enumerate(one.word_ids) if not place or one.word_ids[place - 1] != word]
         ends = [after - 1 for _, after in pairwise([*starts, len(one.ids)])]
 
@@ -135,6 +139,7 @@ def _entity_records(
     """Return the entities of words; `described` adds the text and the place of each."""
     found = []
     for entity in entities(tags):
+        # The mean, not the product: otherwise long entities would always have a lower probability than short ones.
         probability = float(np.mean(probabilities[entity.first : entity.last + 1]))
         text, place = described(entity)
         found.append({"type": entity.type, "text": text, "probability": rounded(probability), **place})
@@ -142,13 +147,13 @@ def _entity_records(
 
 
 class AnswerPredictor(Predictor):
-    """An answer to each question: a span of its context, or none.
+    """Predictor of answers: spans of a context, or no answer.
 
     Set `squad` before the first prediction if the input is in SQuAD's format.
     """
 
-    forms = (*TABLES, "squad")
-    usual_length = 384
+    formats = (*TABLES, "squad")
+    default_length = 384
     squad: Sequence[SquadReader] = ()
 
     @property
@@ -157,10 +162,11 @@ class AnswerPredictor(Predictor):
 
     @property
     def threshold(self) -> float | None:
-        """Odds above which there is no answer; None: every question has an answer."""
+        """Odds above which there is no answer. None: every question has an answer."""
         wanted = self.config.answers.null_threshold
         if wanted != AUTO:
             return wanted
+        # SQuAD's version decides for its files, whatever the model was tuned on: 1.1 has no unanswerable question.
         tuned = self.folder.null_threshold
         if not self.squad:
             return tuned
@@ -180,7 +186,9 @@ class AnswerPredictor(Predictor):
             stride=data.doc_stride,
             max_query_length=min(data.max_query_length, self.max_length // 2),
         )
-        logits = self.forward.each([Tokens(one.input_ids, one.first) for one in windows], self._logits)
+        logits = self.forward.map([Tokens(one.input_ids, one.first) for one in windows], self._logits)
+        # Windows of all questions go through the model together, sorted by length, and are then sorted by question
+        # again.
         mine: list[list[int]] = [[] for _ in questions]
         for number, window in enumerate(windows):
             mine[window.question].append(number)
@@ -195,18 +203,18 @@ class AnswerPredictor(Predictor):
             )
             for question, numbers in zip(questions, mine, strict=True)
         ]
-        judged: dict[str, Any] = {}
+        score_inputs: dict[str, Any] = {}
         if self.config.evaluate:
-            judged["answers"] = {one.id: one.best for one in found}
-            judged["null_odds"] = {one.id: one.null_odds for one in found}
-        return Predicted([self._record(one) for one in found], judged)
+            score_inputs["answers"] = {one.id: one.best for one in found}
+            score_inputs["null_odds"] = {one.id: one.null_odds for one in found}
+        return Predicted([self._record(one) for one in found], score_inputs)
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
         questions = [question for reader in self.squad for question in reader.squad.questions]
-        answers = {key: text for one in judged for key, text in one["answers"].items()}
+        answers = {key: text for one in score_inputs for key, text in one["answers"].items()}
         if self.threshold is None:
             return score_v1(questions, answers)
-        odds = {key: value for one in judged for key, value in one["null_odds"].items()}
+        odds = {key: value for one in score_inputs for key, value in one["null_odds"].items()}
         return score_v2(questions, answers, odds, threshold=self.threshold)
 
     def fields(self) -> dict[str, Any]:
@@ -235,6 +243,8 @@ class AnswerPredictor(Predictor):
         return [(one[:length, 0], one[:length, 1]) for one, length in zip(each, batch.lengths.tolist(), strict=True)]
 
     def _record(self, found: Prediction) -> Record:
+        # The candidates have probabilities over the n best answers, including no answer; 0 if the text is not one of
+        # them.
         text = found.text(self.threshold)
         probability = next((one["probability"] for one in found.candidates if one["text"] == text), 0.0)
         begin = found.begin if text else None

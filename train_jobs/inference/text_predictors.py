@@ -1,4 +1,4 @@
-"""Predictions for whole texts: labels or numbers, words for masks, and vectors."""
+"""Predictors for whole texts: labels or numbers, words for [MASK], and embeddings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 Floats = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.float32]
 MASK = "[MASK]"
-USUAL_TOP = 5
-STREAM = 7  # random stream that decides which tokens are masked
-TINY = 1e-300  # lower bound of a probability, so that a loss stays finite
-IS_ONE = 0.5  # minimum probability of one of several labels
+DEFAULT_TOP_K = 5
+MASKING_STREAM = 7  # random stream that decides which tokens are masked
+TINY = 1e-300  # lower bound of a probability, so that its logarithm is finite
+LABEL_THRESHOLD = 0.5  # minimum probability of one of several labels
 
 
 class LabelPredictor(Predictor):
-    """A label for each text or pair of texts, with probabilities; several labels; or a number.
+    """Predictor of a label with probabilities, of several labels, or of a number, for texts or pairs of texts.
 
     Raises:
         SpecError: the configuration scores a model of several labels.
@@ -68,14 +68,15 @@ class LabelPredictor(Predictor):
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
-        logits = np.array(self.forward.each(sequences, self._logits), np.float64)
+        # fp64: a difference of probabilities close to 1 is below the resolution of fp32.
+        logits = np.array(self.forward.map(sequences, self._logits), np.float64)
         records = [{"value": rounded(row[0])} if self.is_number else self._classes(row) for row in logits]
-        return Predicted(records, self._judged(table, logits) if self.config.evaluate else {}, cut)
+        return Predicted(records, self._score_inputs(table, logits) if self.config.evaluate else {}, cut)
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        labels = np.concatenate([one["labels"] for one in judged])
-        predictions = np.concatenate([one["predictions"] for one in judged])
-        loss = sum(one["loss"] for one in judged) / len(labels)
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        labels = np.concatenate([one["labels"] for one in score_inputs])
+        predictions = np.concatenate([one["predictions"] for one in score_inputs])
+        loss = sum(one["loss"] for one in score_inputs) / len(labels)
         return {"loss": loss, **scores(self._metrics, labels, predictions)}
 
     def fields(self) -> dict[str, Any]:
@@ -103,7 +104,10 @@ class LabelPredictor(Predictor):
         order = np.argsort(-found, kind="stable")[: self.config.top_k]
         likely = {self.folder.labels[number]: rounded(found[number]) for number in order}
         if several:
-            return {"labels": [name for name, value in likely.items() if value >= IS_ONE], "probabilities": likely}
+            return {
+                "labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD],
+                "probabilities": likely,
+            }
         label, probability = next(iter(likely.items()))
         return {"label": label, "probability": probability, "probabilities": likely}
 
@@ -119,6 +123,8 @@ class LabelPredictor(Predictor):
 
     def _known_labels(self) -> dict[str, int]:
         """Return label in the input -> its id: names, and numbers where no built-in task names them."""
+        # A model fine-tuned elsewhere may number classes differently than the official files, so labels are matched by
+        # name.
         ids = {name: number for number, name in enumerate(self.folder.labels)}
         by_number = {str(number): number for number in ids.values()}
         if self.built_in is None:
@@ -126,8 +132,9 @@ class LabelPredictor(Predictor):
         names = self.built_in.class_names
         return {label: ids.get(names[number], number) for number, label in enumerate(self.built_in.labels)}
 
-    def _judged(self, table: RowTable, logits: Floats) -> dict[str, Any]:
+    def _score_inputs(self, table: RowTable, logits: Floats) -> dict[str, Any]:
         problems = RowProblems("labels", fix="")
+        # `check` has accepted these rows before, so this cannot fail for a file that did not change meanwhile.
         labels = np.array(self._labels(table, problems))
         problems.check()
         if self.is_number:
@@ -143,6 +150,7 @@ class LabelPredictor(Predictor):
 
 def softmax(logits: Floats) -> Floats:
     """Return probabilities, [..., C]."""
+    # The maximum is subtracted so that exp cannot overflow.
     found = np.exp(logits - logits.max(-1, keepdims=True))
     return found / found.sum(-1, keepdims=True)
 
@@ -159,7 +167,7 @@ def with_task_columns(config: PredictConfig) -> PredictConfig:
 
 
 class MaskPredictor(Predictor):
-    """Words for [MASK]; or scores of a language model on words that are masked here."""
+    """Predictor of words for [MASK]; with `evaluate`, scores of a language model on randomly masked words."""
 
     def check(self, table: RowTable, problems: RowProblems) -> None:
         super().check(table, problems)
@@ -168,7 +176,7 @@ class MaskPredictor(Predictor):
         for row in range(len(table)):
             values = [table.columns[column][row] for column in self.text_columns]
             if all(isinstance(value, str) and MASK not in value for value in values):
-                problems.add(table.where(row), f"there is no {MASK} in the text")
+                problems.add(table.where(row), f"no {MASK} in the text")
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
@@ -176,11 +184,12 @@ class MaskPredictor(Predictor):
             return self._evaluated(sequences, first, cut)
         mask = self.tokenizer.token_to_id(MASK)
         places = [np.flatnonzero(one.ids == mask) for one in sequences]
-        found = self.forward.each(sequences, lambda batch: self._top(batch, [places[row] for row in batch.rows]))
+        found = self.forward.map(sequences, lambda batch: self._top(batch, [places[row] for row in batch.rows]))
         return Predicted([{"masks": one} for one in found], {}, cut)
 
-    def scores(self, judged: Sequence[dict[str, Any]]) -> dict[str, float]:
-        loss, right, masked = (sum(one[key] for one in judged) for key in ("loss", "right", "masked"))
+    def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
+        loss, right, masked = (sum(one[key] for one in score_inputs) for key in ("loss", "right", "masked"))
+        # exp overflows a float above 709; a row that is too short for a mask counts nothing
         mean = loss / max(masked, 1)
         return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
 
@@ -191,7 +200,7 @@ class MaskPredictor(Predictor):
 
     def _top(self, batch: TokenBatch, places: Sequence[Ints]) -> list[list[list[Record]]]:
         probabilities = torch.softmax(self._logits(batch, places), -1)
-        best = probabilities.topk(min(self.config.top_k or USUAL_TOP, probabilities.shape[-1]))
+        best = probabilities.topk(min(self.config.top_k or DEFAULT_TOP_K, probabilities.shape[-1]))
         records = iter(
             [
                 {"token": self.tokenizer.id_to_token(token), "probability": rounded(probability)}
@@ -205,12 +214,13 @@ class MaskPredictor(Predictor):
         masked = [self._masked(one, number) for number, one in enumerate(sequences, start=first)]
         hidden = [Tokens(ids, one.second) for (ids, _), one in zip(masked, sequences, strict=True)]
         wanted = [(places, one.ids[places]) for (_, places), one in zip(masked, sequences, strict=True)]
-        found = self.forward.each(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
+        found = self.forward.map(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
         sums = {key: float(sum(one[key] for one in found)) for key in ("loss", "right", "masked")}
         return Predicted(found, sums, cut)
 
     def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
-        """Return the ids of a sequence with some masked, and the masked positions, drawn from seed and row number."""
+        """Return the ids of a sequence with some tokens masked, and the masked positions."""
+        # Random numbers depend on the seed and the row's index only, so scores do not depend on windows or processes.
         mask = self.tokenizer.token_to_id(MASK)
         assert mask is not None, "read_folder checked it"
         candidates = (one.ids != self.cls) & (one.ids != self.sep)
@@ -218,7 +228,7 @@ class MaskPredictor(Predictor):
             one.ids[None],
             candidates[None],
             np.array([len(one.ids)]),
-            keys(self.config.masking.seed, STREAM, number),
+            keys(self.config.masking.seed, MASKING_STREAM, number),
             MaskingRule(self.config.masking.probability, len(one.ids), mask, self.tokenizer.get_vocab_size()),
         )
         return found.input_ids[0], found.positions[0][found.labels[0] >= 0]
@@ -236,7 +246,8 @@ class MaskPredictor(Predictor):
         ]
 
     def _logits(self, batch: TokenBatch, places: Sequence[Ints]) -> Tensor:
-        """Return fp32 logits, [masks of all sequences, pieces], without the rows that only pad the table."""
+        """Return fp32 logits of masked positions, [masks of all sequences, pieces]."""
+        # Only these positions go through the decoder, and padding rows of the table are dropped: they are no pieces.
         model = self.forward.model
         assert isinstance(model, BertForPreTraining), "only this class predicts masks"
         hidden = model.bert(*batch[:4])
@@ -252,7 +263,7 @@ class MaskPredictor(Predictor):
 
 
 class VectorPredictor(Predictor):
-    """A vector for each text: the mean over its tokens, or that of [CLS].
+    """Predictor of embeddings: the mean over the tokens of a text, or the vector of [CLS].
 
     Raises:
         SpecError: the configuration scores vectors.
@@ -265,7 +276,7 @@ class VectorPredictor(Predictor):
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
-        found = self.forward.each(sequences, self._vectors)
+        found = self.forward.map(sequences, self._vectors)
         return Predicted([{"embedding": vector} for vector in found], {}, cut)
 
     def fields(self) -> dict[str, Any]:
@@ -279,6 +290,7 @@ class VectorPredictor(Predictor):
             pooled = (hidden[:, 0] if packing is None else packing.first(hidden)).float()
         else:
             laid_out = hidden if packing is None else packing.lay_out(hidden)
+            # Padding must not enter the mean: embeddings would depend on the other texts of the batch.
             real = length_mask(batch.lengths, laid_out.shape[1])[..., None]
             pooled = laid_out.float().masked_fill(~real, 0).sum(1) / batch.lengths[:, None]
         if wanted.normalise:

@@ -1,4 +1,4 @@
-"""Hugging Face folders: export weights and labels so that transformers loads them, and load weights from there."""
+"""Export of weights and labels as Hugging Face folders, and loading of weights from them."""
 
 from __future__ import annotations
 
@@ -30,25 +30,21 @@ OLD_WEIGHTS = "pytorch_model.bin"  # read if there is no other, and never execut
 VOCABULARY = "vocab.txt"
 
 _HIDDEN_ACT = "gelu"
-_OPTIONAL = (
-    "bert.pooler.",
-    "cls.predictions.",
-    "cls.seq_relationship.",
-    "classifier.",
-    "qa_outputs.",
-)  # heads: a folder has all tensors of a head or none
+# A folder has all tensors of a head or none.
+_OPTIONAL = ("bert.pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
 FINETUNED_HEADS = ("classifier.", "qa_outputs.")  # their labels are in the folder's config.json
 _ENCODER = ("embeddings.", "encoder.", "pooler.")  # prefixes of names in the folder of a model without heads
 _BIAS = "cls.predictions.bias"
 _ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", _BIAS}
-_NEVER = -40.0  # a logit too small to change an fp32 softmax, yet small in LAMB's norm of the bias
+# Bias of padding rows: too small to change an fp32 softmax, but not so large that it dominates LAMB's norm of the bias.
+_NEVER = -40.0
 _DERIVED = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
-NUMBER = ("LABEL_0",)  # Hugging Face's name for the output of a regression
-_LISTED = 5  # names spelled out in an error
+REGRESSION_LABELS = ("LABEL_0",)  # Hugging Face's name for the output of a regression
+_LISTED = 5  # names listed in an error
 
 
 class TokenizerFiles(NamedTuple):
-    """The tokenizer that a model was trained with."""
+    """Tokenizer that a model was trained with."""
 
     vocabulary: Path
     """vocab.txt."""
@@ -63,7 +59,7 @@ def export(
     config: ModelConfig,
     vocab_size: int,
     tokenizer: TokenizerFiles,
-    more: Mapping[str, Any] = MappingProxyType({}),
+    config_entries: Mapping[str, Any] = MappingProxyType({}),
     describe: Callable[[Path], None] = lambda folder: None,
 ) -> None:
     """Write a folder that `from_pretrained` of the model's class and of `AutoTokenizer` loads offline.
@@ -72,13 +68,13 @@ def export(
     older export.
 
     Args:
-        model: the weights, written as fp32; the decoder is the embedding table and not written twice.
-        folder: to write.
+        model: model to export; its weights are written as fp32, and the decoder, which is the embedding table, once.
+        folder: folder to write.
         config: shape of the model.
         vocab_size: rows of the embedding table, padding rows included.
-        tokenizer: that the model was trained with.
-        more: entries of config.json that differ from BERT's.
-        describe: called with the folder before it appears, to add files such as the model card.
+        tokenizer: tokenizer that the model was trained with.
+        config_entries: entries of config.json that differ from those of a pretrained BERT, such as labels.
+        describe: called with the temporary folder before it is renamed, to add files such as the model card.
 
     Raises:
         StorageError: the disk is full or read-only; partial files are removed.
@@ -88,14 +84,19 @@ def export(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
-        (partial / CONFIG).write_text(json.dumps({**_config_document(config, vocab_size), **more}, indent=2) + "\n")
+        (partial / CONFIG).write_text(
+            json.dumps({**_config_document(config, vocab_size), **config_entries}, indent=2) + "\n"
+        )
         state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
         _write_tokenizer(partial, lowercase=tokenizer.lowercase, longest=config.max_position_embeddings)
         describe(partial)
+        # A rename may reach the disk before the content does: after a power loss the folder would contain empty files.
         for path in partial.iterdir():
             sync(path)
+        # Two renames, since a folder cannot replace a folder that is not empty. A kill between them leaves the old
+        # export under its temporary name; no half-written one is ever visible.
         if folder.exists():
             folder.rename(replaced)
         partial.rename(folder)
@@ -107,22 +108,22 @@ def load_weights(
     folder: Path,
     *,
     pieces: int = 0,
-    words: Spellings = (),
-    leave: tuple[str, ...] = FINETUNED_HEADS,
+    new_words: Spellings = (),
+    ignore: tuple[str, ...] = FINETUNED_HEADS,
 ) -> list[str]:
     """Copy the weights of a Hugging Face folder into `model`, in place.
 
-    Names may lack the prefix `bert.` (a model without heads) and may have TensorFlow's gamma and beta for LayerNorm.
-    Pooler and pretraining heads may be absent; heads of other tasks are ignored. The folder's vocabulary may have fewer
-    rows than the model's table as long as just padding rows are missing. Padding rows then keep their values and, if
-    the folder has a language model head, are never predicted, so that losses are those of the folder's model.
+    Names may lack the prefix `bert.` (a model without heads) and may use TensorFlow's gamma and beta for LayerNorm.
+    Pooler and pretraining heads may be missing; heads of other tasks are ignored. The folder's table may lack the
+    padding rows of the model's. They then keep their values and, if the folder has a language model head, are never
+    predicted, so that losses are those of the folder's model.
 
     Args:
-        model: of the folder's shape.
-        folder: holds config.json and model.safetensors, or else pytorch_model.bin.
-        pieces: pieces of the folder's vocabulary; needed with `words`.
-        words: words that the model's vocabulary has in addition, see `with_words`.
-        leave: prefixes of tensors to ignore.
+        model: model of the folder's shape.
+        folder: folder with config.json and model.safetensors, or pytorch_model.bin.
+        pieces: number of pieces in the folder's vocabulary; needed with `new_words`.
+        new_words: pieces of each word that the model's vocabulary has in addition, see `append_words`.
+        ignore: prefixes of tensors to ignore.
 
     Returns:
         Names of the model's tensors that the folder lacks; they keep their values.
@@ -131,11 +132,12 @@ def load_weights(
         TrainingError: a file is missing or cannot be read, or the folder's model has another shape. The model is
             unchanged.
     """
+    # Everything is checked before the first copy: an error must not leave a model of two mixed sources.
     _check_settings(folder, model.config)
     tensors = _read_tensors(folder).items()
-    found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(leave)}
-    if words:
-        found |= {name: with_words(found[name], pieces, words) for name in _ROWS_OF_VOCABULARY & found.keys()}
+    found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(ignore)}
+    if new_words:
+        found |= {name: append_words(found[name], pieces, new_words) for name in _ROWS_OF_VOCABULARY & found.keys()}
     targets = model.state_dict()
     absent = [name for name in targets if name not in found]
     _check_names(folder, found, targets, absent)
@@ -163,7 +165,7 @@ def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
 
 
 def _write_tokenizer(folder: Path, *, lowercase: bool, longest: int) -> None:
-    from transformers import BertTokenizer  # takes seconds to import, and only the end of a run needs it
+    from transformers import BertTokenizer  # takes seconds to import, and only an export needs it
 
     tokenizer = BertTokenizer(vocab=str(folder / VOCABULARY), do_lower_case=lowercase, model_max_length=longest)
     tokenizer.save_pretrained(folder)
@@ -182,18 +184,25 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_old_tensors(path: Path) -> dict[str, Tensor]:
-    """Load the tensors of a pickled state; anything else in it is refused and never executed."""
+    """Load the tensors of a pickled state dict.
+
+    Raises:
+        TrainingError: the file is damaged, or contains anything but tensors by name.
+    """
+    # Unpickling executes code that the file contains; weights_only admits tensors and plain containers only.
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError):
         state = None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise TrainingError(f"cannot read {path}", facts={"why": "it is damaged, or holds more than tensors by name"})
+        raise TrainingError(
+            f"cannot read {path}", facts={"why": "the file is damaged, or contains more than named tensors"}
+        )
     return state
 
 
 def _our_name(name: str) -> str:
-    """Return the name in our state dict of a tensor of a Hugging Face folder, old or new."""
+    """Return our name of a tensor in a Hugging Face folder, including names converted from TensorFlow."""
     if name.startswith(_ENCODER):
         name = f"bert.{name}"
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
@@ -210,22 +219,26 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_settings(folder: Path, config: ModelConfig) -> None:
-    """Compare the settings that shapes of tensors do not reveal."""
+    """Check the settings that shapes of tensors do not reveal: the number of heads and the activation.
+
+    Raises:
+        TrainingError: one differs from the model's.
+    """
     document = _read_config(folder)
     needed = {"num_attention_heads": config.num_attention_heads, "hidden_act": _HIDDEN_ACT}
     for key, need in needed.items():
         have = document.get(key, need)
         if have != need:
-            raise TrainingError(f"the model of {folder} differs in {key}", facts={"need": need, "have": have})
+            raise TrainingError(f"cannot load {folder}: its model differs in {key}", facts={"need": need, "have": have})
 
 
 def _check_names(
     folder: Path, found: Mapping[str, Tensor], targets: Mapping[str, Tensor], absent: Iterable[str]
 ) -> None:
-    whole = [head for head in _OPTIONAL if not any(name.startswith(head) and name in targets for name in found)]
-    missing = [name for name in absent if not name.startswith(tuple(whole))]
+    missing_heads = [head for head in _OPTIONAL if not any(name.startswith(head) and name in targets for name in found)]
+    missing = [name for name in absent if not name.startswith(tuple(missing_heads))]
     if missing:
-        raise TrainingError(f"{folder / WEIGHTS} lacks tensors of this model", facts={"missing": _listed(missing)})
+        raise TrainingError(f"cannot load {folder / WEIGHTS}: tensors are missing", facts={"missing": _listed(missing)})
     other = tuple(head for head in _OPTIONAL if not any(name.startswith(head) for name in targets))
     surplus = [
         name
@@ -233,7 +246,9 @@ def _check_names(
         if name.startswith(("bert.", "cls.")) and not name.startswith(other) and name not in targets.keys() | _DERIVED
     ]
     if surplus:
-        raise TrainingError(f"{folder / WEIGHTS} contains a larger model", facts={"surplus": _listed(surplus)})
+        raise TrainingError(
+            f"cannot load {folder / WEIGHTS}: it contains a larger model", facts={"surplus": _listed(surplus)}
+        )
 
 
 def _check_shapes(
@@ -245,13 +260,13 @@ def _check_shapes(
             have[0] = have[0] if have[0] == need[0] else config.padded_vocab_size(have[0])
         if have != need:
             raise TrainingError(
-                f"a tensor of {folder / WEIGHTS} has another shape than this model's",
+                f"cannot load {folder / WEIGHTS}: a tensor has another shape",
                 facts={"where": name, "need": need, "have": list(found[name].shape)},
             )
 
 
 def _no_file(path: Path) -> TrainingError:
-    return TrainingError(f"no such file: {path}", fix="give a folder written by save_pretrained or by an export")
+    return TrainingError(f"no such file: {path}", fix="name a folder written by save_pretrained or by an export")
 
 
 def _listed(names: list[str]) -> str:
@@ -259,36 +274,39 @@ def _listed(names: list[str]) -> str:
     return ", ".join(sorted(names)[:_LISTED]) + more
 
 
-def with_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
-    """Append a row for each new word to the rows of a vocabulary: the mean of the pieces that it was split into.
+def append_words(rows: Tensor, pieces: int, spellings: Spellings) -> Tensor:
+    """Append a row for each new word to the rows of a vocabulary: the mean of the rows of its pieces.
 
-    Gee et al. 2022 transfer a vocabulary this way (Fast Vocabulary Transfer for Language Model Compression). For the
-    embedding table as for the language model's bias, the mean makes a new word's logit the mean of its pieces'
-    logits. It is never the largest one, so new words take no prediction from learned pieces.
+    Source: Gee et al. 2022, Fast Vocabulary Transfer for Language Model Compression.
 
     Args:
-        rows: [R, ...] the embedding table, or the bias [R]; rows from `pieces` on are padding and dropped.
-        pieces: number of pieces of the vocabulary.
+        rows: [R, ...], the embedding table, or the bias [R]; rows from `pieces` on are padding and dropped.
+        pieces: number of pieces in the vocabulary.
         spellings: for each new word the ids of its pieces.
 
     Returns:
-        [pieces + words, ...] of the same type.
+        [pieces + words, ...] of the same dtype.
     """
+    # The mean of both embeddings and biases makes a new word's logit the mean of its pieces' logits. So it is never the
+    # largest one, and new words take no prediction from learned pieces before they are trained.
     new = [rows[list(ids)].float().mean(dim=0).to(rows.dtype) for ids in spellings]
     return torch.cat([rows[:pieces], torch.stack(new)]) if new else rows
 
 
 def label_settings(model: Finetuned, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the entries of config.json for the head.
+    """Return the entries of config.json that describe the head.
 
     Args:
-        model: with its head.
-        labels: names of classes or tags in the order of their ids; none for a regression or an answer's span.
+        model: model with its head.
+        labels: names of classes or tags in the order of their ids; empty for regression and question answering.
+
+    Returns:
+        architectures and, where they apply, problem_type, id2label and label2id.
     """
     settings: dict[str, Any] = {"architectures": [model.hugging_face]}
     if isinstance(model, BertForSequenceClassification):
         settings["problem_type"] = "single_label_classification" if labels else "regression"
-        labels = labels or NUMBER
+        labels = labels or REGRESSION_LABELS
     if labels:
         settings["id2label"] = {str(number): name for number, name in enumerate(labels)}
         settings["label2id"] = {name: number for number, name in enumerate(labels)}
@@ -296,20 +314,25 @@ def label_settings(model: Finetuned, labels: Sequence[str]) -> dict[str, Any]:
 
 
 def saved_labels(folder: Path) -> list[str]:
-    """Return the label names of a folder's model in the order of their ids; none if its config.json lists none."""
+    """Return the label names of a folder's model in the order of their ids; empty if its config.json lists none.
+
+    Raises:
+        TrainingError: config.json is missing or not JSON.
+    """
+    # sorted as numbers: JSON keys are text, and "10" sorts before "2"
     names = _read_config(folder).get("id2label") or {}
     return [names[key] for key in sorted(names, key=int)]
 
 
 @torch.no_grad()
 def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -> list[str]:
-    """Copy a folder's weights into a model, with its head if that predicts the same labels.
+    """Copy the weights of a Hugging Face folder into a model, including the head if it predicts the same labels.
 
     A head with other labels is ignored even if its size matches: entailment and neutral are unrelated to duplicates.
     A head with the same labels in another order is reordered.
 
     Args:
-        model: of the folder's shape.
+        model: model of the folder's shape.
         folder: see `load_weights`.
         labels: see `label_settings`.
 
@@ -317,15 +340,15 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
         Names of the model's tensors that keep their values, including those of a new head.
 
     Raises:
-        TrainingError: as by `load_weights`.
+        TrainingError: see `load_weights`.
     """
     config, have = _read_config(folder), saved_labels(folder)
     wanted = label_settings(model, labels)
     names = list(wanted.get("id2label", {}).values())
-    alike = all(config.get(key) == wanted.get(key) for key in ("architectures", "problem_type"))
-    if not alike or (names and sorted(have) != sorted(names)):
-        return load_weights(model, folder, leave=FINETUNED_HEADS)
-    absent = load_weights(model, folder, leave=())
+    same_head = all(config.get(key) == wanted.get(key) for key in ("architectures", "problem_type"))
+    if not same_head or (names and sorted(have) != sorted(names)):
+        return load_weights(model, folder, ignore=FINETUNED_HEADS)
+    absent = load_weights(model, folder, ignore=())
     if names and have != names and not any(name.startswith(FINETUNED_HEADS) for name in absent):
         assert isinstance(model.classifier, torch.nn.Linear), "only linear heads have labels"
         order = [have.index(name) for name in names]

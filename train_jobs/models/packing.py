@@ -1,13 +1,12 @@
-"""Packed sequences: all tokens of a batch one after the other, so that padding is not computed.
+"""Packed sequences: the tokens of a batch without padding, one sequence after the other.
 
 Linear layers, LayerNorm, GELU and dropout do not depend on which sequence a token belongs to; only attention does. So
 the encoder works on [T, H] instead of [B, S, H], where T is the number of tokens of a micro batch. GPUs have a kernel
-for the attention of packed sequences. Elsewhere q, k and v are laid out padded and the result is gathered again, at the
-cost of two copies. There, sequences of similar length form groups, so that little of the layout is padding; for that,
-sequences are in order of length.
+for the attention of packed sequences. On other devices q, k and v are copied to a padded layout and the result is
+gathered again. Groups of sequences of similar length keep this layout small, so sequences are sorted by length.
 
-T is rounded up so that few shapes occur, by at least one token of a last sequence that holds only [PAD]. Its results
-are not used, so its gradients are zero: a padded position may be filled from it in either direction.
+T is rounded up so that few shapes occur, by at least one token of a last sequence that contains only [PAD]. Its results
+are not used, so its gradients are zero: padded positions can be filled from it in the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ import torch
 from torch import Tensor
 
 MULTIPLE = 64
-"""T is a multiple of it: matrix units prefer such sizes, and kernels compiled for a size are reused."""
-SHORTEST_OF_GROUP = 2 / 3  # as a share of its longest
+"""T is a multiple of this: matrix units are fastest at such sizes, and few sizes need few compiled kernels."""
+SHORTEST_OF_GROUP = 2 / 3  # shortest sequence of a group relative to its longest: at most a third is padding
 _PREFIX = "packing_"
 
 
 class Group(NamedTuple):
-    """Consecutive sequences that are laid out together."""
+    """Consecutive sequences that share a padded layout."""
 
     tokens: Tensor
     """int64 [tokens of the group] position of each in [sequences * longest]."""
     places: Tensor
-    """int64 [sequences, longest] the reverse; for padded positions, the first token."""
+    """int64 [sequences, longest] the inverse; for padded positions, the first token."""
     mask: Tensor | None
     """bool [sequences, 1, 1, longest] True where a token is; None without padding."""
     padded: Tensor | None
     """int64 the padded positions in [sequences * longest]; None without padding."""
 
     def lay_out(self, packed: Tensor) -> Tensor:
-        """Lay out the group's tokens, see `Packing.lay_out`."""
+        """Copy the group's tokens [tokens, N] to the padded layout [sequences, longest, N]; see `Packing.lay_out`."""
         return _lay_out(packed, self.places, self.tokens)
 
     def collect(self, padded: Tensor) -> Tensor:
-        """Collect the group's tokens, see `Packing.collect`."""
+        """Gather the group's tokens from the padded layout, the inverse of `lay_out`."""
         return _collect(padded, self.places, self.tokens, self.padded)
 
 
@@ -53,35 +52,37 @@ class Packing(NamedTuple):
     tokens: Tensor
     """int64 [T] position in [B * S] of each token; for filling tokens, the first padded position."""
     places: Tensor
-    """int64 [B, S] the reverse; for padded positions, the last of the T."""
+    """int64 [B, S] the inverse; for padded positions, the last of the T."""
     starts: Tensor
     """int32 [B + 2] start of each sequence, in packed order, then of the filling sequence, then T."""
     kernel: bool = False
-    """Whether attention takes packed sequences; set by the encoder."""
+    """Whether attention has a kernel for packed sequences; set by the encoder."""
     groups: tuple[Group, ...] = ()
-    """Groups that attention lays out together; empty: all sequences together. Set by the encoder."""
+    """Groups of sequences with a common padded layout; empty: one layout for all. Set by the encoder."""
 
     @classmethod
-    def of(cls, batch: Mapping[str, Tensor]) -> Packing | None:
-        """Return the packing among the tensors of a batch, or None."""
+    def from_batch(cls, batch: Mapping[str, Tensor]) -> Packing | None:
+        """Return the packing of a batch, made from its `packing_arrays`; None if it has none."""
         if _PREFIX + "tokens" not in batch:
             return None
         return cls(batch[_PREFIX + "tokens"], batch[_PREFIX + "places"], batch[_PREFIX + "starts"])
 
     def pack(self, padded: Tensor) -> Tensor:
-        """[B, S, ...] -> [T, ...], for tensors without a gradient, or with any gradient at padded positions."""
+        """Gather [B, S, ...] to [T, ...]; for tensors whose gradient at padded positions does not matter."""
         return padded.flatten(0, 1).index_select(0, self.tokens)
 
     def lay_out(self, packed: Tensor) -> Tensor:
-        """[T, N] -> [B, S, N] for attention, which neither uses padded positions nor gives them a gradient."""
+        """Copy [T, N] to [B, S, N] for attention, which ignores padded positions and gives them no gradient."""
         return _lay_out(packed, self.places, self.tokens)
 
     def collect(self, padded: Tensor) -> Tensor:
-        """[B, S, N] -> [T, N], the result of attention on `lay_out`."""
+        """Gather [B, S, N], the result of attention, to [T, N]: the inverse of `lay_out`."""
         return _collect(padded, self.places, self.tokens)
 
     def grouped(self) -> Packing:
-        """Add groups of sequences with at most a third of padding; only for a CPU, since it reads lengths."""
+        """Return the packing with groups of sequences in which at most a third is padding."""
+        # Only for a CPU: reading the lengths on the host would make a GPU synchronise. The 0 at the end closes the last
+        # group.
         lengths = self.starts.diff()[:-1]
         groups, first = [], 0
         for sequence, length in enumerate([*lengths.tolist(), 0]):
@@ -91,28 +92,29 @@ class Packing(NamedTuple):
         return self._replace(groups=tuple(groups))
 
     def first(self, packed: Tensor) -> Tensor:
-        """[T, N] -> [B, N], the first token of each sequence."""
+        """Gather the first token of each sequence: [T, N] to [B, N]."""
         return packed.index_select(0, self.places[:, 0])
 
     def at(self, packed: Tensor, positions: Tensor) -> Tensor:
-        """[T, N], int64 [B, P] positions within sequences -> [B, P, N]."""
+        """Gather the tokens at positions within sequences, int64 [B, P]: [T, N] to [B, P, N]."""
         return packed.index_select(0, (positions + self.places[:, :1]).flatten()).unflatten(0, positions.shape)
 
 
 def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a batch for `Packing.of`, computed on the host, which knows the lengths.
+    """Return the arrays of a batch for `Packing.from_batch`, computed on the host.
 
     Args:
         lengths: int64 [B], tokens of each sequence, at least 1.
-        size: S.
+        size: S, tokens of the padded sequences.
 
     Returns:
-        The arrays; none if packing saves nothing, because of little or no padding.
+        Name -> array; empty if there is so little padding that packing saves nothing.
     """
     total = int(lengths.sum())
     rounded = -(-(total + 1) // MULTIPLE) * MULTIPLE
     if rounded >= lengths.size * size:
         return {}
+    # stable: equal lengths keep their order, so that the result does not depend on the sorting algorithm
     order = np.argsort(-lengths, kind="stable")
     ordered = lengths[order]
     sequences, positions = np.nonzero(np.arange(size) < ordered[:, None])
@@ -126,7 +128,7 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.N
 
 
 def _group(lengths: Tensor) -> Group:
-    """Return the group of some sequences, given their lengths, the longest first."""
+    """Return the group of consecutive sequences, given their lengths, int64 [sequences], the longest first."""
     real = torch.arange(int(lengths[0]), device=lengths.device) < lengths[:, None]
     tokens = real.flatten().nonzero().flatten()
     places = torch.zeros_like(real, dtype=torch.int64)
@@ -145,11 +147,12 @@ def _collect(padded: Tensor, places: Tensor, tokens: Tensor, unused: Tensor | No
 
 
 class _Gather(torch.autograd.Function):
-    """Rows by index, whose gradient is gathered by the reverse index instead of scattered.
+    """Selection of rows by index, whose gradient is gathered by the inverse index instead of scattered."""
 
-    This is correct for the indices of this module only: a row that is taken more than once, or that the reverse index
-    does not reach, has a gradient of zero or is among the `unused` rows, whose gradient is set to zero.
-    """
+    # index_select's own backward pass is index_add: atomic additions on a GPU, so neither fast nor deterministic. A
+    # gather is both, but correct for the indices of this module only: a row that is selected more than once, or that
+    # the inverse index does not reach, has a gradient of zero or is one of the `unused` rows, whose gradient is set to
+    # zero.
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, reverse: Tensor, unused: Tensor | None) -> Tensor:

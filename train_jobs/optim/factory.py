@@ -1,4 +1,4 @@
-"""Build what trains the weights from a configuration: optimizer, parameter groups, learning rate."""
+"""Optimizer, parameter groups and learning rate schedule of a configuration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from train_jobs.config import OptimizerConfig, ScheduleConfig
 from train_jobs.optim.lamb import Lamb
 
+# As in google-research/bert (optimization.py, exclude_from_weight_decay) and NVIDIA's recipe.
 NO_DECAY = ("bias", "LayerNorm")
 LR_SCALE = "lr_scale"  # key of a group: factor of the schedule's rate, 1 if missing
 _LAYER = re.compile(r"\bencoder\.layer\.(\d+)\.")
@@ -25,9 +26,12 @@ def build_optimizer(
     """Return the optimizer of the trainable parameters, at the peak learning rate until a schedule sets it.
 
     Args:
-        config: name and options. The caller clips gradients (`max_grad_norm`).
-        named_parameters: `model.named_parameters()`, on the device that they are trained on.
+        config: name and options; `max_grad_norm` is applied by the loop.
+        named_parameters: `model.named_parameters()`, on the device of training.
         layer_decay: see `parameter_groups`.
+
+    Returns:
+        torch's AdamW, or `Lamb` for LAMB and for AdamW without bias correction.
     """
     groups = parameter_groups(named_parameters, config.weight_decay, layer_decay=layer_decay)
     assert groups, "no trainable parameters"
@@ -36,7 +40,9 @@ def build_optimizer(
         return torch.optim.AdamW(
             groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=devices <= _FUSED_ADAMW
         )
-    for group in groups:  # LAMB without trust ratio is AdamW; torch's AdamW always corrects the bias
+    # BERT's own AdamWeightDecayOptimizer does not correct the bias, and torch's AdamW always does: LAMB without trust
+    # ratio is the same update. With trust_ratio "matrices", as in NVIDIA's PyTorch code, it depends on the group.
+    for group in groups:
         no_decay = all(is_no_decay(name) for name, _ in group["params"])
         group["trust_ratio"] = config.name == "lamb" and (config.trust_ratio == "all" or not no_decay)
     return Lamb(
@@ -49,13 +55,16 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the groups of a torch optimizer: matrices with weight decay, then biases and LayerNorm without.
 
-    Frozen parameters and empty groups are left out. The optimizer and its checkpoint keep the names as `param_names`.
+    Frozen parameters and empty groups are left out. The optimizer stores the names as `param_names`.
 
     Args:
         named_parameters: `model.named_parameters()`.
-        weight_decay: of the first group.
-        layer_decay: ratio of the learning rate of a layer to that of the layer above it. The embeddings are below the
-            first layer; pooler and head have the full rate. At 1 there are two groups, else two for each rate.
+        weight_decay: decay of matrices.
+        layer_decay: ratio of the learning rate of a layer to that of the layer above it (Clark et al. 2020, ELECTRA,
+            layerwise decay). The embeddings are below the first layer; pooler and head have the full rate.
+
+    Returns:
+        Two groups with `layer_decay` 1, otherwise up to two for each rate, with the factor of the rate as `lr_scale`.
     """
     trained = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     if layer_decay == 1.0:
@@ -64,6 +73,7 @@ def parameter_groups(
     layers = max(depths.values(), default=-1) + 1
     by_scale: dict[float, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in trained:
+        # heads and pooler have no number in their name: they are at the top, with the full rate
         depth = -1 if "embeddings." in name else depths.get(name, layers)
         by_scale.setdefault(layer_decay ** (layers - depth), []).append((name, parameter))
     return [
@@ -111,13 +121,14 @@ def learning_rate(config: ScheduleConfig, peak: float, *, step: int, total_steps
     Its rate never decays without warm-up; here it does.
 
     Args:
-        config: the shape.
-        peak: the highest rate.
-        step: number of the optimizer step, from 0; steps skipped for non-finite gradients are not counted.
-        total_steps: steps of the whole run.
-        time_used: share of the run's hours that is used; above 1 it counts as 1.
+        config: shape of the schedule.
+        peak: highest learning rate.
+        step: number of the optimizer step, from 0; steps skipped for gradients that are not finite do not count.
+        total_steps: optimizer steps of the whole run.
+        time_used: share of the time budget used so far; values above 1 count as 1.
     """
     assert 0 <= step < total_steps, f"step {step} of {total_steps}"
+    # The larger of the two: a run that is slower than planned still reaches the end of its schedule within its hours.
     made = step if config.name == "exponential" else step + 1
     progress = min(max(made / total_steps, time_used), 1.0)
     warmup = config.warmup_fraction

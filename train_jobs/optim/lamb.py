@@ -28,14 +28,14 @@ class Lamb(torch.optim.Optimizer):
     weights. Parameters without a gradient are skipped.
 
     Args:
-        params: parameters or groups of them; a group may override every option below. All of a group on one device
-            and of one type.
+        params: parameters or groups of them; a group may override every option below. The parameters of a group have
+            one device and one dtype.
         lr: learning rate.
-        betas: decay of m and v.
-        eps: added to the square root.
-        weight_decay: decoupled.
-        bias_correction: if off, m_hat is m and v_hat is v.
-        trust_ratio: if off, r is 1 (AdamW). NVIDIA's PyTorch recipe turns it off for parameters without weight decay
+        betas: decay rates b1 and b2 of the moments m and v.
+        eps: added to sqrt(v_hat), outside of the root.
+        weight_decay: factor of the decoupled weight decay.
+        bias_correction: False: m_hat is m and v_hat is v.
+        trust_ratio: False: r is 1 (AdamW). NVIDIA's PyTorch recipe turns it off for parameters without weight decay
             (lamb_amp_opt/csrc/multi_tensor_lamb.cu, LAMBStage2Functor with use_nvlamb off): biases and
             LayerNorm. The paper (algorithm 2) and NVIDIA's TensorFlow recipe do not.
     """
@@ -64,7 +64,14 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update the weights from their gradients; return the result of `closure`, if given."""
+        """Update the weights from their gradients.
+
+        Args:
+            closure: computes the gradients first, as with any torch optimizer.
+
+        Returns:
+            The result of `closure`; None without one.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -77,10 +84,14 @@ class Lamb(torch.optim.Optimizer):
         params = [parameter for parameter in group["params"] if parameter.grad is not None]
         if not params:
             return
+        # _foreach operations launch one kernel for many tensors: with a loop per tensor, BERT-large's 400 tensors would
+        # cost thousands of launches per step.
         states = [self._state_of(parameter) for parameter in params]
         steps, first, second = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
         torch._foreach_add_(steps, 1)
         _decay_moments(first, second, [parameter.grad for parameter in params], group["betas"])
+        # The order is NVLAMB's: moments of the clipped gradient, Adam's direction, then decay, then the ratio of the
+        # norm with the decay in it. Decay after the ratio would be another optimizer.
         corrections = _corrections(steps, group["betas"], params[0].dtype) if group["bias_correction"] else None
         updates = _adam_direction(first, second, corrections, group["eps"])
         if group["weight_decay"] != 0:
@@ -109,7 +120,9 @@ def _decay_moments(first: list[Tensor], second: list[Tensor], grads: list[Tensor
 def _corrections(
     steps: list[Tensor], betas: tuple[float, float], dtype: torch.dtype
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return 1 - beta^t of both moments for each tensor, from fp64: 1 - 0.999 loses four digits in fp32."""
+    """Return 1 - beta^t of both moments for each tensor, [tensors] each."""
+    # In fp64: 1 - 0.999^t cancels, so that at the first steps fp32 has four digits less. From the counters on the
+    # device, since reading them would make the host wait in every step.
     count = torch.stack(steps).to(torch.float64)
     first, second = ((1 - beta**count).to(dtype) for beta in betas)
     return list(first.unbind()), list(second.unbind())
@@ -118,7 +131,7 @@ def _corrections(
 def _adam_direction(
     first: list[Tensor], second: list[Tensor], corrections: tuple[list[Tensor], list[Tensor]] | None, eps: float
 ) -> list[Tensor]:
-    """Return m_hat / (sqrt(v_hat) + eps)."""
+    """Return m_hat / (sqrt(v_hat) + eps) as new tensors; the moments do not change."""
     if corrections is None:
         roots, updates = torch._foreach_sqrt(second), tuple(first)
     else:
@@ -130,13 +143,15 @@ def _adam_direction(
 
 
 def _trust_ratios(params: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
-    """Return |w| / |u| of each tensor, 1 if either is zero."""
+    """Return |w| / |u| of each tensor, 0-dim each; 1 if either norm is zero."""
+    # A tensor of zeros, such as a bias at the start, would otherwise never move: its ratio would be 0. The branch is a
+    # masked_fill, since an `if` would read the norms on the host.
     weights, lengths = l2_norms(params), l2_norms(updates)
     return list((weights / lengths).masked_fill((weights == 0) | (lengths == 0), 1.0).unbind())
 
 
 def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the L2 norm of each tensor as one vector [len(tensors)].
+    """Return the L2 norms of tensors, [len(tensors)].
 
     On the CPU torch sums squares one after another: in fp32 the norm of an embedding table of 23 M elements is 0.13%
     too small and depends on the number of threads. There, a norm is the norm of the norms of blocks, which is correct
@@ -148,9 +163,9 @@ def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _norm_by_blocks(flat: Tensor) -> Tensor:
-    whole = flat.numel() // _BLOCK * _BLOCK
-    blocks = torch.linalg.vector_norm(flat[:whole].view(-1, _BLOCK), dim=1)
-    rest = torch.linalg.vector_norm(flat[whole:])
+    end = flat.numel() // _BLOCK * _BLOCK
+    blocks = torch.linalg.vector_norm(flat[:end].view(-1, _BLOCK), dim=1)
+    rest = torch.linalg.vector_norm(flat[end:])
     return torch.linalg.vector_norm(torch.cat([blocks, rest[None]]))
 
 
@@ -171,6 +186,8 @@ def clip_by_global_norm_(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     """
     grads = list(grads)
     norm = torch.linalg.vector_norm(l2_norms(grads))
-    if norm.is_cuda or not norm <= max_norm:  # reading the norm is free on the CPU, dividing by 1 is not
+    # On a GPU always divide: the comparison would make the host wait for the device. On the CPU reading the norm is
+    # free, and dividing by 1 is not. `not <=`, so that NaN takes the branch too.
+    if norm.is_cuda or not norm <= max_norm:
         torch._foreach_div_(grads, (norm / max_norm).clamp(min=1.0))
     return norm

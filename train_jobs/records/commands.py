@@ -28,11 +28,12 @@ from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import ROWS
 from train_jobs.config import Config, FinetuneConfig, PretrainConfig
 
-STARTS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # start of training -> its flag
-# keys with a flag of their own, or without effect on the result
-APART: set[KeyPath] = {("data", "text"), ("data", "workers"), ("resume",), *((key,) for key in STARTS)}
-TUNING_APART = {"init_from", "task", "resume", "per_task"}  # the same of a fine-tuning
-BY_START: set[KeyPath] = {
+START_FLAGS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # start of training -> its flag
+# Keys that have a flag in the command, or no effect on the result: a --set for them would be redundant.
+FLAG_KEYS: set[KeyPath] = {("data", "text"), ("data", "workers"), ("resume",), *((key,) for key in START_FLAGS)}
+FINETUNING_FLAG_KEYS = {"init_from", "task", "resume", "per_task"}  # the same for fine-tuning
+# Keys that are read from the initial model or phase, and that a config may not contradict.
+KEYS_SET_BY_START: set[KeyPath] = {
     *(("model", key) for key in SHAPE),
     ("model", ROWS),
     ("data", "vocabulary"),
@@ -42,7 +43,7 @@ BY_START: set[KeyPath] = {
 
 
 def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
-    """Return the words of the command of the orchestrator, and of plain torchrun.
+    """Return the commands that repeat a pretraining run: name of the launcher -> words.
 
     Args:
         config: a `PretrainConfig` as JSON, with names in place of paths.
@@ -50,7 +51,7 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     """
     recipe, sets = nearest_recipe(config)
     text = config["data"]["text"]
-    start = next(((key, flag, config[key]) for key, flag in STARTS.items() if config.get(key)), None)
+    start = next(((key, flag, config[key]) for key, flag in START_FLAGS.items() if config.get(key)), None)
     device, launch = _launch(attempt)
     compute = [f"compute.device={device}"]
     compute += [f"compute.threads_per_process={attempt.threads}"] if device == "cpu" else []
@@ -77,8 +78,8 @@ def commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
     }
 
 
-def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
-    """Return the same words for a fine-tuning.
+def finetuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[str]]:
+    """Return the commands that repeat a fine-tuning: name of the launcher -> words.
 
     Args:
         config: a `FinetuneConfig` as JSON, with names in place of paths.
@@ -89,7 +90,7 @@ def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[
         name: _values(FinetuneConfig, [*read_preset(name, FINETUNE_RECIPES), ConfigLayer("", given)])
         for name in preset_names(FINETUNE_RECIPES)
     }
-    wanted = [(path, value) for path, value in leaves(config) if path[0] not in TUNING_APART]
+    wanted = [(path, value) for path, value in leaves(config) if path[0] not in FINETUNING_FLAG_KEYS]
     recipe, sets = _nearest(bases, wanted)
     device, launch = _launch(attempt)
     return {
@@ -107,11 +108,14 @@ def tuning_commands(config: dict[str, Any], attempt: Attempt) -> dict[str, list[
 
 
 def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return the shipped recipe that differs least, and an assignment for each value that differs.
+    """Return the shipped recipe with the fewest differences, and an assignment for each value that differs.
 
-    Left out are the text, the start of training and what it decides, and everything without effect on the result.
+    Keys of the text, of the start of training and those without effect on the result are left out.
+
+    Args:
+        config: a `PretrainConfig` as JSON.
     """
-    left_out = APART | (BY_START if any(config.get(key) for key in STARTS) else set())
+    left_out = FLAG_KEYS | (KEYS_SET_BY_START if any(config.get(key) for key in START_FLAGS) else set())
     wanted = [(path, value) for path, value in leaves(config) if path not in left_out and path[0] != "card"]
     return _nearest({name: _values(PretrainConfig, read_preset(name)) for name in preset_names()}, wanted)
 
@@ -121,6 +125,7 @@ def _nearest(bases: dict[str, dict[KeyPath, Any]], wanted: list[tuple[KeyPath, A
         name: [_assignment(path, value) for path, value in wanted if base.get(path) != value]
         for name, base in bases.items()
     }
+    # the name breaks ties, so that the same configuration always gives the same command
     name = min(found, key=lambda name: (len(found[name]), name))
     return name, found[name]
 
@@ -137,6 +142,8 @@ def _launch(attempt: Attempt) -> tuple[str, list[str]]:
 
 
 def _assignment(path: KeyPath, value: Any) -> str:
+    # A width that never wraps: a line break would end the argument. YAML ends a bare scalar with "...", which is
+    # removed.
     text = yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True)
     return f"{dotted(path)}={text.removesuffix('...' + chr(10)).strip()}"
 

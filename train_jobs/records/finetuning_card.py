@@ -23,7 +23,7 @@ from train_jobs.records.markdown import (
     table,
 )
 
-APART = ("loss", "collapsed", "score")  # not metrics of the Hub
+NOT_HUB_METRICS = ("loss", "collapsed", "score")  # not metrics of the Hub
 SHOWN_LABELS = 20
 USE = {
     SENTENCES.pipeline: """\
@@ -49,7 +49,7 @@ LIMITS = (
 
 
 class FinetuningCard:
-    """Facts that the sections of a card use.
+    """Facts of a lineage that the sections of a card use.
 
     Args:
         lineage: lineage of a complete fine-tuning.
@@ -75,7 +75,7 @@ class FinetuningCard:
         return ", ".join(plain(source.name) for source in self.data.sources) or plain(self.tables.name)
 
 
-def tuned_card(lineage: Lineage) -> str:
+def finetuning_card(lineage: Lineage) -> str:
     """Return the card of the fine-tuned model at the head of a lineage."""
     card = FinetuningCard(lineage)
     base = escaped(card.base.name)
@@ -98,7 +98,8 @@ def tuned_card(lineage: Lineage) -> str:
 
 def front_matter(card: FinetuningCard) -> dict[str, Any]:
     """Return the metadata of a card; empty values are unknown."""
-    metrics = {(name, name): value for name, value in (card.run.metrics or {}).items() if name not in APART}
+    # The Hub shows every metric of the front matter as an evaluation result; loss and collapsed are not results.
+    metrics = {(name, name): value for name, value in (card.run.metrics or {}).items() if name not in NOT_HUB_METRICS}
     task = {"type": card.kind, "name": card.kind.replace("-", " ").capitalize()}
     dataset = {"type": card.dataset or "table", "name": card.task_name}
     return {

@@ -20,9 +20,16 @@ from train_jobs.artifacts.start_model import initial_lineage
 from train_jobs.artifacts.task_files import task_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.engine.runtime import storage
-from train_jobs.records.commands import tuning_commands
-from train_jobs.records.finetuning_card import tuned_card
-from train_jobs.records.pretraining_lineage import TrainingStart, begun_facts, continued, ended_facts, with_facts, write
+from train_jobs.records.commands import finetuning_commands
+from train_jobs.records.finetuning_card import finetuning_card
+from train_jobs.records.pretraining_lineage import (
+    TrainingStart,
+    end_facts,
+    resumed_lineage,
+    start_facts,
+    with_facts,
+    write,
+)
 
 MODEL = "model"
 
@@ -31,22 +38,24 @@ def begin(config: FinetuneConfig, start: TrainingStart, *, rows: str, labels: Se
     """Write OUTPUT/lineage.json for a training that starts or resumes; call it on the main process.
 
     Args:
-        rows: hash of the rows that training sees.
-        labels: names of what is predicted.
-        seed: seed of this training.
+        config: the configuration.
+        start: this start of the job.
+        rows: SHA-256 of the encoded training rows.
+        labels: names of classes or tags.
+        seed: seed of this run.
 
     Raises:
         ConflictError: the lineage of the initial model does not verify.
         StorageError: the file cannot be written.
     """
-    lineage = continued(start, FinetuneFacts)
+    lineage = resumed_lineage(start, FinetuneFacts)
     if lineage is None:
         before, data = initial_lineage(config.init_from), tables_link(config, rows)
         named = _named(config, before.head.name)
         facts = FinetuneFacts(
-            **begun_facts(start),
+            **start_facts(start),
             config=named,
-            commands=tuning_commands(named, start.attempt),
+            commands=finetuning_commands(named, start.attempt),
             task=config.task,
             labels=list(labels),
             seed=seed,
@@ -70,8 +79,8 @@ def describe(begun: Lineage, folder: Path, *, steps: int, best_step: int, metric
     Raises:
         StorageError: a file cannot be written.
     """
-    complete = with_facts(begun, **ended_facts(folder, steps, metrics), best_step=best_step)
-    write(complete, folder, card=tuned_card(complete))
+    complete = with_facts(begun, **end_facts(folder, steps, metrics), best_step=best_step)
+    write(complete, folder, card=finetuning_card(complete))
 
 
 def describe_best(output: Path, found: Mapping[str, Any]) -> None:
@@ -88,16 +97,17 @@ def describe_best(output: Path, found: Mapping[str, Any]) -> None:
     lineage = read_lineage(folder / LINEAGE_FILE)
     assert lineage is not None, "each seed wrote one with its model"
     complete = with_facts(lineage, over_seeds=found["metrics"], seeds=len(found["seeds"]), collapsed=found["collapsed"])
-    write(complete, folder, card=tuned_card(complete))
-    copy_of_model(output)
+    write(complete, folder, card=finetuning_card(complete))
+    copy_model_lineage(output)
 
 
-def copy_of_model(output: Path) -> None:
+def copy_model_lineage(output: Path) -> None:
     """Copy the lineage of the exported model to the folder of the run.
 
     Raises:
         StorageError: it cannot be written.
     """
+    # A copy, since the run's file has the lineage of its start only, and the model's has the final metrics and weights.
     with storage.storage_errors(output, "the lineage"):
         write_text(output / LINEAGE_FILE, (output / MODEL / LINEAGE_FILE).read_text(encoding="utf-8"))
 
@@ -119,6 +129,7 @@ def tables_link(config: FinetuneConfig, rows: str) -> Link:
 def _named(config: FinetuneConfig, model: str) -> dict[str, Any]:
     """Return the configuration with names in place of paths."""
     tree = config.model_dump(mode="json")
+    # Bare names: a card is published, and paths would reveal user names and machines.
     paths = {key: value for key, value in config.data.model_dump().items() if isinstance(value, Path)}
     tree["data"] |= {key: path.resolve().name for key, path in paths.items()}
     if config.data.dataset is not None and Path(config.data.dataset).is_dir():

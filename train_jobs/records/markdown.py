@@ -20,17 +20,18 @@ DIGITS = 12  # of a hash
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 step`, `2 steps`."""
+    """Return a number with its noun: `1 step`, `2 steps`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def code(value: str | None) -> str:
     """Return a hash or a name as code; unknown without one."""
+    # Tags come from outside: without other characters nothing can end the code span and inject Markdown or HTML.
     return f"`{re.sub(r'[^0-9A-Za-z._+-]', '', value)[:40]}`" if value else UNKNOWN
 
 
 def command(words: Sequence[str]) -> str:
-    """Return a command with each flag on a line of its own."""
+    """Return a shell command with each flag on a separate line."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
@@ -57,6 +58,7 @@ def plain(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Return a text that Markdown shows literally, in a paragraph or in a cell of a table."""
+    # Names of files and classes are the user's: without escapes they could break a table or add links to the card.
     line = re.sub(r"([\\`*_{}\[\]<>|~&#$!])", r"\\\1", plain(text))
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", line)
 

@@ -11,7 +11,7 @@ from typing import Any
 from train_jobs.artifacts.fingerprints import EMBEDDED_LANGUAGE
 from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config import CardConfig, PretrainConfig
-from train_jobs.config.fields import is_own
+from train_jobs.config.fields import is_user_code
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
@@ -50,7 +50,7 @@ LIMITS_OF_BASE = " Documents held out here may have been among those that the ba
 
 
 class PretrainingCard:
-    """Facts that the sections of a card use.
+    """Facts of a lineage that the sections of a card use.
 
     Args:
         lineage: lineage of a complete pretraining run.
@@ -91,7 +91,7 @@ def model_card(lineage: Lineage) -> str:
 
 def front_matter(card: PretrainingCard) -> dict[str, Any]:
     """Return the metadata of a card; empty values are unknown."""
-    kinds = {"mlm_loss": "loss", "mlm_accuracy": "accuracy"}  # next-sentence prediction is no task of the Hub
+    kinds = {"mlm_loss": "loss", "mlm_accuracy": "accuracy"}  # the Hub has no task for next-sentence prediction
     found = card.run.metrics or {}
     metrics = {(kind, METRICS[name][0]): found.get(name) for name, kind in kinds.items()}
     task = {"type": "fill-mask", "name": "Masked language modelling"}
@@ -111,10 +111,10 @@ def _summary(card: PretrainingCard) -> str:
     model, objective = config.model, config.objective
     start = f"pretrained further from {escaped(card.base.name)}" if card.base else "pretrained from drawn weights"
     learned = "masked language modelling" + (" and next-sentence prediction" if objective.next_sentence else "")
-    if is_own(objective.name):
+    if is_user_code(objective.name):
         learned = f"the objective {escaped(objective.name)}"
     return (
-        f"{'BERT' if not is_own(model.name) else escaped(model.name)} with"
+        f"{'BERT' if not is_user_code(model.name) else escaped(model.name)} with"
         f" {counted(model.num_hidden_layers, 'layer')} of width {model.hidden_size} and"
         f" {counted(model.num_attention_heads, 'attention head')} ({card.run.parameters:,} parameters), {start} with"
         f" {learned} on {escaped(card.corpus)}."
@@ -148,7 +148,7 @@ def _training_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     yield "Sequence length", f"{config.data.sequence_length} tokens"
     yield optimizer_row(_optimizer(optimizer.name), optimizer)
     rate = schedule.text(optimizer.learning_rate)
-    yield "Learning rate", escaped(rate) if is_own(schedule.name) else rate
+    yield "Learning rate", escaped(rate) if is_user_code(schedule.name) else rate
     yield from hardware_rows(run)
     yield "Seed", str(train.seed)
     if run.phase:
@@ -165,7 +165,7 @@ def _optimizer(name: str) -> str:
 def _result_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     found = card.run.metrics or {}
     others = {name: (escaped(name), "{:.4f}") for name in found if name not in METRICS and name != "loss"}
-    for name, (label, style) in {**METRICS, **others}.items():  # others are those of an objective that is not ours
+    for name, (label, style) in {**METRICS, **others}.items():  # others are metrics of a user's own objective
         if name in found:
             value = found[name]
             yield f"{label}, held-out text", style.format(value) if value is not None else "not finite"
@@ -174,6 +174,7 @@ def _result_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
 def _verdict(card: PretrainingCard) -> str:
     metrics = card.run.metrics or {}
     loss, entropy = metrics.get("mlm_loss"), metrics.get("unigram_entropy")
+    # A falling loss alone proves little: down to this value a model only learns token frequencies.
     known = "the loss of a model that knows only the frequency of each piece of the vocabulary"
     if loss is None or entropy is None or loss >= entropy:
         return (

@@ -77,16 +77,19 @@ class TrainingStart:
 def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache: Path) -> Lineage:
     """Write OUTPUT/lineage.json for a run that starts or resumes; call it on the main process.
 
-    A resumed run keeps the ancestors that it began with, whatever has become of their folders.
+    A resumed run keeps its recorded ancestors, even if their folders no longer exist.
 
     Args:
+        config: the configuration.
+        store: token store of the run.
+        start: this start of the job.
         cache: folder of token stores.
 
     Raises:
         ConflictError: the lineage of the initial model does not verify.
         StorageError: the file cannot be written.
     """
-    lineage = continued(start, PretrainFacts)
+    lineage = resumed_lineage(start, PretrainFacts)
     if lineage is not None:
         _warn_of_another_model(config, lineage, cache)
         card = {"card": config.card.model_dump(mode="json")}  # the user may improve it at any time
@@ -95,14 +98,20 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
         parents, before = _parents(config, store, cache)
         named = _named(config, parents)
         phase = read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
-        facts = PretrainFacts(**begun_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
+        facts = PretrainFacts(**start_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
         lineage = before.followed_by(Link.make("pretrain", start.run_name, facts, parents=parents))
     write(lineage, start.output)
     return lineage
 
 
-def continued(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | None:
-    """Return the lineage that a resumed run began with, and one more attempt; None, with a warning, if it is lost."""
+def resumed_lineage(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | None:
+    """Return the lineage of a resumed run with one more attempt; None for a new run or a lost lineage.
+
+    Args:
+        start: this start of the job.
+        facts_type: type of the run's facts.
+    """
+    # Lineage is a record, not an input: a damaged file must not keep a run from resuming, so it is only a warning.
     if not start.attempt.step:
         return None
     try:
@@ -116,7 +125,7 @@ def continued(start: TrainingStart, facts_type: type[RunFacts]) -> Lineage | Non
     return with_facts(lineage, attempts=[*facts.attempts, start.attempt], ended=None, weights=None, metrics=None)
 
 
-def begun_facts(start: TrainingStart) -> dict[str, Any]:
+def start_facts(start: TrainingStart) -> dict[str, Any]:
     """Return the facts of a training run that are known at its start, by the names of `RunFacts`."""
     tags = start.tags
     commit = tags.get("orchestrator.commit")
@@ -154,15 +163,16 @@ def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metric
     Raises:
         StorageError: a file cannot be written.
     """
-    complete = with_facts(begun, **ended_facts(folder, steps, metrics), sequences=sequences)
+    complete = with_facts(begun, **end_facts(folder, steps, metrics), sequences=sequences)
     write(complete, folder, card=model_card(complete))
 
 
-def ended_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+def end_facts(folder: Path, steps: int, metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return the facts of a training run that are known at its end, by the names of `RunFacts`."""
     return {
         "ended": _now(),
         "steps": steps,
+        # JSON has no NaN, and a lineage that other programs cannot parse would be worthless
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         "weights": file_sha256(folder / WEIGHTS),
     }
@@ -276,7 +286,13 @@ def _warn_of_another_model(config: PretrainConfig, lineage: Lineage, cache: Path
 
 
 def with_facts(lineage: Lineage, **changes: Any) -> Lineage:
-    """Return the lineage with other facts of its head, which gets another hash."""
+    """Return the lineage with changed facts of its head.
+
+    Args:
+        lineage: the lineage.
+        changes: names of facts and their new values.
+    """
+    # The head is linked again: its hash covers its facts, so an edited link would no longer verify.
     head = lineage.head
     facts = FACTS[head.kind].model_validate(head.facts).model_copy(update=changes)
     again = Link.make(head.kind, head.name, facts, parents=lineage.parents(head))

@@ -1,4 +1,4 @@
-"""The base of all fine-tuning tasks: the order of rows, batches and shares of them, logits and losses."""
+"""Base classes of all fine-tuning tasks: order of rows, batches, shares of processes, logits and losses."""
 
 from __future__ import annotations
 
@@ -31,54 +31,61 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Conclusion:
-    """Scores and predictions of a fine-tuned model."""
+class FinalEvaluation:
+    """Scores and predictions of the best checkpoint."""
 
     metrics: dict[str, float]
     """Metrics of the dev sets; the best checkpoint has the highest `score`."""
     files: dict[str, str]
-    """Prediction files: path below the folder of predictions -> content."""
+    """Prediction files: path in the folder of predictions -> content."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Additional entries of the saved model's config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizedTask(ABC):
-    """A task with all of its rows as tokens; `train_jobs.tasks.replicates.READERS` lists the kinds."""
+    """Task with all of its rows as tokens; `train_jobs.tasks.replicates.READERS` lists the kinds."""
 
     config: FinetuneConfig
     rows: EncodedRows
-    """Rows to learn from."""
+    """Training rows."""
     labels: tuple[str, ...] = ()
-    """Names of what is predicted, in the order of their ids; none of a number or a span."""
+    """Names of classes or tags in the order of their ids; empty for regression and question answering."""
     notes: list[str]
-    """What the user should know of the files, each with its place."""
+    """Warnings about the files, each with its file and line."""
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """Return task and rows, in a line each."""
+        """Return two lines of the summary: the task, and its rows."""
 
     @abstractmethod
     def model(self, shape: ModelConfig, rows: int) -> Finetuned:
         """Return a new model with its head.
 
         Args:
-            shape: of the encoder.
-            rows: of the embedding table.
+            shape: shape of the encoder.
+            rows: rows of the embedding table.
         """
 
     @abstractmethod
     def training(self, model: Finetuned, *, seed: int, world: World) -> Finetuning:
-        """Return what the engine trains, once with each seed."""
+        """Return the task of one training run, as the loop uses it.
+
+        Args:
+            model: model on the device.
+            seed: decides the order of rows.
+            world: the processes.
+        """
 
 
 class Finetuning(ABC):
-    """Implements `train_jobs.engine.loop.task.Task` for a tokenized task.
+    """Implementation of `train_jobs.engine.loop.task.TrainingTask` for a tokenized task.
 
     Args:
         model: model on the world's device.
         task: rows, labels and settings.
         seed: decides the order of rows.
+        world: the processes.
     """
 
     def __init__(self, model: Finetuned, task: TokenizedTask, *, seed: int, world: World) -> None:
@@ -93,44 +100,62 @@ class Finetuning(ABC):
             self._device_weights = torch.from_numpy(self._weights).to(world.device)
 
     def counts(self, batch: RowBatch) -> list[float]:
-        """Return the divisor of the mean loss of this share: the targets that count, by the weight of their class."""
+        """Return the denominator of the mean loss for this share: labelled targets, or the sum of their weights."""
+        # With class weights the mean divides by the sum of weights, as torch's cross entropy with reduction="mean"
+        # does.
         targets = batch.targets
         counted = targets[~np.isnan(targets) if targets.dtype.kind == "f" else targets != IGNORED]
         return [float(len(counted) if self._weights is None else self._weights[counted.astype(np.int64)].sum())]
 
     @abstractmethod
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Return loss, metrics and score of the dev sets.
+        """Evaluate on the dev sets.
 
-        collapsed is 1 if the model is no better than one that learned nothing.
+        Args:
+            micro_batch_size: rows per forward pass.
+
+        Returns:
+            loss, the metrics of the task, score (the best checkpoint has the highest), and collapsed: 1 if the model is
+            no better than an untrained one, else 0.
         """
 
     @abstractmethod
-    def conclude(self, micro_batch_size: int) -> Conclusion:
-        """Score the model again and predict; the result is the same on every process."""
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
+        """Evaluate on the dev sets and predict the test sets; the result is the same on every process.
+
+        Args:
+            micro_batch_size: rows per forward pass.
+        """
 
     @abstractmethod
     def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
-        """Return the sum of losses over the targets that count."""
+        """Return the sum of losses over labelled targets, 0-dim."""
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Let the backward passes of one step add to the gradients in place."""
+        """Return the context in which backward passes add to the gradients in place."""
         return gradients_in_place()
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """Return 6 for each weight of the encoder and token, plus the products of attention at the mean length."""
+        """Return the floating-point operations of the forward and backward pass; see `TrainingTask.flops`."""
+        # 2 per weight and token forward, 4 backward; attention multiplies S x S scores twice per layer. Heads and
+        # embedding lookups are negligible. At the mean length, since packed batches compute no padding.
         encoder = sum(parameter.numel() for parameter in self.model.bert.encoder.parameters())
         shape = self.model.config
         return tokens * (6 * encoder + 12 * shape.num_hidden_layers * shape.hidden_size * tokens / sequences)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of global batches of an epoch."""
+        """Number of global batches per epoch."""
         return -(-len(self._train) // self._config.global_batch_size)
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[RowBatch, dict[str, int]]:
-        """Return this process's share of the next global batch; without a row of its own, one that does not count."""
+        """Return this process's share of a global batch, and the next cursor.
+
+        Args:
+            cursor: epoch and batch, counted from 0; empty at the start.
+        """
         epoch, number = cursor.get("epoch", 0), cursor.get("batch", 0)
+        # Derived from seed and epoch, not stored in checkpoints: a resumed run computes the same order again.
         if self._epoch[0] != epoch:
             size, grouped = self._config.global_batch_size, self._config.group_by_length
             batches = epoch_batches(
@@ -138,19 +163,22 @@ class Finetuning(ABC):
             )
             self._epoch = epoch, batches
         rows = self._epoch[1][number]
+        # The last batch of an epoch may have fewer rows than processes. A process without rows takes one that does not
+        # count: it must join the collectives, and its gradient is 0.
         mine = rows[self._world.rank :: self._world.size]
         batch = self._train.batch(mine if len(mine) else rows[:1], counted=len(mine) > 0)
         last = number + 1 == len(self._epoch[1])
         return batch, {"epoch": epoch + last, "batch": 0 if last else number + 1}
 
     def loss(self, batch: RowBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this micro batch's part of the mean loss; and the sum of its losses with their divisor."""
+        """Return a micro batch's part of the mean loss, and fp64 [2]: the sum of its losses and their denominator."""
         loss = self._loss_sum(self._logits(batch), batch)
         sums = torch.stack([loss.detach().double(), loss.new_tensor(self.counts(batch)[0]).double()])
         return loss / totals[0], sums
 
     def largest_batch(self, sequences: int) -> RowBatch:
-        """Return sequences of full length; one is shorter, so that attention needs a mask, as in almost every batch."""
+        """Return synthetic rows of maximum length, see `TrainingTask.largest_batch`."""
+        # One is shorter: attention with a mask needs more memory than without, and almost every batch needs one.
         shape = (sequences, self._max_length)
         lengths = np.full(sequences, self._max_length, np.int64)
         lengths[0] -= 1
@@ -166,13 +194,14 @@ class Finetuning(ABC):
         return self.model(*TokenBatch.on_device(arrays, self._world.device, unpad=self._config.unpad)[:4])
 
     def _shared_logits(self, encoded: EncodedRows, micro_batch_size: int) -> Iterator[tuple[Ints, torch.Tensor]]:
-        """Yield this process's share of the rows: their numbers, and their logits."""
+        """Yield row numbers and logits of this process's share of the rows, batch by batch."""
         for rows in batches_by_length(encoded.lengths, micro_batch_size)[self._world.rank :: self._world.size]:
             yield rows, self._logits(encoded.batch(rows))
             self._world.activity.beat()
 
     def _token_logits(self, encoded: EncodedRows, outputs: int, micro_batch_size: int) -> Floats:
-        """Return the logits of the tokens of all rows, in their order, [tokens, outputs], on every process."""
+        """Return the logits of the tokens of all rows, in the order of rows, [tokens, outputs], on every process."""
+        # Each process fills its rows of a zero tensor, so the sum is a gather: exact, and independent of the split.
         found = torch.zeros(int(encoded.lengths.sum()), outputs, device=self._world.device)
         for rows, logits in self._shared_logits(encoded, micro_batch_size):
             lengths = encoded.lengths[rows]
@@ -182,15 +211,16 @@ class Finetuning(ABC):
 
 
 def balanced_weights(targets: Targets, classes: int) -> npt.NDArray[np.float32]:
-    """Return weights that make all classes count the same.
+    """Return class weights with which all classes have the same total weight (scikit-learn's "balanced").
 
     Args:
-        targets: ids of classes; IGNORED ones do not count.
+        targets: ids of classes, IGNORED for unlabelled targets.
         classes: number of classes.
 
     Returns:
-        [classes] targets / (classes x targets of the class); a class without any does not matter.
+        [classes], fp32: targets / (classes x targets of the class).
     """
     counted = targets[targets != IGNORED].astype(np.int64)
     counts = np.bincount(counted, minlength=classes)
+    # a class without targets occurs in no loss, so any finite weight will do
     return (len(counted) / (classes * np.maximum(counts, 1))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""BERT pretraining: an objective, by default masked language model and next-sentence prediction, on a token store."""
+"""BERT pretraining on a token store; by default masked language model and next-sentence prediction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class BertPretraining:
     """Pretraining on text, as a task of the training loop.
 
     Args:
-        parts: model and objective; None: those of the configuration.
+        config: the configuration.
+        store: tokenised text.
+        world: the processes.
+        parts: model and objective. None: those of the configuration.
     """
 
     def __init__(self, config: PretrainConfig, store: TokenStore, world: World, parts: Parts | None = None) -> None:
@@ -49,7 +52,8 @@ class BertPretraining:
         rows = config.model.padded_vocab_size(store.manifest.vocab_size)
         self.model = parts.model(config.model, rows, config.train.seed)
         if "next_sentence_labels" not in self._labels.values() and isinstance(self.model, BertForPreTraining):
-            self.model.freeze_next_sentence()
+            self.model.freeze_next_sentence()  # or weight decay would shrink a head without a loss
+        # a user's own model may not support packed sequences: its signature decides
         self._unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
         self.model.to(world.device)
         if is_compiled(config.train.compile, world.device):
@@ -59,7 +63,7 @@ class BertPretraining:
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """Return the formula for BERT at the mean length; a user's own model is treated as a BERT of this shape."""
+        """Return BERT's floating-point operations at the mean length, also for a user's own model of this shape."""
         return tokens * flops_per_token(
             self._config.model,
             self._vocab_size,
@@ -68,7 +72,7 @@ class BertPretraining:
         )
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """Return this process's share of the next global batch."""
+        """Return this process's share of a global batch and the next cursor; see `TrainingTask.train_batch`."""
         batch, following = self._data["train"].batch(
             Cursor.from_dict(cursor) if cursor else Cursor(),
             global_batch_size=self._config.train.global_batch_size,
@@ -78,11 +82,14 @@ class BertPretraining:
         return batch, following.as_dict()
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Let the backward passes of one step add to the gradients in place."""
+        """Return the context in which backward passes add to the gradients in place."""
         return gradients_in_place()
 
     def counts(self, batch: Batch) -> list[float]:
-        """Return the divisor of each term: its labels, or the micro batches if the mean of their means is minimised."""
+        """Return the denominator of each term of the loss.
+
+        Its labels in this share; with `train.loss_normalization: micro_batch`, the micro batches of this share.
+        """
         if self._micro_batch_means:
             size = self._config.train.micro_batch_size
             assert size != "auto", "the configuration refuses it"
@@ -90,11 +97,12 @@ class BertPretraining:
         return [float((getattr(batch, labels) != IGNORED).sum()) for labels in self._labels.values()]
 
     def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the terms' losses, each divided by all of its labels in the global batch.
+        """Return a micro batch's part of the loss, and loss, correct and counted labels of each term, fp64 [3 x terms].
 
-        With `train.loss_normalization: micro_batch` each term is a mean over the micro batch, and all micro batches
-        weigh the same; one without labels adds 0. Reported losses are global means either way.
+        Each term is divided by all of its labels in the global batch. With `train.loss_normalization: micro_batch` it
+        is a mean over the micro batch, divided by the number of micro batches; one without labels adds 0.
         """
+        # Reported are sums in both cases, so metrics are means over all labels and comparable between the two settings.
         terms = self._terms(batch)
         losses = [term.loss / term.count.clamp(min=1) if self._micro_batch_means else term.loss for term in terms]
         loss = losses[0] / totals[0]
@@ -103,7 +111,8 @@ class BertPretraining:
         return loss, as_vector(terms)
 
     def largest_batch(self, sequences: int) -> Batch:
-        """Return sequences of full length with all predictions; one is shorter, so that attention needs a mask."""
+        """Return synthetic sequences of full length with all predictions, see `TrainingTask.largest_batch`."""
+        # One is shorter: attention with a mask needs more memory than without.
         length, predictions = self._config.data.sequence_length, self._config.max_predictions
         pieces = np.arange(sequences * length, dtype=np.int64).reshape(sequences, length) % self._vocab_size
         lengths = np.full(sequences, length, np.int64)
@@ -118,7 +127,7 @@ class BertPretraining:
         )
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Return mean losses and accuracies."""
+        """Return TERM_loss (mean, nats) and TERM_accuracy (0 to 1) of each term, and loss, the sum of mean losses."""
         found: dict[str, float] = {}
         for number, name in enumerate(self._labels):
             loss, correct, count = sums[3 * number : 3 * number + 3]
@@ -126,7 +135,8 @@ class BertPretraining:
         return {"loss": sum(found[f"{name}_loss"] for name in self._labels), **found}
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Score the same held-out sequences with the same masks every time; the processes share them."""
+        """Evaluate on held-out sequences; return `metrics` and unigram_entropy, in nats."""
+        # The same sequences with the same masks every time, so that losses of different steps are comparable.
         total = torch.zeros(3 * len(self._labels), dtype=torch.float64, device=self._world.device)
         for batch in self._data["validation"].validation_batches(
             self._config.validation.max_sequences,
@@ -135,7 +145,7 @@ class BertPretraining:
             world_size=self._world.size,
         ):
             total += as_vector(self._terms(batch))
-            self._world.activity.beat()
+            self._world.activity.beat()  # a long validation is progress, not a hang
         return {**self.metrics(self._world.sum_(total).tolist()), "unigram_entropy": self._entropy}
 
     def _terms(self, batch: Batch) -> list[Term]:
@@ -146,28 +156,37 @@ class BertPretraining:
             raise SpecError(
                 f"invalid objective {self._config.objective.name!r}: its losses do not match its labels",
                 facts={"need": ", ".join(self._labels), "have": ", ".join(found)},
-                fix="fix losses (docs/own-classes.md)",
+                fix="return one loss for each of its labels (docs/own-classes.md)",
             )
         return [found[name] for name in self._labels]
 
 
 def on_device(batch: Batch, device: torch.device, *, unpad: bool) -> dict[str, torch.Tensor]:
-    """Return a batch's arrays on a device, and with `unpad` the packing of its tokens if that saves computation."""
+    """Copy a batch to a device.
+
+    Args:
+        batch: arrays on the host.
+        device: device of the model.
+        unpad: whether to add the packing of the tokens, if that saves computation.
+
+    Returns:
+        Name -> tensor, with the names of the batch's arrays.
+    """
     packing = packing_arrays(batch.lengths, batch.input_ids.shape[1]) if unpad else {}
     arrays = {**batch.arrays(), **packing}
     return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
 
 
 def is_padded(batch: Batch) -> bool:
-    """Return whether any sequence is shorter than the padded length."""
+    """Return whether any sequence of the batch is padded."""
     return bool(batch.lengths.min() < batch.input_ids.shape[1])
 
 
 def compile_layers(model: torch.nn.Module) -> None:
-    """Compile each layer of BERT, or the whole of another model, at their first run.
+    """Compile each layer of BERT, or another model as a whole; compilation happens at the first forward pass.
 
     Raises:
-        SpecError: no C++ compiler is installed, which a CPU needs.
+        SpecError: the model is on a CPU and no C++ compiler is installed.
     """
     require_compiler(next(model.parameters()).device, key="train.compile")
     if isinstance(model, BertForPreTraining):
@@ -177,5 +196,5 @@ def compile_layers(model: torch.nn.Module) -> None:
 
 
 def as_vector(terms: list[Term]) -> torch.Tensor:
-    """Return loss, correct labels and counted labels of each term as one float64 vector."""
+    """Return loss, correct labels and counted labels of each term as one vector, fp64 [3 x terms]."""
     return torch.stack([value.detach().double() for term in terms for value in term])

@@ -1,4 +1,4 @@
-"""One task, fine-tuned once with each seed: finished seeds are kept, and the best model of all is the result."""
+"""Fine-tuning of one task with several seeds; the best model is the result, and finished seeds are not repeated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,11 @@ READERS: Mapping[TaskKind, Callable[[FinetuneConfig, Tokenizer], TokenizedTask]]
 
 
 def read_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TokenizedTask:
-    """Read and encode everything that training, evaluation and prediction need.
+    """Read and encode the rows of training, dev and test sets.
+
+    Args:
+        config: the configuration.
+        tokenizer: tokenizer of the initial model.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used: each with its line.
@@ -59,12 +63,12 @@ def read_task(config: FinetuneConfig, tokenizer: Tokenizer) -> TokenizedTask:
 
 
 MirrorFactory = Callable[[Path, FinetuneConfig], MetricsMirror]
-"""Makes the mirror of a metrics file of a job with this configuration."""
+"""Function that creates the mirror of a job's metrics file."""
 
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """State that the runs of all seeds share."""
+    """Objects that the runs of all seeds share."""
 
     config: FinetuneConfig
     initial: InitialModel
@@ -83,14 +87,17 @@ class FinetuneJob:
 def run_task(
     config: FinetuneConfig, output: Path, *, world: World, stop: StopRequest, mirror: MirrorFactory | None
 ) -> dict[str, Any]:
-    """Train a task with all of its seeds.
+    """Fine-tune a task with all of its seeds.
 
     Args:
-        output: folder of the run, and of result.json.
-        mirror: makes the mirror of its metrics; None: they are not mirrored.
+        config: the configuration.
+        output: output folder of the run, and of result.json.
+        world: the processes.
+        stop: the stop request that signals set.
+        mirror: creates the mirror of the metrics. None: metrics are not mirrored.
 
     Returns:
-        The final figures, as in result.json.
+        The content of result.json.
 
     Raises:
         UserError: input or environment that the user can fix.
@@ -104,7 +111,7 @@ def run_task(
     job = FinetuneJob(
         config, initial, kind, lowercase, world, resolve_precision(config.train.precision, world.device), stop
     )
-    world.say(describe(job))
+    world.log(describe(job))
     if len(config.seeds) == 1:
         result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirror=mirror)}
     else:
@@ -112,21 +119,32 @@ def run_task(
     result["config"] = settings(config)
     if world.is_main:
         storage.write_json(output / RESULT, result)
-    world.barrier()
+    world.barrier()  # torchrun ends all ranks once one has exited, so none may leave while the main one still writes
     return result
 
 
 def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
-    """Train with each seed that is not finished, and summarise all of them."""
+    """Train with each seed that is not finished; return the summary of all, and copy the best model to `output`.
+
+    Args:
+        job: shared objects.
+        output: output folder of the run; each seed has a subfolder.
+        mirror: see `run_task`.
+
+    Raises:
+        ConflictError: a finished seed had another configuration.
+        Preempted: SIGTERM, Ctrl-C or an eviction stopped the run.
+    """
     found = []
     metrics = MetricsLog(output / METRICS_FILE if job.world.is_main else None)
     with metrics.mirrored(mirror_of(job, output, mirror), from_step=0):
         for number, seed in enumerate(job.config.seeds, start=1):
             folder = output / seed_folder(seed)
-            job.world.say(f"seed       {seed}, {number} of {len(job.config.seeds)}")
-            one = finished(folder, job.config, job.world, seed=seed, rows=job.kind.rows.sha256)
+            job.world.log(f"seed       {seed}, {number} of {len(job.config.seeds)}")
+            one = finished_result(folder, job.config, job.world, seed=seed, rows=job.kind.rows.sha256)
             if one is None:
                 one = {**run_seed(job, seed, folder, mirror=None), "config": trajectory(job, seed)}
+                # last: this file marks the seed as finished
                 if job.world.is_main:
                     storage.write_json(folder / RESULT, one)
             found.append({key: value for key, value in one.items() if key != "config"})
@@ -142,12 +160,16 @@ def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -
 
 
 def mirror_of(job: FinetuneJob, output: Path, mirror: MirrorFactory | None) -> MetricsMirror | None:
-    """Return the mirror of a run's metrics on the main process; None where they are not mirrored."""
+    """Return the mirror of a run's metrics on the main process; None on others, or without a mirror."""
     return mirror(output / METRICS_FILE, job.config) if mirror and job.world.is_main else None
 
 
 def replace_by_copy(source: Path, folder: Path) -> None:
-    """Copy a folder; the complete copy replaces whatever has its name.
+    """Copy a folder atomically: the complete copy replaces an existing folder.
+
+    Args:
+        source: folder to copy.
+        folder: path of the copy.
 
     Raises:
         StorageError: the disk is full or read-only; no partial copy is left.
@@ -157,6 +179,7 @@ def replace_by_copy(source: Path, folder: Path) -> None:
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         shutil.copytree(source, partial)
+        # before the rename, which may reach the disk earlier than the content, see `models.huggingface.export`
         for path in partial.rglob("*"):
             sync(path)
         if folder.exists():
@@ -166,9 +189,21 @@ def replace_by_copy(source: Path, folder: Path) -> None:
 
 
 def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory | None) -> dict[str, Any]:
-    """Train with one seed, export the best checkpoint, and predict the test sets with it."""
+    """Train with one seed, export the best checkpoint, and predict the test sets with it.
+
+    Args:
+        job: shared objects.
+        seed: seed of the head's weights, the order of rows and dropout.
+        output: output folder of this seed.
+        mirror: see `run_task`.
+
+    Returns:
+        seed, steps, best_step, metrics and the path of the model.
+    """
     config, world = job.config, job.world
     model = job.kind.model(job.shape, job.initial.rows)
+    # All weights first, then those of the checkpoint: what the checkpoint lacks, such as a new head, comes from the
+    # seed.
     initialise(model, seed)
     absent = load_for_finetuning(model, config.init_from, job.kind.labels)
     model.to(world.device)
@@ -179,13 +214,13 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
     loop = make_loop(job, task, seed, output)
     if world.is_main:
         output.mkdir(parents=True, exist_ok=True)
-    world.barrier()
+    world.barrier()  # `resume` reads the folder on every process
     resume(loop, config)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
     if config.train.micro_batch_size == "auto":
-        world.say(f"batch      micro batches of {loop.micro_batch_size} (auto)")
+        world.log(f"batch      micro batches of {loop.micro_batch_size} (auto)")
     if not loop.state.step and absent:
-        world.say(f"head       new: {', '.join(absent)}")
+        world.log(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
     start = TrainingStart(attempt, model, absent, output, read_tags(os.environ))
     begun = (
@@ -203,7 +238,14 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
 
 
 def make_loop(job: FinetuneJob, task: Finetuning, seed: int, output: Path) -> Loop:
-    """Return the training loop of one seed; its best checkpoint has the highest score."""
+    """Return the training loop of one seed, whose best checkpoint has the highest score.
+
+    Args:
+        job: shared objects.
+        task: task of this seed.
+        seed: seed of this run.
+        output: output folder of this seed.
+    """
     config, world = job.config, job.world
     steps = config.train.epochs * task.steps_per_epoch
     policy = LoopPolicy(
@@ -214,7 +256,7 @@ def make_loop(job: FinetuneJob, task: Finetuning, seed: int, output: Path) -> Lo
         ),
         max_grad_norm=config.optimizer.max_grad_norm,
         validate_every=config.evaluation.every or task.steps_per_epoch,
-        best_by=lambda found: -found["score"],
+        best_by=lambda found: -found["score"],  # the loop minimises
         patience=config.evaluation.patience,
         sharded=config.optimizer.sharded,
         peak_flops=peak_flops(world, job.precision),
@@ -224,14 +266,23 @@ def make_loop(job: FinetuneJob, task: Finetuning, seed: int, output: Path) -> Lo
             "device": world.device_name,
         },
     )
-    services = LoopServices.of(config.checkpoint, output, world, steps=steps, stop=job.stop)
+    services = LoopServices.from_config(config.checkpoint, output, world, steps=steps, stop=job.stop)
     parameters = task.model.named_parameters()
     optimizer = build_optimizer(config.optimizer, parameters, layer_decay=config.optimizer.layer_decay)
     return Loop(task, optimizer, world, policy, services)
 
 
 def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: Lineage | None) -> dict[str, Any]:
-    """Score the best checkpoint again, predict with it, and export it with its lineage and its card."""
+    """Evaluate the best checkpoint again, predict with it, and export it with its lineage and its card.
+
+    Args:
+        job: shared objects.
+        task: task of this seed.
+        loop: the loop after training.
+        output: output folder of this seed.
+        begun: lineage from the start of the run; None on all processes but the main one.
+    """
+    # The main process chooses: on a mounted store other nodes may see files with a delay, and rank differently.
     best = loop.services.checkpoints.best() if job.world.is_main else None
     step = job.world.from_main(best.step if best else -1)
     checkpoint = loop.services.checkpoints.at(step)
@@ -239,7 +290,7 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
     task.model.load_state_dict(checkpoint.weights())
     task.model.eval()
     with torch.no_grad(), autocast(job.precision, job.world.device):
-        found = task.conclude(loop.micro_batch_size)
+        found = task.evaluate_final(loop.micro_batch_size)
     if begun is not None:
         with storage.storage_errors(output, "the export"):
             for name, text in found.files.items():
@@ -252,24 +303,25 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                 config=job.shape,
                 vocab_size=job.initial.rows,
                 tokenizer=TokenizerFiles(job.initial.vocabulary, job.lowercase),
-                more={**label_settings(task.model, job.kind.labels), **found.settings},
+                config_entries={**label_settings(task.model, job.kind.labels), **found.settings},
                 describe=lambda folder: finetuning_lineage.describe(
                     begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics
                 ),
             )
-            finetuning_lineage.copy_of_model(output)
+            finetuning_lineage.copy_model_lineage(output)
         figures = "  ".join(f"{name} {value:.4f}" for name, value in found.metrics.items())
         print(f"best at step {step}: {figures}", flush=True)
     return {"best_step": step, "metrics": found.metrics, **found.settings, "model": str(output / "model")}
 
 
-def finished(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:
+def finished_result(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:
     """Return the result of a finished run; None if it is not finished.
 
     Args:
         output: folder of the run.
         config: current configuration.
-        start: further values that the run must have started with.
+        world: the processes; the main one decides.
+        start: additional values that the run must have started with, such as its seed.
 
     Raises:
         ConflictError: the run had another configuration, or `resume: never` forbids a finished run.
@@ -282,18 +334,20 @@ def finished(output: Path, config: FinetuneConfig, world: World, **start: Any) -
     changed = differences(found.get("config", {}), {**wanted, "start": {**wanted["start"], **start}})
     if config.resume == "never" or changed:
         raise ConflictError(
-            "the output folder holds a finished run" + (" of another configuration" if changed else ""),
+            "cannot start: the output folder contains a finished run"
+            + (" with another configuration" if changed else ""),
             facts={"where": output, **({"changed": "; ".join(changed)} if changed else {})},
-            fix="another --output, or the configuration that the run started with and resume=auto",
+            fix="choose another --output, or use the configuration of that run with resume=auto",
         )
     return found
 
 
 def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
-    """Return the values that determine the final weights, except for the seed and the rows."""
+    """Return the values that determine the final weights, except for the seed and the rows, as JSON."""
     sections: dict[str, dict[str, Any]] = config.model_dump(
         mode="json", include={"model", "optimizer", "schedule", "train"}
     )
+    # Changes of these are allowed when a run resumes: they have no effect on weights.
     del sections["train"]["log_every"]
     del sections["optimizer"]["sharded"]  # no weight depends on the process that keeps the moments
     weights = initial_weights(config.init_from)
@@ -301,7 +355,7 @@ def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
 
 
 def trajectory(job: FinetuneJob, seed: int) -> dict[str, dict[str, Any]]:
-    """Return all values that determine the final weights."""
+    """Return all values that determine the final weights of one seed, as JSON."""
     sections = settings(job.config)
     return {**sections, "start": {**sections["start"], "seed": seed, "rows": job.kind.rows.sha256}}
 

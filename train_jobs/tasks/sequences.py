@@ -1,4 +1,4 @@
-"""Texts as token sequences, and batches of them: padded to the longest row, in an order that the seed decides."""
+"""Texts as token sequences, and batches of them: padded to the longest row, in an order that depends on the seed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from train_jobs.models.packing import Packing, packing_arrays
 Ints = npt.NDArray[np.int64]
 Targets = npt.NDArray[np.generic]
 
-IGNORED = -100  # target of a class that does not count; NaN is that of a number
-GROUPED_BATCHES = 50  # global batches whose rows are sorted by length together
+IGNORED = -100  # target of an unlabelled class; NaN for numbers
+# Global batches whose rows are sorted by length together: transformers' group_by_length uses 50 batches as well.
+# Sorting a whole epoch would make its batches the same in every epoch.
+GROUPED_BATCHES = 50
 
 
 class Tokens(NamedTuple):
@@ -32,11 +34,11 @@ class Tokens(NamedTuple):
     ids: Ints
     """[length]"""
     second: int
-    """Position of the second segment; the length without one."""
+    """Position of the second segment, or the length of a single text."""
 
 
 class TokenBatch(NamedTuple):
-    """Sequences on a device; the first four fields are the arguments of a model."""
+    """Token sequences on a device; the first four fields are the arguments of a model."""
 
     input_ids: Tensor
     """int64 [B, S]"""
@@ -46,7 +48,7 @@ class TokenBatch(NamedTuple):
     """bool [B, S]; None without padding, or with a packing."""
     packing: Packing | None
     lengths: Tensor
-    """int64 [B] tokens of each."""
+    """int64 [B] tokens of each sequence."""
     rows: Sequence[int]
     """Numbers of the sequences."""
 
@@ -64,7 +66,7 @@ class TokenBatch(NamedTuple):
         Args:
             arrays: input ids, segments and lengths, as `padded` returns them.
             device: device of the model.
-            unpad: pack the tokens where that saves computation.
+            unpad: whether to pack the tokens if that saves computation.
             rows: numbers of the sequences.
         """
         input_ids, segments, lengths = arrays
@@ -72,7 +74,7 @@ class TokenBatch(NamedTuple):
         packed: dict[str, npt.NDArray[Any]] = packing_arrays(lengths, size) if unpad else {}
         named = {"input_ids": input_ids, "token_type_ids": segments, "lengths": lengths, **packed}
         there = {name: torch.from_numpy(array).to(device) for name, array in named.items()}
-        packing = Packing.of(there)
+        packing = Packing.from_batch(there)
         masked = packing is None and bool(lengths.min() < size)
         mask = length_mask(there["lengths"], size) if masked else None
         return cls(there["input_ids"], there["token_type_ids"], mask, packing, there["lengths"], rows)
@@ -96,9 +98,10 @@ class RowBatch:
         return len(self.lengths)
 
     def slice(self, start: int, stop: int) -> RowBatch:
-        """Return rows start to stop, without the columns that are padding in all of them."""
+        """Return the rows from start to stop, without the columns that are padding in all of them."""
         lengths, targets = self.lengths[start:stop], self.targets[start:stop]
         longest = lengths.max()
+        # the shape decides: only tags have one target for each token
         of_tokens = self.targets.shape == self.input_ids.shape
         return RowBatch(
             self.input_ids[start:stop, :longest],
@@ -109,7 +112,7 @@ class RowBatch:
 
     @property
     def tokens(self) -> int:
-        """Tokens without padding."""
+        """Number of tokens, without padding."""
         return int(self.lengths.sum())
 
 
@@ -122,7 +125,7 @@ class EncodedRows:
     """[rows] position of the second text; the row's length without one."""
     targets: Targets
     """[rows] or [rows, 2], as in a batch."""
-    cut: int = 0
+    truncated: int = 0
     """Number of truncated rows."""
 
     def __len__(self) -> int:
@@ -135,19 +138,25 @@ class EncodedRows:
 
     @cached_property
     def begins(self) -> Ints:
-        """[rows] number of each row's first token, counted over all rows."""
+        """[rows] index of each row's first token among the tokens of the split."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of tokens and targets."""
+        """SHA-256 of tokens and targets, in hexadecimal."""
+        # It identifies the data in checkpoints and in the lineage: other rows, labels or truncation change it.
         digest = hashlib.sha256(self.targets.tobytes())
         for ids in self.ids:
             digest.update(ids.tobytes())
         return digest.hexdigest()
 
     def batch(self, rows: Ints, *, counted: bool = True) -> RowBatch:
-        """Return a batch of some rows; unless `counted`, none of their targets counts."""
+        """Return a padded batch.
+
+        Args:
+            rows: indices of the rows.
+            counted: False: replace all targets by IGNORED or NaN.
+        """
         arrays = padded([self.ids[row] for row in rows], self.seconds[rows])
         targets = self._batch_targets(rows, arrays[0].shape[1])
         if not counted:
@@ -155,11 +164,16 @@ class EncodedRows:
         return RowBatch(*arrays, targets)
 
     def tokens_of(self, rows: Ints) -> Ints:
-        """Return the numbers of the tokens of some rows, in their order, counted over all rows."""
+        """Return the indices of the tokens of `rows` among the tokens of the split, in the order of `rows`."""
         return np.concatenate([np.arange(self.begins[row], self.begins[row] + self.lengths[row]) for row in rows])
 
     def blank_targets(self, rows: int, size: int) -> Targets:
-        """Return targets of `rows` rows of `size` tokens, all 0 and all counted."""
+        """Return targets for synthetic rows, all 0.
+
+        Args:
+            rows: number of rows.
+            size: tokens of each row.
+        """
         return np.zeros((rows, *self.targets.shape[1:]), self.targets.dtype)
 
     def _batch_targets(self, rows: Ints, size: int) -> Targets:
@@ -167,7 +181,7 @@ class EncodedRows:
 
 
 class TaggedRows(EncodedRows):
-    """Rows with a target for each token: `targets` concatenates those of all rows."""
+    """Rows with a target for each token; `targets` is the concatenation of those of all rows."""
 
     def blank_targets(self, rows: int, size: int) -> Targets:
         return np.zeros((rows, size), np.int64)
@@ -183,11 +197,11 @@ def padded(ids: Sequence[Ints], seconds: Ints) -> tuple[Ints, Ints, Ints]:
     """Pad sequences to the longest.
 
     Args:
-        ids: tokens of each.
-        seconds: [rows] position of the second segment of each.
+        ids: tokens of each sequence.
+        seconds: [rows] position of the second segment of each sequence.
 
     Returns:
-        Input ids and segments, [rows, longest], and lengths, [rows].
+        Input ids and segments (0 or 1; 0 for padding), [rows, longest], and lengths, [rows].
     """
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     place = np.arange(lengths.max())
@@ -205,8 +219,15 @@ def special_ids(tokenizer: Tokenizer) -> tuple[int, int]:
     return cls, sep
 
 
-def joined(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> Tokens:
-    """Return [CLS] first [SEP], or [CLS] first [SEP] second [SEP]."""
+def join_segments(cls: int, sep: int, first: Sequence[int], second: Sequence[int] | None = None) -> Tokens:
+    """Return [CLS] first [SEP], or [CLS] first [SEP] second [SEP].
+
+    Args:
+        cls: id of [CLS].
+        sep: id of [SEP].
+        first: ids of the first segment.
+        second: ids of the second segment. None: one segment.
+    """
     ids = [cls, *first, sep]
     behind = [] if second is None else [*second, sep]
     return Tokens(np.array([*ids, *behind], np.int64), len(ids))
@@ -220,9 +241,9 @@ def encode_texts(
     Args:
         tokenizer: tokenizer of the model.
         texts: first texts.
-        pairs: second texts.
-        max_length: tokens of a sequence. A text that is too long loses its end; of two the longer, then both by turns,
-            as with Hugging Face's `longest_first`.
+        pairs: second texts. None: single texts.
+        max_length: maximum tokens of a sequence, special tokens included. A text that is too long loses its end; of a
+            pair the longer text does, then both alternately, as with Hugging Face's `longest_first`.
 
     Returns:
         The sequences, and the number of truncated ones.
@@ -235,12 +256,20 @@ def encode_texts(
     for one, other in zip(first, second, strict=False):
         kept, kept_other = truncated_lengths(len(one), len(other or ()), room)
         cut += kept + kept_other < len(one) + len(other or ())
-        found.append(joined(cls, sep, one[:kept], None if other is None else other[:kept_other]))
+        found.append(join_segments(cls, sep, one[:kept], None if other is None else other[:kept_other]))
     return found, cut
 
 
 def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of each of two texts are kept if `room` tokens fit."""
+    """Return the number of tokens to keep of each of two texts.
+
+    Args:
+        first: tokens of the first text.
+        second: tokens of the second text.
+        room: tokens that fit, without special tokens.
+    """
+    # The result of removing one token at a time from the longer text, in one step. An odd `room` leaves one token more
+    # to the longer text, and in a tie to the second, as Hugging Face's fast tokenizer does.
     if first + second <= room:
         return first, second
     shorter = min(first, second)
@@ -250,33 +279,42 @@ def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def epoch_batches(lengths: Ints, *, global_batch_size: int, seed: int, epoch: int, group_by_length: bool) -> list[Ints]:
-    """Return the row numbers of each global batch of an epoch: every row once, the last batch has the rest.
+    """Return the row indices of each global batch of an epoch; every row occurs once, the last batch may be smaller.
 
     Args:
         lengths: tokens of each row.
-        global_batch_size: rows of a batch.
+        global_batch_size: rows per batch.
         seed: decides the order, together with the epoch.
-        epoch: counted from 0.
-        group_by_length: sort the rows of GROUPED_BATCHES batches by length before they are cut into batches, then draw
-            the order of the batches.
+        epoch: number of the epoch, from 0.
+        group_by_length: sort the rows of GROUPED_BATCHES batches by length before they are split into batches, then
+            shuffle the batches.
     """
     rng = np.random.default_rng([seed, epoch])
     rows = rng.permutation(len(lengths))
     if not group_by_length:
-        return _cut(rows, global_batch_size)
+        return _split(rows, global_batch_size)
     ordered = [
-        group[np.argsort(-lengths[group], kind="stable")] for group in _cut(rows, GROUPED_BATCHES * global_batch_size)
+        group[np.argsort(-lengths[group], kind="stable")] for group in _split(rows, GROUPED_BATCHES * global_batch_size)
     ]
-    *whole, last = _cut(np.concatenate(ordered), global_batch_size)
-    return [*(whole[number] for number in rng.permutation(len(whole))), last]
+    # Shuffled, or an epoch would go from long to short sequences 50 batches at a time. The smaller batch stays the
+    # last.
+    *full, last = _split(np.concatenate(ordered), global_batch_size)
+    return [*(full[number] for number in rng.permutation(len(full))), last]
 
 
 def batches_by_length(lengths: Ints, size: int) -> list[Ints]:
-    """Return row numbers in batches of similar length, longest first: memory runs out in the first batch or never."""
-    return _cut(np.argsort(-lengths, kind="stable"), size)
+    """Return row indices in batches of similar length, the longest first.
+
+    Args:
+        lengths: tokens of each row.
+        size: rows per batch.
+    """
+    # The longest first: memory runs out in the first batch or never. Stable, so that all processes form the same
+    # batches.
+    return _split(np.argsort(-lengths, kind="stable"), size)
 
 
-def _cut(rows: Ints, size: int) -> list[Ints]:
+def _split(rows: Ints, size: int) -> list[Ints]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 

@@ -1,1 +1,1 @@
-"""Commands for use around training: metrics mirror, ONNX export, preflight, store inspection, server."""
+"""Command-line tools: metrics mirror, ONNX export, preflight, store inspection, server."""

@@ -1,4 +1,4 @@
-"""Export a BERT with its head as ONNX, for runtimes without torch, with its tokenizer next to it.
+"""Export a BERT with its head and its tokenizer as ONNX, for runtimes without torch.
 
     pip install "bert-orchestrator[onnx]"
     python -m train_jobs.tools.onnx --model out/model --output onnx/model.onnx
@@ -32,13 +32,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from train_jobs.artifacts.host import no_telemetry
+from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
 from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.inference.model_folder import TOKENIZER_FILE, Folder, Model, read_folder
-from train_jobs.inference.prediction_files import whole_file
+from train_jobs.inference.prediction_files import atomic_file
 
 OPSET = 18
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -48,13 +48,13 @@ OUTPUTS = {
 }
 """Kind -> names of its outputs, where they are not `logits`."""
 TOLERANCE = 1e-4
-BESIDE = (CONFIG, TOKENIZER_FILE, TOKENIZER, VOCABULARY)
-NEEDED = ("onnx", "onnxscript")
+COPIED_FILES = (CONFIG, TOKENIZER_FILE, TOKENIZER, VOCABULARY)
+REQUIRED_PACKAGES = ("onnx", "onnxscript")
 Arrays = dict[str, npt.NDArray[np.int64]]
 
 
 class Graph(nn.Module):
-    """A model with the inputs and outputs of its graph.
+    """A wrapper that gives a model the inputs and outputs of the exported graph.
 
     Args:
         kind: one of `train_jobs.config.predict.KINDS`.
@@ -66,7 +66,13 @@ class Graph(nn.Module):
         self.kind, self.model = kind, model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs from three int64 tensors, [B, S]; the mask is 1 at tokens."""
+        """Return the outputs of the graph, see the module.
+
+        Args:
+            input_ids: int64 [B, S].
+            attention_mask: int64 [B, S], 1 at tokens and 0 at padding.
+            token_type_ids: int64 [B, S].
+        """
         mask = attention_mask > 0
         if self.kind == FILL_MASK:
             return self.model(input_ids, token_type_ids, mask)[:1]
@@ -79,12 +85,12 @@ class Graph(nn.Module):
 
 
 def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | None:
-    """Write the graph of a folder's model, with its configuration and tokenizer next to it.
+    """Write the graph of a model, with its configuration and tokenizer in the same folder.
 
     Args:
         folder: folder of the model.
-        path: path of the graph; it appears once it is complete.
-        opset: version of ONNX's operators.
+        path: path of the graph; it is renamed to this when it is complete.
+        opset: version of the ONNX operator set.
 
     Returns:
         The largest difference between onnxruntime and torch; None without onnxruntime.
@@ -92,10 +98,13 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
     Raises:
         UserError: packages are missing, the model cannot be loaded, the disk is full, or the two differ.
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise SpecError(f"{' and '.join(missing)} not installed", fix='pip install "bert-orchestrator[onnx]"')
+    if missing := [name for name in REQUIRED_PACKAGES if find_spec(name) is None]:
+        raise SpecError(
+            f"cannot export: {' and '.join(missing)} not installed", fix='pip install "bert-orchestrator[onnx]"'
+        )
     graph = Graph(folder.kind, folder.model()).requires_grad_(False).eval()
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=folder.positions)
+    # Not 1 x anything: torch.export specialises dimensions of size 1, and the graph would accept no other size.
     example = _inputs(folder, (3, min(16, folder.positions)))
     with _quiet():
         program = torch.onnx.export(
@@ -111,10 +120,10 @@ def export_onnx(folder: Folder, path: Path, *, opset: int = OPSET) -> float | No
     assert program is not None, "the exporter returns a program unless it writes the file itself"
     with storage.storage_errors(path.parent, "the export"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(path) as temporary:
+        with atomic_file(path) as temporary:
             program.save(temporary)
             difference = _difference(graph, folder, temporary)
-            for name in BESIDE:
+            for name in COPIED_FILES:
                 if (folder.path / name).is_file() and folder.path.resolve() != path.parent.resolve():
                     shutil.copyfile(folder.path / name, path.parent / name)
     return difference
@@ -124,7 +133,7 @@ def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
     """Return the largest difference between torch and onnxruntime, over batches of several shapes."""
     if find_spec("onnxruntime") is None:
         return None
-    no_telemetry()
+    disable_telemetry()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -137,13 +146,15 @@ def _difference(graph: Graph, folder: Folder, path: Path) -> float | None:
         for mine, theirs in zip(expected, session.run(None, arrays), strict=True):
             gap = np.abs(mine.numpy() - theirs)
             largest = max(largest, float((gap[real] if gap.shape[:2] == real.shape else gap).max()))
-    if not largest <= TOLERANCE:
-        raise TrainingError("onnxruntime and torch disagree", facts={"difference": largest, "tolerance": TOLERANCE})
+    if not largest <= TOLERANCE:  # true for NaN
+        raise TrainingError(
+            "onnxruntime and torch return different results", facts={"difference": largest, "tolerance": TOLERANCE}
+        )
     return largest
 
 
 def _inputs(folder: Folder, shape: tuple[int, int]) -> Arrays:
-    """Return drawn inputs; the first row has full length, the others are padded."""
+    """Return random inputs; the first row has full length, the others are padded."""
     rows, size = shape
     draw = np.random.default_rng(rows * size)
     real = np.arange(size) < np.linspace(size, max(size // 2, 1), rows).astype(np.int64)[:, None]
@@ -154,7 +165,7 @@ def _inputs(folder: Folder, shape: tuple[int, int]) -> Arrays:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter, which warns of packages that are not needed here."""
+    """Silence the exporter, which warns about packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -167,7 +178,7 @@ def _quiet() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Export the model, and return an exit code."""
+    """Parse the command line, export the model and return an exit code."""
     parser = boundary.documented_parser("tools.onnx", __doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--output", type=Path, default=Path("model.onnx"), help="the file (default: ./model.onnx)")

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 8 -m train_jobs.tools.preflight --device gpu
 
-Every process checks its own device and shares its result with the others. Exit code 0: no problem; 1: stderr names
-each faulty process with its machine, the same on every process.
+Every process checks its own device and shares the result with the others. Exit code 0: no problem; 1: stderr lists each
+faulty process with its machine, the same on every process.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import torch
 import torch.distributed as dist
 
 PATIENCE = timedelta(seconds=60)  # the machines of a job start seconds apart
-SIZE = 1024  # rows of the matrices: a hundredth of a second on any GPU
-ELEMENTS = 4 * 1024 * 1024  # of the all-reduce: 16 MB, enough for every link
-TOLERANCE = 1e-2  # relative; a GPU may multiply fp32 with 10 bits of mantissa
+SIZE = 1024  # rows of the matrices; the product takes a hundredth of a second on any GPU
+ELEMENTS = 4 * 1024 * 1024  # of the all-reduce: 16 MB, enough to use every link
+TOLERANCE = 1e-2  # relative; with TF32 a GPU multiplies fp32 with 10 bits of mantissa
 
 
 def check_device(device: torch.device) -> str | None:
-    """Return the problem of a device, found by a matrix product with a known result; None without one."""
+    """Return the problem that a matrix product with a known result reveals; None without one."""
     ones = torch.full((SIZE, SIZE), 0.5, device=device)
     product = ones @ ones
     expected = SIZE / 4
     worst = (product - expected).abs().max().item()
     if not worst <= TOLERANCE * expected:  # NaN too
-        return f"a product of matrices is off by {worst:g} of {expected:g}"
+        return f"a matrix product is off by {worst:g} of {expected:g}"
     return None
 
 
@@ -42,10 +42,11 @@ def has_code(capability: tuple[int, int], built: Sequence[str]) -> bool:
 
     Args:
         capability: compute capability of the GPU, (8, 0) for an A100.
-        built: architectures of the build: sm_80 is machine code of one generation, compute_90 works on later ones too.
+        built: architectures of the build: sm_80 is machine code for one generation, compute_90 is PTX, which later
+            generations compile.
     """
     found = [match.groups() for name in built if (match := re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name))]
-    if not found:  # not CUDA's names, so nothing is known
+    if not found:  # not CUDA's names (ROCm's, for example): no verdict
         return True
     for kind, major, minor in found:
         same = int(major) == capability[0] and int(minor) <= capability[1]
@@ -55,7 +56,7 @@ def has_code(capability: tuple[int, int], built: Sequence[str]) -> bool:
 
 
 def check_build(device: torch.device) -> str | None:
-    """Return a problem if this torch has no code for a GPU, where each of its kernels would fail; else None."""
+    """Return a problem if this torch has no code for the GPU, so that every kernel would fail; else None."""
     if device.type != "cuda":
         return None
     capability, built = torch.cuda.get_device_capability(device), torch.cuda.get_arch_list()
@@ -66,18 +67,24 @@ def check_build(device: torch.device) -> str | None:
 
 
 def find_device(kind: str, local_rank: int, local_size: int) -> tuple[torch.device, str | None]:
-    """Return the device of a process, and a problem if the machine has too few GPUs."""
+    """Return the device of a process, and a problem if the machine has too few GPUs.
+
+    Args:
+        kind: cpu or gpu.
+        local_rank: number of the process on its machine.
+        local_size: number of processes on the machine.
+    """
     if kind == "cpu":
         return torch.device("cpu"), None
-    there = torch.cuda.device_count()
-    if there < local_size:
-        return torch.device("cpu"), f"{there} GPUs are visible, need {local_size}"
+    visible = torch.cuda.device_count()
+    if visible < local_size:
+        return torch.device("cpu"), f"{visible} GPUs are visible, need {local_size}"
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank), None
 
 
 def check_network(device: torch.device, size: int, group: dist.ProcessGroup | None) -> str | None:
-    """Return the problem of a sum over all `size` processes; None without one."""
+    """Return the problem of an all-reduce over all `size` processes; None without one."""
     values = torch.ones(ELEMENTS, device=device)
     dist.all_reduce(values, group=group)
     low, high = values.min().item(), values.max().item()
@@ -85,7 +92,11 @@ def check_network(device: torch.device, size: int, group: dist.ProcessGroup | No
 
 
 def preflight(kind: str) -> list[str]:
-    """Return the problems of all processes, each with its rank and machine."""
+    """Check this process and return the problems of all processes, each with its rank and machine.
+
+    Args:
+        kind: cpu or gpu.
+    """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device, wrong = find_device(kind, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -97,7 +108,7 @@ def preflight(kind: str) -> list[str]:
     mine = f"rank {rank} on {socket.gethostname()}: {wrong}" if wrong else None
     if size == 1:
         return [mine] if mine else []
-    # by the CPUs first, which work whatever the GPUs do, so that a faulty process can report
+    # Over gloo first, which needs no GPU, so that a process with a faulty GPU can report it.
     dist.init_process_group("gloo", timeout=PATIENCE)
     found: list[str | None] = [None] * size
     dist.all_gather_object(found, mine)
@@ -112,7 +123,7 @@ def preflight(kind: str) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the checks, print problems, and return 1 if there are any."""
+    """Parse the command line, run the checks, print problems and return an exit code."""
     parser = argparse.ArgumentParser(prog="train_jobs.tools.preflight", description=__doc__)
     parser.add_argument("--device", choices=["cpu", "gpu"], default="cpu")
     arguments = parser.parse_args(argv)

@@ -5,10 +5,10 @@
 
 Request: {"inputs": [...], "top": 5}. An input is a text, {"text": ..., "pair": ...} for a pair of texts, or
 {"question": ..., "context": ...} for a question. Response: {"outputs": [...]}, for each input the record that
-`train_jobs.predict` writes; for a language model a list of its masks, each a list of {"token", "probability"}, the most
+`train_jobs.predict` writes; for a language model a list of its masks, each a list of {"token", "probability"}, most
 likely first. An invalid request returns {"error": text}.
 
-An Azure endpoint gets this file, with the package next to it as train_jobs.zip.
+On an Azure endpoint this file is deployed with the package next to it as train_jobs.zip.
 """
 
 from __future__ import annotations
@@ -24,41 +24,52 @@ from pathlib import Path
 from typing import Any
 
 ARCHIVE = "train_jobs.zip"
-MOST_TEXTS, MOST_TOP, USUAL_TOP = 64, 100, 5
+MOST_TEXTS, MOST_TOP, DEFAULT_TOP_K = 64, 100, 5
 LARGEST_REQUEST = 1024 * 1024
-_LOADED: dict[str, Any] = {}
+_LOADED: dict[str, Any] = {}  # Azure's scoring script is a module with `init` and `run`, so the model is global
 
 if (_archive := Path(__file__).with_name(ARCHIVE)).is_file():
     sys.path.insert(0, str(_archive))
 
 
 def init() -> None:
-    """Load the model in AZUREML_MODEL_DIR; Azure calls this once."""
+    """Load the model in AZUREML_MODEL_DIR; Azure calls this once per process."""
+    # The directory contains the registered model under its name and version, at a depth that Azure decides.
     load(next(path.parent for path in sorted(Path(os.environ["AZUREML_MODEL_DIR"]).rglob("config.json"))))
 
 
 def load(folder: Path) -> None:
-    """Load a Hugging Face folder.
+    """Load a model for `run`.
+
+    Args:
+        folder: Hugging Face folder of a BERT.
 
     Raises:
-        UserError: it holds no BERT for prediction.
+        UserError: the folder does not contain a BERT that can predict.
     """
     import torch
 
     from train_jobs.config import PredictConfig
-    from train_jobs.inference.loaded_model import make_task
+    from train_jobs.inference.loaded_model import load_predictor
 
     config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
-    _LOADED["task"] = make_task(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    _LOADED["task"] = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def run(raw: str) -> dict[str, Any]:
-    """Answer one request; Azure calls this with the text of its body."""
+    """Return the response to one request; Azure calls this with the body of the request.
+
+    Args:
+        raw: JSON of the request.
+
+    Returns:
+        {"outputs": [...]} or {"error": text}.
+    """
     from train_jobs.config import UserError
 
     try:
         document = json.loads(raw)
-        inputs, top = document["inputs"], document.get("top", USUAL_TOP)
+        inputs, top = document["inputs"], document.get("top", DEFAULT_TOP_K)
         _check(inputs, top)
         return {"outputs": _answers(inputs, top)}
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
@@ -79,6 +90,7 @@ def _check(inputs: Any, top: Any) -> None:
 def _answers(inputs: list[Any], top: int) -> list[Any]:
     from train_jobs.tasks.rows.tables import RowTable
 
+    # A copy per request: requests are served by several threads and have different settings.
     task = copy.copy(_LOADED["task"])
     paired = any(isinstance(one, dict) and "pair" in one for one in inputs)
     data = task.config.data.model_copy(update={"pair": "pair" if paired else None})
@@ -104,12 +116,14 @@ def _plain(record: dict[str, Any]) -> Any:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers POST /score like an endpoint, and GET / with the status of the server."""
+    """Handler of POST /score, like an Azure endpoint, and of GET /, the status of the server."""
 
     def do_GET(self) -> None:
+        """Return the status of the server."""
         self._reply(200, {"status": "ready"})
 
     def do_POST(self) -> None:
+        """Return the response to a request to /score; 404, 413 or 400 with {"error": text} for an invalid one."""
         size = int(self.headers.get("Content-Length") or 0)
         if self.path != "/score":
             return self._reply(404, {"error": f"unknown path {self.path}"})
@@ -128,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Load the model, and answer on the loopback interface until interrupted."""
+    """Parse the command line, serve on the loopback interface until interrupted, and return an exit code."""
     parser = argparse.ArgumentParser(prog="train_jobs.tools.serve", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")

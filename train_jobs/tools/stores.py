@@ -35,10 +35,15 @@ IGNORED = -100
 
 
 def show(folder: Path, *, samples: int, sequence_length: int) -> dict[str, Any]:
-    """Return manifest, lengths, some documents, and a training example.
+    """Return manifest, histograms of lengths, some documents, and a training example, as JSON.
+
+    Args:
+        folder: folder of the store.
+        samples: number of documents.
+        sequence_length: tokens of the example.
 
     Raises:
-        DataError: there is no store, or a shard is damaged.
+        DataError: the folder has no store, or a shard is damaged.
     """
     store = TokenStore.open(folder)
     manifest = store.manifest
@@ -109,8 +114,8 @@ def _example(store: TokenStore, tokenizer: Tokenizer, sequence_length: int) -> d
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command, print its JSON document, and return an exit code."""
-    parser = argparse.ArgumentParser(prog="train_jobs.tools.stores", description="Look into a token store.")
+    """Parse the command line, run the action, print its JSON document and return an exit code."""
+    parser = argparse.ArgumentParser(prog="train_jobs.tools.stores", description="Inspect a token store.")
     actions = parser.add_subparsers(dest="action", required=True)
     showing = actions.add_parser("show", help="show manifest, lengths, documents and an example")
     showing.add_argument("--samples", type=int, default=3, metavar="N", help="documents to show (default: 3)")

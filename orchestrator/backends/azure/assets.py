@@ -83,18 +83,20 @@ def image(name: str, folder: Path = ENVIRONMENTS) -> TrainImage:
     place = folder / name
     if not place.is_dir():
         raise NotFoundError(
-            f"environments/{name} does not exist",
-            facts={"where": place, "why": "the installation is not complete"},
+            f"cannot find environments/{name}: the installation is incomplete",
+            facts={"where": place},
             fix="--set azure.environment=azureml:NAME:VERSION",
         )
     files = {path.name: path.read_bytes() for path in sorted(place.iterdir()) if path.is_file()}
     conda = files.get("conda.yaml")
     if conda is None:
         files[CONSTRAINTS] = (folder.parent / CONSTRAINTS).read_bytes()
-    whole = hashlib.sha256(b"" if conda is None else CPU_IMAGE.encode())
+    # The version is the hash of all inputs of the build: an unchanged environment is found by its name, and never built
+    # again, which takes 10 minutes; a changed one cannot be confused with the cached image.
+    total = hashlib.sha256(b"" if conda is None else CPU_IMAGE.encode())
     for file in sorted(files):
-        whole.update(f"{file}\0{hashlib.sha256(files[file]).hexdigest()}\n".encode())
-    version = whole.hexdigest()[:HASH_DIGITS]
+        total.update(f"{file}\0{hashlib.sha256(files[file]).hexdigest()}\n".encode())
+    version = total.hexdigest()[:HASH_DIGITS]
     return TrainImage(name, version, None, files) if conda is None else TrainImage(name, version, conda.decode(), {})
 
 
@@ -124,13 +126,20 @@ class Asset(Config):
 
 
 def asset_id(workspace: Workspace, kind: str, name: str, version: str) -> str:
-    """Return Azure's id of an asset."""
+    """Return Azure's id of an asset.
+
+    Args:
+        workspace: the workspace.
+        kind: environments, codes, data or models, as in Azure's ids.
+        name: of the asset.
+        version: of the asset.
+    """
     return f"{workspace.id}/{kind}/{name}/versions/{version}"
 
 
-def data_name(held: JobInput) -> str:
+def data_name(job_input: JobInput) -> str:
     """Return the name of the asset of an input."""
-    return f"orchestrator-{held.holds}"
+    return f"orchestrator-{job_input.content_type}"
 
 
 def uploaded(plan: Plan) -> list[JobInput]:
@@ -150,18 +159,24 @@ def plan_assets(plan: Plan) -> list[Asset]:
 
 
 def code_asset(name: str, digest: str, folder: str) -> Asset:
-    """Return the asset of a folder of code."""
+    """Return the asset of a folder of code.
+
+    Args:
+        name: of the asset. Azure's SDK would draw a random one for each job, and the asset could not be found again.
+        digest: hash of the content, whose beginning becomes the version.
+        folder: path in the datastore, with a slash at its end.
+    """
     body = {"properties": {"codeUri": places.ACCOUNT_URL + folder.rstrip("/"), "isAnonymous": False}}
     return Asset(kind="codes", name=name, version=digest[: places.DIGITS], body=body, folder=folder)
 
 
 def _data(plan: Plan, azure: AzureSpec) -> Iterator[Asset]:
-    for held in uploaded(plan):
-        folder = places.content_folder("models" if held.name == START else "data", held.digest)
+    for job_input in uploaded(plan):
+        folder = places.content_folder("models" if job_input.name == START else "data", job_input.digest)
         uri = places.datastore_uri(azure.datastore, folder)
         body = {"dataType": "uri_folder", "dataUri": uri, "isAnonymous": False, "isArchived": False}
-        version = held.digest[: places.DIGITS]
-        yield Asset(kind="data", name=data_name(held), version=version, body={"properties": body}, folder=folder)
+        version = job_input.digest[: places.DIGITS]
+        yield Asset(kind="data", name=data_name(job_input), version=version, body={"properties": body}, folder=folder)
 
 
 def asset_files(plan: Plan, asset: Asset, scratch: Path) -> dict[str, Content]:
@@ -200,7 +215,7 @@ def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path],
         return report(f"{label}: cached")
     if asset.body is None:
         raise NotFoundError(
-            f"the workspace has no {label}",
+            f"cannot find {label} in the workspace",
             facts={"where": f"workspace {wire.workspace.workspace}"},
             fix="--set azure.environment=auto",
         )
@@ -209,13 +224,15 @@ def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path],
             content = files(Path(scratch))
             sent = Files(store).upload(asset.folder, content, progress)
         report(f"{label}: {len(content)} files, {bytes_text(sent)} uploaded")
-    wire.put_asset(asset.kind, asset.name, asset.version, filled(asset.body, store))
+    # After the upload, because a version never changes: an asset whose upload was interrupted would stay incomplete
+    # for ever. Blobs that already exist are not sent again, so repeating an interrupted upload is cheap.
+    wire.put_asset(asset.kind, asset.name, asset.version, fill_placeholders(asset.body, store))
     if asset.kind == "environments":
         report(f"{label}: Azure builds it when it is first used, which takes about 10 minutes")
     return None
 
 
-def filled(body: Body, store: Store) -> Body:
+def fill_placeholders(body: Body, store: Store) -> Body:
     """Return a body with the datastore's names in the place of `{account}`, `{endpoint}` and `{container}`."""
     text = json.dumps(body)
     for name in ("account", "endpoint", "container"):
@@ -224,13 +241,13 @@ def filled(body: Body, store: Store) -> Body:
 
 
 def remember_asset(home: Path, workspace: Workspace, asset: Asset) -> None:
-    """Record that a workspace has an asset, for the notes of the next plan."""
-    if seen_on(home, workspace, asset) is None:
+    """Record that a workspace has an asset: a dry run is offline, and reads from here whether an image is cached."""
+    if first_seen(home, workspace, asset) is None:
         known = places.read_cache(home / SEEN)
         places.write_cache(home / SEEN, {**known, _seen_key(workspace, asset): time.strftime("%Y-%m-%d")})
 
 
-def seen_on(home: Path, workspace: Workspace, asset: Asset) -> str | None:
+def first_seen(home: Path, workspace: Workspace, asset: Asset) -> str | None:
     """Return the date on which a run first found an asset in a workspace; None: no run has."""
     return places.read_cache(home / SEEN).get(_seen_key(workspace, asset))
 

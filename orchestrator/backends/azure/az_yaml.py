@@ -22,7 +22,7 @@ SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 MODES = {"ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Upload": "upload"}
 IDENTITIES = {"Managed": "managed", "UserIdentity": "user_identity"}
 KINDS = ("command", "sweep")
-LONGEST_NAME = 40
+MAX_NAME_LENGTH = 40
 _ASSET = re.compile(r".*/(codes|environments|data|computes)/([^/]+)(?:/versions/([^/]+))?$")
 _BINDING = re.compile(r"\${{\s*(?P<kind>inputs|outputs|search_space)\.(?P<name>\w+)\s*}}")
 _SHARED = re.compile(r"[1-9]\d*[bkmgBKMG]?")
@@ -46,7 +46,7 @@ class JobFile:
         if self.document.get("name"):
             return str(self.document["name"])
         slug = re.sub(r"[^a-z0-9]+", "-", str(self.document.get("display_name") or self.path.stem).lower()).strip("-")
-        return f"{slug[:LONGEST_NAME].strip('-') or 'job'}-{self.digest}"
+        return f"{slug[:MAX_NAME_LENGTH].strip('-') or 'job'}-{self.digest}"
 
     @property
     def digest(self) -> str:
@@ -81,7 +81,9 @@ def read_job_file(path: Path) -> JobFile:
     if problems:
         raise SpecError(f"{path} has {len(problems)} problem{'s' if len(problems) > 1 else ''}", problems=problems)
     file = JobFile(path, layer.tree, _load(path, layer))
-    file.job.name = file.name  # the SDK would draw random words
+    # The SDK would draw random words for the name, so that submitting the file twice would start two jobs, and take the
+    # experiment from the name of the current folder.
+    file.job.name = file.name
     file.job.display_name = layer.tree.get("display_name") or file.name
     file.job.experiment_name = layer.tree.get("experiment_name") or path.stem
     return file
@@ -93,10 +95,10 @@ def _load(path: Path, layer: ConfigLayer) -> Any:
     quiet()
     try:
         return load_job(path)
-    except Exception as problem:  # it raises whatever its schemas do
+    except Exception as problem:  # errors of marshmallow, PyYAML, the SDK and the file system, without a common base
         first = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
         raise SpecError(
-            f"Azure does not accept the job file {path}",
+            f"invalid job file {path}",
             problems=list(_messages(str(problem), layer)) or [f"{path}: {first}"],
         ) from problem
 

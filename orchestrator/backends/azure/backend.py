@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
 POLL_SECONDS = 5.0
-OUTAGE_SECONDS = 3600.0  # of Azure that a follower tolerates: runs take weeks
-MOST_DISCOVERED = 200  # jobs to look at, the newest first
+OUTAGE_SECONDS = 3600.0  # longest outage of Azure that a follower tolerates: runs take weeks
+MAX_DISCOVERED = 200  # newest jobs of the workspace that `discover` reads
 
 
 class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, Discovers, ReadsJobFiles):
@@ -63,8 +63,9 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
         super().__init__(home, environ)
         self._seen: dict[str, tuple[float, RunStatus]] = {}
+        """Run -> time and value of its last status, which is reported during an outage."""
         self._waiting: dict[str, float] = {}
-        """Runs whose next attempt waits for Azure, and since when."""
+        """Run whose next attempt could not be submitted -> time of the first try."""
         self.poll_seconds = float(self._environ.get(POLL_VARIABLE, POLL_SECONDS))
 
     def prepare(self, plan: Plan, *, run: str) -> Submission:
@@ -77,10 +78,11 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
     def submit(self, submission: Submission) -> Handle:
         """Create or change the cluster, upload missing files, submit the job.
 
-        A job file goes through the SDK's own operation, so that the SDK uploads what it names.
+        A job file goes through the SDK's own operation, which uploads the files that it names.
 
         Raises:
             ConflictError: the name is taken.
+            UnknownError: it is unknown whether Azure has the job; the run stays on record.
             UserError: Azure refused.
         """
         from orchestrator.backends.azure.runs.dispatch import FileSubmission, send, send_file
@@ -89,7 +91,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         folder = RecordFolder(self._runs / request.name)
         wire = self.wire_to(request.workspace.require())
         if (folder.path / REQUEST).is_file():
-            raise ConflictError(f"run {request.name} exists", fix=f"orchestrator status {request.name}")
+            raise ConflictError(f"run {request.name} already exists", fix=f"orchestrator status {request.name}")
         if isinstance(submission, FileSubmission):
             send_file(wire, submission, folder)
         else:
@@ -111,7 +113,11 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
     def describe(self, run: str) -> RunStatus:
         """Return the status of a run; one whose record is damaged has failed, with the damage as its reason.
 
-        While Azure is away, a status that was known before is returned with a warning.
+        During an outage of Azure, the last known status of this process is returned with a warning, for up to an hour.
+
+        Raises:
+            NotFoundError: the run does not exist.
+            ServiceError: Azure cannot be reached, and no recent status is known.
         """
         folder = self._existing(run)
         if (damage := self._damage(folder)) is not None:
@@ -127,17 +133,19 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         try:
             status = observer.status()
         except ServiceError as problem:
+            # `wait` and `attach` poll for weeks: a status of a minute ago serves them better than an error that ends
+            # them. The first request of a command has no such status, and fails.
             seen, known = self._seen.get(run, (0.0, None))
             if known is None or time.monotonic() - seen > OUTAGE_SECONDS:
                 raise
-            if known.state.terminal:  # of the previous attempt: another one has been submitted
+            if known.state.terminal:  # of the previous attempt: another one has been submitted since
                 known = observer.recorded()
             return known.model_copy(update={"warning": problem.message})
         self._seen[run] = time.monotonic(), status
         return status
 
     def list(self) -> Iterator[RunStatus]:
-        """Yield all runs on record here, the newest first; where Azure does not answer, with their last status."""
+        """Yield all runs on record here, the newest first; where Azure does not answer, with their recorded status."""
         away: dict[Workspace, str] = {}
         for name in self.names():
             with suppress(NotFoundError):  # deleted meanwhile, here or in the workspace
@@ -170,8 +178,9 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
     def discover(self) -> None:
         """Put the newest runs of the workspace on record here, including those of other machines."""
         wire, known = self.wire({}), set(self.names())
-        for job in wire.jobs(MOST_DISCOVERED):
+        for job in wire.jobs(MAX_DISCOVERED):
             run = job["tags"].get("orchestrator.run")
+            # only first attempts: RUN-a2 has the tag of RUN, and `adopt` finds all attempts of a run itself
             if run == job["name"] and run not in known:
                 with suppress(NotFoundError):  # its files were deleted
                     adopt(wire, RecordFolder(self._runs / run))
@@ -194,12 +203,12 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             return logs.new([attempt.job for attempt in folder.read().attempts if attempt.confirmed], over=over)
 
         def ended() -> bool:
-            return not self.tend(folder.name) and folder.read().last.ended is not None
+            return not self.restart_if_needed(folder.name) and folder.read().last.ended is not None
 
         return follow(new, ended, query, pause=self.poll_seconds, outage=OUTAGE_SECONDS)
 
     def read(self, run: str, document: str) -> bytes:
-        """Return a document on record here, or an output in the datastore."""
+        """Return a document on record here, or an output in the datastore; empty if it does not exist (yet)."""
         if document in SUBMITTED:
             return self._existing(run).read_bytes(document)
         observer = self._observe(run)
@@ -208,22 +217,29 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         return b""
 
     def cancel(self, run: str) -> None:
-        """Ask the newest job to end; Azure gives it half a minute to save a checkpoint."""
+        """Ask the newest job to end; Azure sends SIGTERM, and SIGKILL about half a minute later."""
         observer = self._observe(run)
         record = observer.refresh()
         if record.last.ended is None:
+            # The record first: an eviction may end the job before the request below arrives, and the next
+            # `restart_if_needed` must not restart a run that its user cancelled.
             observer.folder.write(record.model_copy(update={"cancelled": True}))
             observer.wire.cancel_job(record.last.job)
 
     def preempt(self, run: str) -> None:
-        """Simulate a preemption: the job is cancelled, and a process that follows the run submits it again."""
+        """Simulate a preemption: the job is cancelled, and a process that follows the run submits it again.
+
+        Raises:
+            ConflictError: the run is not running.
+        """
         observer = self._observe(run)
         record = observer.refresh()
         if record.last.state != RunState.RUNNING:
             raise ConflictError(
-                f"run {observer.folder.name} is {record.last.state} and not running",
+                f"cannot preempt run {observer.folder.name}: it is {record.last.state}",
                 fix=f"orchestrator status {observer.folder.name}",
             )
+        # on record first: Azure reports both as Canceled, and only this mark makes it a preemption
         observer.folder.write(record.with_last(preempt=True))
         observer.wire.cancel_job(record.last.job)
 
@@ -238,7 +254,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         status = self.describe(folder.name)
         if not status.state.resumable:
             raise ConflictError(
-                f"run {folder.name} is {status.state} and cannot be resumed",
+                f"cannot resume run {folder.name}: it is {status.state}",
                 fix=f"orchestrator {'status' if status.state.terminal else 'attach'} {folder.name}",
             )
         if not folder.document(REQUEST)["job"]:
@@ -248,15 +264,21 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
                 fix=f"orchestrator logs {folder.name}",
             )
         if processes is not None:
-            raise UsageError("--processes cannot change on Azure", fix=f"orchestrator resume {folder.name}")
+            raise UsageError(
+                "cannot change --processes on Azure: the job's definition fixes it",
+                fix=f"orchestrator resume {folder.name}",
+            )
         self._submit_again(folder)
         return self.handle(folder.name)
 
-    def tend(self, run: str, max_restarts: int | None = None) -> bool:
+    def restart_if_needed(self, run: str, max_restarts: int | None = None) -> bool:
         """Submit another attempt of a run that was preempted or failed, as often as its request allows.
 
+        Azure does not restart an evicted job. Any number of processes may follow the same run: attempts have names that
+        follow from the run's name and their number, so two of them submit the same job.
+
         Raises:
-            ServiceError: Azure was away for longer than OUTAGE_SECONDS.
+            ServiceError: Azure could not be reached for longer than OUTAGE_SECONDS.
             UserError: Azure refused it.
         """
         observer = self._observe(run)
@@ -265,12 +287,15 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         if last.ended is None or last.refused or record.cancelled or not record.begun:
             return False
         allowed = request["max_restarts"] if max_restarts is None else max_restarts
+        # `begun`, not the number of attempts: one that never reached Azure during an outage is no restart
         if not request["job"] or not is_retryable(last.state, last.exit_code) or record.begun > allowed:
-            return False  # `begun` leaves out attempts that Azure never had, because it was away
+            return False
         report(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:
             self._submit_again(folder)
         except ServiceError as problem:
+            # Preemptions and outages come together: a follower that gave up here would leave the run stopped until a
+            # user notices. A refusal is final, an outage is not.
             since = self._waiting.setdefault(folder.name, time.monotonic())
             if folder.read().last.refused or time.monotonic() - since > OUTAGE_SECONDS:
                 raise
@@ -299,11 +324,20 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         return download(self._observe(run), outputs, to, force=force, progress=progress)
 
     def delete(self, run: str) -> None:
-        """Delete the files of an ended run in the datastore and its record here; archive its jobs."""
+        """Delete the files of a finished run in the datastore and its record here; archive its jobs.
+
+        Raises:
+            ConflictError: the run has not finished.
+            NotFoundError: it does not exist.
+            UserError: Azure refused.
+        """
         observer = self._observe(run)
         folder, status = observer.folder, self.describe(run)
         if not status.state.terminal:
-            raise ConflictError(f"run {folder.name} is {status.state}", fix=f"orchestrator cancel {folder.name}")
+            raise ConflictError(
+                f"cannot delete run {folder.name}: it is {status.state}", fix=f"orchestrator cancel {folder.name}"
+            )
+        # the record last: without it, an interrupted deletion could not be repeated
         for attempt in folder.read().attempts:
             if attempt.confirmed:
                 observer.wire.archive_job(attempt.job)
@@ -318,13 +352,27 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         return register(observer, self.describe(observer.folder.name), model)
 
     def deploy_model(self, run: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """Create a managed online endpoint with one deployment that gets all traffic."""
+        """Create a managed online endpoint with one deployment that gets all traffic; takes about 10 minutes.
+
+        Args:
+            run: the run's name.
+            endpoint: name of the endpoint, unique in the region.
+            sku: size of its machine. None: Standard_DS3_v2.
+
+        Raises:
+            ConflictError: the run has not completed, or the endpoint exists.
+            UserError: Azure refused.
+        """
         from orchestrator.backends.azure.runs.models import deploy
 
         return deploy(self._observe(run), self.register_model(run), endpoint, sku)
 
     def delete_endpoint(self, endpoint: str) -> None:
-        """Delete an endpoint with its deployments."""
+        """Delete an endpoint with its deployments.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
         wire = self.wire({})
         if wire.endpoint(endpoint) is None:
             raise NotFoundError(f"endpoint {endpoint} does not exist", fix="az ml online-endpoint list")
@@ -342,7 +390,9 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
 
         record = folder.read()
         number = len(record.attempts) + 1
-        if not record.last.confirmed:  # Azure never had it, and its name is free
+        if not record.last.confirmed:
+            # Azure never had this attempt and its name is free: use it again, because `adopt` on another machine stops
+            # at the first missing number
             number -= 1
             record = record.model_copy(update={"attempts": record.attempts[:-1]})
         folder.write(record.with_another(places.attempt_name(folder.name, number)))
@@ -359,7 +409,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             self._observer(folder).recorded()
         except (StorageError, ValueError, KeyError, TypeError) as problem:
             if not folder.path.is_dir():
-                raise NotFoundError(f"no run {folder.name}", fix="orchestrator list") from None
+                raise NotFoundError(f"unknown run {folder.name!r}", fix="orchestrator list") from None
             return str(problem.facts["reason"] if isinstance(problem, StorageError) else repr(problem)).splitlines()[0]
         return None
 
@@ -379,7 +429,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
                 )
             return folder
         if not place:
-            raise NotFoundError(f"no run {run}{did_you_mean(run, self.names())}", fix="orchestrator list")
+            raise NotFoundError(f"unknown run {run!r}{did_you_mean(run, self.names())}", fix="orchestrator list")
         adopt(self.wire_to(self.workspace({}, place).require()), folder)
         return folder
 

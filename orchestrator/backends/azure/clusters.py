@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
 TIERS = {"dedicated": "Dedicated", "low-priority": "LowPriority"}
-LEAST, MOST, IDLE = "minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"
-SCALE = {"min_nodes": LEAST, "max_nodes": MOST, "idle_seconds": IDLE}
+MIN_NODES, MAX_NODES, IDLE_TIME = "minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"
+SCALE = {"min_nodes": MIN_NODES, "max_nodes": MAX_NODES, "idle_seconds": IDLE_TIME}
 LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # cannot be changed once the cluster exists
 FEWER = "--set compute.nodes={0} --set compute.max_nodes={0}"  # flags of `submit`
@@ -67,8 +67,19 @@ def plan_cluster(plan: Plan) -> Cluster:
 
 
 def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
-    """Return the body of a cluster. Its machines are reached through Azure ML alone: no SSH, no keys."""
-    found = find_size(size)
+    """Return the body of a cluster. Its machines are reached through Azure ML alone: no SSH, no keys.
+
+    Args:
+        size: name of the machine size, in any case of letters.
+        tier: dedicated or low-priority.
+        min_nodes: machines that stay on without a job.
+        max_nodes: highest number of machines.
+        idle_seconds: time without a job after which a machine is released.
+
+    Raises:
+        SpecError: the size is retired, or its name is invalid.
+    """
+    found = find_size(size)  # its canonical name: Azure's answer has it, and the bodies are compared
     return {
         "properties": {
             "computeType": "AmlCompute",
@@ -79,19 +90,19 @@ def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_s
                 "osType": "Linux",
                 "enableNodePublicIp": True,
                 "remoteLoginPortPublicAccess": "NotSpecified",
-                "scaleSettings": {LEAST: min_nodes, MOST: max_nodes, IDLE: duration(idle_seconds)},
+                "scaleSettings": {MIN_NODES: min_nodes, MAX_NODES: max_nodes, IDLE_TIME: duration(idle_seconds)},
             },
         }
     }
 
 
-def provision(wire: Wire, cluster: Cluster, *, fewer: str = FEWER) -> str:
+def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str:
     """Create or change a cluster if it is needed; return a one-line report.
 
     Args:
         wire: the workspace.
         cluster: the wanted cluster.
-        fewer: flags that ask for {0} machines, for the fix of a QuotaError.
+        fix_template: flags that ask for {0} machines, for the fix of a QuotaError.
 
     Raises:
         NotFoundError: it does not exist, and no machine size is given.
@@ -111,17 +122,19 @@ def provision(wire: Wire, cluster: Cluster, *, fewer: str = FEWER) -> str:
         return f"cluster {name}: exists, left as it is"
     if found is None:
         location = wire.location()
-        check_quota(wire, location, wanted, held=0, fewer=fewer)
+        check_quota(wire, location, wanted, held=0, fix_template=fix_template)
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
     before, after = _scale(found), _merged_scale(_scale(found), _scale(wanted), cluster.silent)
     changes = differences(name, found, wanted, after)
-    if not changes:
+    if not changes:  # the SDK's own operation would send the PUT, and wait for it, all the same
         return f"cluster {name}: exists, {shape_text(found)}"
-    if any((before.get(key) or 0) < (after.get(key) or 0) for key in (LEAST, MOST)):  # only growth needs quota
-        held = max(before.get(LEAST) or 0, _inner(found).get("currentNodeCount") or 0)
+    if any((before.get(key) or 0) < (after.get(key) or 0) for key in (MIN_NODES, MAX_NODES)):  # only growth needs quota
+        # machines that already run count as used in the quota: counting them again would refuse a change that fits
+        held = max(before.get(MIN_NODES) or 0, _inner(found).get("currentNodeCount") or 0)
         wanted = _with_scale(wanted, after)
-        check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fewer=fewer)
+        check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fix_template=fix_template)
+    # from the cluster as it is: a PUT replaces it, and would drop its network, identity and tags
     wire.put_compute(name, _with_scale(writable(found), after))
     return f"cluster {name}: updated, {', '.join(changes)}"
 
@@ -131,8 +144,8 @@ def _merged_scale(before: Body, wanted: Body, silent: Sequence[str]) -> Body:
     after = dict(wanted)
     for key in silent:
         if (there := before.get(key)) is not None:
-            after[key] = max(there, after[key]) if key == MOST else there
-    after[MOST] = max(after[MOST], after[LEAST])
+            after[key] = max(there, after[key]) if key == MAX_NODES else there
+    after[MAX_NODES] = max(after[MAX_NODES], after[MIN_NODES])
     return after
 
 
@@ -164,7 +177,7 @@ def differences(name: str, found: Body, wanted: Body, scale: Body) -> list[str]:
     ]
 
 
-def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fewer: str) -> None:
+def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_template: str) -> None:
     """Compare a cluster at its largest with the quota of its family.
 
     Args:
@@ -172,14 +185,14 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fewer: st
         location: its region.
         wanted: the cluster.
         held: its machines that already count as used.
-        fewer: see `provision`.
+        fix_template: see `provision`.
 
     Raises:
         QuotaError: it does not fit; names sizes that do.
     """
-    size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MOST]
+    size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MAX_NODES]
     if size is None:
-        return  # of unknown cores: Azure will check
+        return  # cores unknown: Azure checks it, and refuses later and less clearly
     low = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
     usages = wire.usages(location)
     if low:  # all families share one quota
@@ -201,7 +214,7 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fewer: st
             "fits": ", ".join(fit[:5]) or "nothing of the same kind",
             "or": "request quota: https://ml.azure.com/quota",
         },
-        fix=fewer.format(most) if most > 0 else "orchestrator skus",
+        fix=fix_template.format(most) if most > 0 else "orchestrator skus",
     )
 
 
@@ -235,7 +248,7 @@ def _comparable(value: Any) -> Any:
 def shape_text(body: Body) -> str:
     """Return size and scale of a cluster: `0 to 4 x Standard_NC4as_T4_v3, low-priority`."""
     scale, tier = _scale(body), "" if _inner(body).get("vmPriority") == TIERS["dedicated"] else ", low-priority"
-    return f"{scale.get(LEAST, 0)} to {scale.get(MOST, 0)} x {_inner(body).get('vmSize')}{tier}"
+    return f"{scale.get(MIN_NODES, 0)} to {scale.get(MAX_NODES, 0)} x {_inner(body).get('vmSize')}{tier}"
 
 
 class AzureClusters(Clusters):
@@ -269,10 +282,14 @@ class AzureClusters(Clusters):
     def created(
         self, name: str, *, sku: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int
     ) -> ClusterChange:
-        """Return the change that creates a cluster, or makes an existing one fit."""
+        """Return the change that creates a cluster, or makes an existing one fit, see `Clusters.created`.
+
+        Raises:
+            SpecError: the name or the size is invalid, or the size is retired.
+        """
         if not re.fullmatch(CLUSTER_NAME, name):
             raise SpecError(
-                f"invalid name of a cluster {name!r}",
+                f"invalid cluster name {name!r}",
                 facts={"rule": "3 to 24 letters, digits and hyphens, with a letter first"},
                 fix="--name gpu-t4",
             )
@@ -288,15 +305,20 @@ class AzureClusters(Clusters):
     def scaled(
         self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
     ) -> ClusterChange:
-        """Return the change of a cluster's scale, and only of that."""
+        """Return the change of a cluster's scale, and only of that, see `Clusters.scaled`.
+
+        Raises:
+            NotFoundError: the cluster does not exist.
+            UsageError: the minimum is above the maximum.
+        """
         found = self._existing(name)
         before = _scale(found)
-        least = before.get(LEAST) or 0 if min_nodes is None else min_nodes
-        most = before.get(MOST) or 0 if max_nodes is None else max_nodes
+        least = before.get(MIN_NODES) or 0 if min_nodes is None else min_nodes
+        most = before.get(MAX_NODES) or 0 if max_nodes is None else max_nodes
         if most < least:
             raise UsageError(f"cannot keep {least} machines in a cluster of at most {most}", fix=f"--max-nodes {least}")
-        idle = before.get(IDLE) if idle_seconds is None else duration(idle_seconds)
-        return self._change(name, _with_scale(writable(found), {LEAST: least, MOST: most, IDLE: idle}))
+        idle = before.get(IDLE_TIME) if idle_seconds is None else duration(idle_seconds)
+        return self._change(name, _with_scale(writable(found), {MIN_NODES: least, MAX_NODES: most, IDLE_TIME: idle}))
 
     def delete(self, name: str) -> None:
         """Delete a cluster with its machines."""
@@ -304,7 +326,7 @@ class AzureClusters(Clusters):
 
     def _change(self, name: str, body: Body, warnings: tuple[str, ...] = ()) -> ClusterChange:
         def apply() -> str:
-            return provision(self._wire, Cluster(name=name, body=body), fewer="--max-nodes {0}")
+            return provision(self._wire, Cluster(name=name, body=body), fix_template="--max-nodes {0}")
 
         return ClusterChange(shape_text(body), warnings, apply)
 
@@ -321,16 +343,16 @@ def _row(body: Body, prices: Prices) -> dict[str, Any]:
     size = next((one for one in SIZES if one.name.lower() == str(name).lower()), None)
     price = price_of_size(size, low_priority=low, refreshed=prices) if size else None
     hourly = price.usd if price else None
-    kept, current = scale.get(LEAST) or 0, inner.get("currentNodeCount") or 0
+    kept, current = scale.get(MIN_NODES) or 0, inner.get("currentNodeCount") or 0
     return {
         "name": body["name"],
         "state": outer.get("provisioningState"),
         "size": name,
         "tier": "low-priority" if low else "dedicated",
         "min_nodes": kept,
-        "max_nodes": scale.get(MOST),
+        "max_nodes": scale.get(MAX_NODES),
         "nodes": current,
-        "idle_seconds": _comparable(scale.get(IDLE)),
+        "idle_seconds": _comparable(scale.get(IDLE_TIME)),
         "price_per_hour": hourly,
         "idle_cost_per_day": None if hourly is None else round(kept * hourly * 24, 2),
         "cost_per_hour_now": None if hourly is None else round(current * hourly, 2),

@@ -19,7 +19,9 @@ QUOTA_PAGE = "https://ml.azure.com/quota"
 
 
 def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what a run on Azure needs, as far as it shows without creating anything; ends at the first failure.
+    """Yield the findings about the prerequisites of a run on Azure, without creating anything.
+
+    It stops at the first failed prerequisite that all later checks need.
 
     Args:
         folder: of the project.
@@ -38,7 +40,7 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         name = "sign-in"
         sign_in, wire = SignIn(environ), Wire(workspace)
         sign_in.get_token(SCOPE)
-        yield ok(name, f"by {sign_in.link}")
+        yield ok(name, f"by {sign_in.credential_name}")
         name = "azure"
         region = wire.location()
         yield ok(name, f"workspace {workspace.workspace} answers, region {region}")
@@ -57,6 +59,7 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _quota(wire: Wire, region: str) -> Finding:
+    # only families of GPUs that jobs can use: a workspace has a hundred quotas
     families = {size.family for size in SIZES if size.gpu is not None}
     usages = [one for one in wire.usages(region) if any(same_family(one["name"], family) for family in families)]
     left = {one["name"]: one["limit"] - one["used"] for one in usages if one["limit"] > one["used"]}

@@ -37,7 +37,7 @@ from orchestrator.backends.run_progress import metric_values
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.settings import Settings, names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import SweepSpec, TerminationSpec, as_tree, trials
+from orchestrator.specs.sweep_spec import SweepSpec, TerminationSpec, as_tree, trial_count
 from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
 
@@ -46,7 +46,7 @@ SWEEP_TAG = "orchestrator.sweep"
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
 BEST = "best_child_run_id"  # property of the sweep
 CANCELLED = {"CancelRequested", "Canceled"}
-HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
+OR_DRIVE_HERE = "or --set driver=here: this machine drives the same trials on the same cluster"
 CLASSES = {
     ("range", False): "Uniform",
     ("range", True): "LogUniform",
@@ -54,12 +54,12 @@ CLASSES = {
     ("normal", True): "LogNormal",
 }
 HOUR = 3600
-SHORTEST = 60  # seconds: Azure rounds less up to a minute
+SHORTEST = 60  # seconds: azure-ai-ml silently raises a shorter limit to a minute
 TAGS_OF_RUNS = ("orchestrator.run", "orchestrator.handle", "orchestrator.attempt", "orchestrator.request")
 
 
 class AzureSweeps(Backend, SweepsNatively):
-    """The part of Azure's backend that drives sweeps, and the workspaces of both parts.
+    """Sweeps of Azure's own service, and the connections to workspaces.
 
     Args:
         home: the user's orchestrator folder.
@@ -79,7 +79,7 @@ class AzureSweeps(Backend, SweepsNatively):
         return find_workspace(given, self._environ, Path.cwd(), name=name)
 
     def wire_to(self, workspace: Workspace) -> Wire:
-        """Return the connection to a workspace, the same one every time."""
+        """Return the connection to a workspace, always the same one: it keeps the token and the datastores' keys."""
         return self._wires.setdefault(workspace, Wire(workspace))
 
     @classmethod
@@ -100,7 +100,12 @@ class AzureSweeps(Backend, SweepsNatively):
         return {name: submission.documents[name] for name in (PLAN, REQUEST)}
 
     def submit_sweep(self, documents: Mapping[str, str]) -> None:
-        """Put the job until Azure has it or has refused it."""
+        """Send the job until Azure has it or has refused it.
+
+        Raises:
+            UnknownError: it is unknown whether Azure has it.
+            UserError: Azure refused it.
+        """
         from orchestrator.backends.azure.runs.dispatch import put
 
         wire, request = self._request(documents)
@@ -109,7 +114,13 @@ class AzureSweeps(Backend, SweepsNatively):
     def describe_sweep(
         self, documents: Mapping[str, str], spec: SweepSpec, known: Container[int]
     ) -> NativeSweep | None:
-        """Return the job's state and its child runs; each new one is put on record as a run of this machine."""
+        """Return the job's state and its child runs; each new one is recorded as a run on this machine.
+
+        Args:
+            documents: of the sweep.
+            spec: of the sweep.
+            known: numbers of trials to leave out: finished ones on record.
+        """
         wire, request = self._request(documents)
         name = str(request["name"])
         job = wire.job(name)
@@ -167,7 +178,7 @@ class AzureSweeps(Backend, SweepsNatively):
         run, settings = child["run"], settings_of(spec.space, child["given"])
         plan, request = (json.loads(documents[document]) for document in (PLAN, REQUEST))
         adopt_trial(RecordFolder(self._runs / run), plan, request, settings, seconds(child["created"]) or time.time())
-        status = self.describe(run)  # before the reports, so that those of an ended run are complete
+        status = self.describe(run)  # before the reports, so that those of a finished run are complete
         return NativeTrial(number, settings, status, metric_values(self.metrics(run), spec.objective.metric))
 
 
@@ -177,25 +188,25 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
         (
             policy in {"asha", "wilcoxon"},
             "early_termination.policy",
-            f"Azure has no policy {policy}: bandit, median or truncation, {HERE}",
+            f"Azure has no policy {policy}: bandit, median or truncation, {OR_DRIVE_HERE}",
         ),
-        (sampling in {"tpe", "gp"}, "sampling.name", f"Azure has no sampling {sampling}: bayesian, {HERE}"),
+        (sampling in {"tpe", "gp"}, "sampling.name", f"Azure has no sampling {sampling}: bayesian, {OR_DRIVE_HERE}"),
         (
             sampling == "bayesian" and policy != "none",
             "early_termination.policy",
-            f"Azure stops no trial early with bayesian sampling: none, {HERE}",
+            f"Azure stops no trial early with bayesian sampling: none, {OR_DRIVE_HERE}",
         ),
-        (spec.seeds, "seeds", f"Azure judges every run by itself: seeds: [], {HERE}"),
+        (spec.seeds, "seeds", f"Azure judges every run by itself: seeds: [], {OR_DRIVE_HERE}"),
         (
             spec.objective.reduction == "last",
             "objective.reduction",
-            f"Azure takes the best of a trial's reports: best, {HERE}",
+            f"Azure takes the best of a trial's reports: best, {OR_DRIVE_HERE}",
         ),
-        (spec.limits.cost is not None, "limits.cost", f"Azure has no limit of cost: hours, {HERE}"),
-        (spec.warm_start, "warm_start", f"Azure's sampling uses no trials of other sweeps: [], {HERE}"),
+        (spec.limits.cost is not None, "limits.cost", f"Azure has no limit of cost: hours, {OR_DRIVE_HERE}"),
+        (spec.warm_start, "warm_start", f"Azure's sampling uses no trials of other sweeps: [], {OR_DRIVE_HERE}"),
         (isinstance(spec.keep_best, int), "keep_best", "Azure keeps the files of every trial: all"),
         (spec.trials_per_gpu > 1, "trials_per_gpu", "a trial on Azure has its machines to itself: 1"),
-        (job.max_restarts, "trial.max_restarts", f"Azure restarts no trial: 0, {HERE}"),
+        (job.max_restarts, "trial.max_restarts", f"Azure restarts no trial: 0, {OR_DRIVE_HERE}"),
     )
     yield from ((tuple(key.split(".")), what) for applies, key, what in rules if applies)
     for path, parameter in spec.space.items():
@@ -204,13 +215,13 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
 
 def _refused(spec: SweepSpec, job: JobSpec, path: str, parameter: Parameter) -> Iterator[str]:
     if any(names_files(type(job), inner) for _, inner, _ in all_parameters({path: parameter})):
-        yield f"{path} is copied to Azure once for all trials and cannot vary: one sweep for each value, {HERE}"
+        yield f"{path} is uploaded once for all trials and cannot vary: one sweep for each value, {OR_DRIVE_HERE}"
     if spec.sampling.name == "bayesian" and not parameter.finite and (parameter.log or parameter.kind != "range"):
         what = "a logarithmic range" if parameter.kind == "range" else f"a {parameter.kind} distribution"
-        yield f"Azure's bayesian sampling allows choices and plain ranges, not {what}: sampling random, {HERE}"
+        yield f"Azure's bayesian sampling allows choices and plain ranges, not {what}: sampling random, {OR_DRIVE_HERE}"
     for option in parameter.choice or ():
         if option.space is not None and any(not _is_fixed(inner) for inner in option.space.values()):
-            yield f"an option on Azure is a fixed value and cannot vary: one sweep for each option, {HERE}"
+            yield f"an option on Azure is a fixed value and cannot vary: one sweep for each option, {OR_DRIVE_HERE}"
             return
 
 
@@ -219,7 +230,7 @@ def _is_fixed(parameter: Parameter) -> bool:
 
 
 def alias(path: str) -> str:
-    """Return Azure's name of a setting."""
+    """Return Azure's name of a setting; Azure allows letters, digits and underscores, but no dots."""
     return path.replace(".", "__")
 
 
@@ -251,6 +262,7 @@ def encoded(option: Option) -> Any:
         return _json(as_tree({path: inner.options[0].value for path, inner in option.space.items()}))
     value = option.value
     if isinstance(value, int | float) and not isinstance(value, bool):
+        # YAML 1.1 reads Python's 1e-05 as a string, because it has no dot: then send YAML's own form of the number
         return value if yaml.safe_load(str(value)) == value else yaml.safe_dump(value).split()[0]
     if isinstance(value, str) and yaml.safe_load(value) == value and "'" not in value:
         return value
@@ -258,7 +270,7 @@ def encoded(option: Option) -> Any:
 
 
 def _json(value: Any) -> str:
-    """JSON that is safe between a shell's single quotes."""
+    """Return JSON that is safe between a shell's single quotes: the service pastes it into the command as text."""
     return json.dumps(value).replace("'", "\\u0027")
 
 
@@ -276,13 +288,14 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
     names = {key: alias(key) for key in spec.space}
     file = _trial_file(request, names)
     node: Any = load_job(StringIO(json.dumps(file)))
-    as_choices = spec.sampling.name in {"grid", "bayesian"}
+    as_choices = spec.sampling.name in {"grid", "bayesian"}  # the service allows neither of them a randint
     varied = {names[key]: distribution(parameter, as_choices=as_choices) for key, parameter in spec.space.items()}
     job = node(**varied).sweep(
         sampling_algorithm=_sampling(spec),
         primary_metric=spec.objective.metric,
         goal=spec.objective.goal,
     )
+    # the SDK would draw random words for the name, and take the experiment from the current folder
     job.name = job.display_name = request.name
     job.experiment_name = node.experiment_name
     job.compute = node.compute
@@ -291,8 +304,8 @@ def sweep_job(spec: SweepSpec, request: AzureRequest) -> Any:
     job.tags = {**tags, "orchestrator.sweep": request.name}
     job.early_termination = _policy(spec.early_termination)
     job.set_limits(
-        max_total_trials=trials(spec),
-        max_concurrent_trials=min(spec.limits.concurrent, trials(spec)),
+        max_total_trials=trial_count(spec),
+        max_concurrent_trials=min(spec.limits.concurrent, trial_count(spec)),
         timeout=_seconds(spec.limits.hours),
         trial_timeout=_seconds(_trial_hours(spec, request)),
     )
@@ -303,7 +316,8 @@ def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
     """Return the request of a sweep: its trial's, with the sweep in the place of the job."""
     own = request.job["properties"]
     found = rest_body(sweep_job(spec, request))["properties"]
-    # the SDK sends its names of assets; the workspace makes these ids of them
+    # The SDK would resolve names of assets by requests to the workspace, and a dry run makes none: take the ids of the
+    # trial's own request.
     found |= {"computeId": own["computeId"], "inputs": own["inputs"]}
     found["trial"] |= {key: own[key] for key in ("codeId", "environmentId")}
     found["tags"] = {**found["tags"], "orchestrator.request": body_digest(found)}
@@ -346,6 +360,7 @@ def _trial_file(request: AzureRequest, names: Mapping[str, str]) -> dict[str, An
     """Return the trial's job with an input for each setting, and outputs of its own."""
     file = job_file(request.name, request.job)
     sets = " ".join(f"--set '{path}=${{{{inputs.{name}}}}}'" for path, name in names.items())
+    # the service replaces ${{name}} by the name of the trial: trials with one folder would overwrite each other
     folder = places.datastore_uri(request.datastore, places.outputs_folder("${{name}}"))
     return {
         **file,
@@ -364,7 +379,7 @@ def _sampling(spec: SweepSpec) -> Any:
 
 
 def _policy(policy: TerminationSpec) -> Any:
-    """Azure's object: its SDK refuses two of the policies if they are given by name."""
+    """Return the policy as an object of Azure's SDK, which refuses two of the policies by name."""
     from azure.ai.ml.sweep import BanditPolicy, MedianStoppingPolicy, TruncationSelectionPolicy
 
     when = {"evaluation_interval": policy.interval, "delay_evaluation": policy.delay}
@@ -386,5 +401,5 @@ def _trial_hours(spec: SweepSpec, request: AzureRequest) -> float | None:
 
 
 def _seconds(hours: float | None) -> int | None:
-    """Whole seconds: Azure's SDK ignores a limit that is not a whole number."""
+    """Return whole seconds: Azure's SDK ignores a limit that is not an integer."""
     return None if hours is None else max(SHORTEST, round(hours * HOUR))

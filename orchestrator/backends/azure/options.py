@@ -14,7 +14,8 @@ from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.fields import Config
 
 AZURE = "azure"  # the backend's name
-MOST_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}  # Azure ends a job after this time
+# Azure ends a job after this time, whatever its own limit (documentation: "Manage and increase quotas")
+MAX_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}
 VARIABLES = {
     "subscription_id": "ORCHESTRATOR_AZURE_SUBSCRIPTION_ID",
     "resource_group": "ORCHESTRATOR_AZURE_RESOURCE_GROUP",
@@ -82,7 +83,7 @@ class AzureSpec(Config):
 
 
 class Workspace(Config):
-    """Names of a workspace."""
+    """Address of a workspace."""
 
     subscription_id: str
     """Id of the subscription."""
@@ -113,7 +114,10 @@ class Workspace(Config):
         if missing := self.missing:
             raise UsageError(
                 "no Azure ML workspace is given",
-                facts={"missing": ", ".join(missing), "or": "config.json of the workspace in this folder or above it"},
+                facts={
+                    "missing": ", ".join(missing),
+                    "or": "config.json of the workspace in this folder or above it",
+                },
                 fix=f"export {' '.join(f'{variable}=...' for variable in missing)}",
             )
         return self
@@ -156,8 +160,8 @@ def _read_config(folder: Path) -> dict[str, str]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
         raise SpecError(
-            f"cannot read {path}", facts={"why": problem}, fix="download it again from the studio"
+            f"cannot read {path}", facts={"reason": problem}, fix="download it again from the studio"
         ) from None
     if not isinstance(document, dict) or "workspace_name" not in document:
-        return {}  # of another program: many have a config.json
+        return {}  # the file of another program: many projects have a config.json
     return {key: str(value) for key, value in document.items()}

@@ -23,7 +23,9 @@ ROOT = "orchestrator/"
 TOKEN_STORES = f"{ROOT}token-stores/"
 DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"
-ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"  # of the datastore, whose facts `filled` puts in
+# Only the workspace knows the account and the container: `fill_placeholders` inserts them just before a body is sent,
+# so that a dry run needs no network.
+ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"
 
 
 def content_folder(kind: str, digest: str) -> str:
@@ -52,7 +54,11 @@ def datastore_uri(datastore: str, path: str) -> str:
 
 
 def attempt_name(run: str, attempt: int) -> str:
-    """Return the job's name of an attempt: RUN, RUN-a2, RUN-a3. Azure never lets a name be used twice."""
+    """Return the name of the job of an attempt: RUN, RUN-a2, RUN-a3.
+
+    Azure never frees the name of a job, so each attempt needs its own. The name depends only on run and number: two
+    processes that restart the same run submit the same job, and Azure keeps one of them.
+    """
     return run if attempt == 1 else f"{run}-a{attempt}"
 
 

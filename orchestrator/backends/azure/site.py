@@ -17,22 +17,27 @@ from train_jobs.config.fields import Config
 if TYPE_CHECKING:
     from orchestrator.backends.azure.sizes import Size
 
-OF_CLUSTER = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
+CLUSTER_KEYS = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
 GB = 10**9
-MOST_RDMA_NODES = 100  # of one cluster with InfiniBand
-THREADS_UNKNOWN = 4  # of each process on machines of unknown cores
+MAX_RDMA_NODES = 100  # nodes of one cluster with InfiniBand (Azure's documentation of quotas)
+THREADS_UNKNOWN = 4  # of each process on machines whose cores are unknown
 
 
 class AzureSite(Site):
     """Azure ML."""
 
     options: ClassVar[type[Config]] = AzureSpec
-    compute_keys = ("cluster", "sku", *OF_CLUSTER)
+    compute_keys = ("cluster", "sku", *CLUSTER_KEYS)
     data_key = (AZURE, "data")
     this_python = False
 
     def machines(self, wanted: ComputeSpec, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
-        """Replace every `auto` by what machines of the cluster's size have.
+        """Return the compute settings with every `auto` resolved by the cluster's machine size. Offline.
+
+        Args:
+            wanted: the section `compute` of a spec.
+            environ: environment variables; without effect on Azure.
+            gpus: whether the job can use GPUs; without effect on Azure, where the machine size decides.
 
         Raises:
             SpecError: no cluster is given; its size is retired, has too few GPUs, or is unknown where it decides.
@@ -49,7 +54,14 @@ class AzureSite(Site):
         return _unknown_machines(wanted) if size is None else _machines(wanted, size)
 
     def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
-        """Add the list price of the machines, unless the user gave a price."""
+        """Return the compute settings with the list price of one machine, in USD an hour, unless the user gave a price.
+
+        Args:
+            compute: resolved settings.
+            home: the user's orchestrator folder, which has the prices of the last `skus --refresh`.
+            low_priority: for machines that Azure may evict. Without a refreshed price, that of a dedicated machine is
+                returned as an upper bound.
+        """
         from orchestrator.backends.azure.sizes import find_size, price_of_size, read_prices
 
         size = find_size(compute.size) if compute.price_per_hour is None else None
@@ -67,7 +79,17 @@ class AzureSite(Site):
         return [size.name for size in SIZES]
 
     def sizes(self, home: Path, gpus: str | None, region: str | None) -> list[dict[str, Any]]:
-        """Return machine sizes, each with its GPUs, memory and list price."""
+        """Return machine sizes, each with its GPUs, memory and list price.
+
+        Args:
+            home: the user's orchestrator folder, which keeps refreshed prices.
+            gpus: only sizes with these GPUs, such as `H100:8`. None: all sizes.
+            region: fetch the prices of this region first. None: use the prices of the last refresh, or of the table.
+
+        Raises:
+            UsageError: unknown GPU, or an invalid region.
+            ServiceError: the price service cannot be reached.
+        """
         from orchestrator.backends.azure.sizes import SIZES, parse_gpus, read_prices, refresh_prices, sizes_with
 
         chosen = sizes_with(*parse_gpus(gpus)) if gpus else SIZES
@@ -97,7 +119,7 @@ class AzureSite(Site):
             ("compute.master_port", True, "Azure chooses the port"),
             ("notify.on", True, "a job on Azure does not know the webhook"),
             ("tracking.uri", True, "the workspace keeps the MLflow runs"),
-            *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in OF_CLUSTER),
+            *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in CLUSTER_KEYS),
         ]
 
     def warnings(self, spec: JobSpec) -> Iterator[str]:
@@ -107,16 +129,16 @@ class AzureSite(Site):
 
 
 def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
-    if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MOST_RDMA_NODES:
+    if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MAX_RDMA_NODES:
         raise SpecError(
-            f"a cluster of {size.name} has at most {MOST_RDMA_NODES} machines",
+            f"invalid number of machines: a cluster of {size.name} has at most {MAX_RDMA_NODES}",
             facts={"key": "compute.max_nodes" if wanted.max_nodes else "compute.nodes"},
-            fix=f"--set compute.nodes={MOST_RDMA_NODES}",
+            fix=f"--set compute.nodes={MAX_RDMA_NODES}",
         )
     device = wanted.device if wanted.device != "auto" else ("gpu" if size.gpus else "cpu")
     if device == "gpu" and not size.gpus:
         raise SpecError(
-            f"compute.device is gpu, but {size.name} has none",
+            f"compute.device is gpu, but {size.name} has no GPU",
             facts={"key": "compute.device"},
             fix="--set compute.device=cpu, or --sku Standard_NC4as_T4_v3",
         )
@@ -126,7 +148,7 @@ def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
         processes = size.gpus if device == "gpu" else 1
     if processes > limit:
         raise SpecError(
-            f"compute.processes_per_node {processes} is more than {size.name} has {what} ({limit})",
+            f"invalid compute.processes_per_node {processes}: {size.name} has {limit} {what}",
             facts={"key": "compute.processes_per_node"},
             fix=f"--set compute.processes_per_node={limit}",
         )
@@ -145,7 +167,7 @@ def _unknown_machines(wanted: ComputeSpec) -> ResolvedCompute:
     processes, threads = wanted.processes_per_node, wanted.threads_per_process
     if processes == "auto" and wanted.device != "cpu":
         raise SpecError(
-            f"the GPUs of cluster {wanted.cluster} are unknown",
+            f"cannot choose the number of processes: the GPUs of cluster {wanted.cluster} are unknown",
             facts={"key": "compute.sku" if wanted.sku else "compute.cluster"},
             fix="--processes N, or --sku SIZE of orchestrator skus",
         )

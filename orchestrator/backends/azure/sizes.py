@@ -23,8 +23,8 @@ PRICES_DATED = "2025-01"
 PRICES_REGION = "eastus"
 PRICES_FILE = Path("cache", "azure-prices.json")  # below the home folder
 SERVICE = "https://prices.azure.com/api/retail/prices"
-SECONDS = 30.0
-MOST_NAMES = 8  # in one request: the service refuses long filters
+SECONDS = 30.0  # time limit of one request to the price service
+MAX_NAMES = 8  # in one request: the service refuses long filters
 
 Prices = dict[str, dict[str, Any]]
 """Size -> {dedicated, low_priority, region, date}."""
@@ -116,17 +116,25 @@ _BY_NAME = {size.name.lower(): size for size in SIZES}
 
 
 def find_size(name: str | None, *, where: str = "compute.sku") -> Size | None:
-    """Return the size of that name, in any case of letters; None for none, or one that the table does not have.
+    """Return the size of that name, in any case of letters.
+
+    Args:
+        name: Azure's name; None: no size is given.
+        where: the key or flag that named it, for messages.
+
+    Returns:
+        The size; None: no name is given, or a valid name that the table does not have.
 
     Raises:
         SpecError: the size is retired, or the name cannot be one of Azure's.
     """
     if name is None:
         return None
+    # many tutorials still name retired sizes: refuse them here with a replacement, before anything is created
     for pattern, since, instead in _RETIRED:
         if re.fullmatch(pattern, name, re.IGNORECASE):
             raise SpecError(
-                f"{name} was retired by Azure on {since}",
+                f"cannot use {name}: Azure retired it on {since}",
                 facts={"key": where, "instead": instead},
                 fix=f"--sku {instead}",
             )
@@ -142,12 +150,16 @@ def find_size(name: str | None, *, where: str = "compute.sku") -> Size | None:
 
 
 def check_runs_torch(size: Size) -> None:
-    """Raise SpecError for a size whose GPUs the torch of our own environments cannot use."""
+    """Check that the torch of our own environments can use the GPUs of a size.
+
+    Raises:
+        SpecError: torch has no code for them, and the job would fail on its first kernel, after the queue.
+    """
     if size.gpu in _TOO_OLD:
         raise SpecError(
             f"{size.name} has {size.gpu} GPUs, which the environment's torch cannot use",
             facts={
-                "why": f"it is built for CUDA 13, which has no code for a {size.gpu}",
+                "reason": f"it is built for CUDA 13, which has no code for a {size.gpu}",
                 "or": "--set azure.environment=azureml:NAME:VERSION, with a torch for CUDA 12.6",
             },
             fix=f"--sku {_TOO_OLD[size.gpu][size.gpus > 1]}",
@@ -164,12 +176,12 @@ def parse_gpus(text: str) -> tuple[str, int]:
     known = sorted({size.gpu for size in SIZES if size.gpu})
     if model.upper() not in known:
         raise UsageError(
-            f"--gpus {text}: no size has GPUs of that model{did_you_mean(model.upper(), known)}",
+            f"unknown GPU {model!r} in --gpus{did_you_mean(model.upper(), known)}",
             facts={"known": ", ".join(known)},
             fix="--gpus H100:8",
         )
     if count and not (count.isdecimal() and int(count)):
-        raise UsageError(f"--gpus {text}: not of the form MODEL:COUNT", fix=f"--gpus {model}:8")
+        raise UsageError(f"invalid --gpus {text!r}: not of the form MODEL:COUNT", fix=f"--gpus {model}:8")
     return model.upper(), int(count or 1)
 
 
@@ -183,12 +195,19 @@ def sizes_with(gpu: str, count: int) -> list[Size]:
 
 def same_family(one: str, other: str) -> bool:
     """Return whether two names mean the same quota: `Standard NCASv3_T4 Family vCPUs` and `standardNCASv3_T4Family`."""
+    # Azure's services write a family with and without spaces, and with endings such as `Cluster Dedicated vCPUs`
     letters = [re.sub(r"[^a-z0-9]", "", family.lower()) for family in (one, other)]
     return len({re.sub(r"(cluster)?(dedicated)?vcpus$", "", family) for family in letters}) == 1
 
 
 def price_of_size(size: Size, *, low_priority: bool, refreshed: Mapping[str, Mapping[str, object]]) -> Price | None:
-    """Return the price of a machine: from `refreshed` (see `read_prices`) if it has one, else from the table."""
+    """Return the price of a machine in USD an hour; None: it is unknown.
+
+    Args:
+        size: of the machine.
+        low_priority: whether Azure may evict it. Without such a price, the dedicated one is an upper bound.
+        refreshed: prices of the last refresh, see `read_prices`; the table is used for sizes that it does not have.
+    """
     entry = refreshed.get(size.name, {})
     for key, bound in (("low_priority", False), ("dedicated", True)) if low_priority else (("dedicated", False),):
         usd = entry.get(key)
@@ -203,7 +222,12 @@ def read_prices(home: Path) -> Prices:
 
 
 def refresh_prices(home: Path, names: Iterable[str], region: str) -> Prices:
-    """Fetch the prices of sizes and keep them; sizes that the service does not know keep their last prices.
+    """Fetch the prices of sizes and store them; sizes that the service does not know keep their last prices.
+
+    Args:
+        home: the user's orchestrator folder.
+        names: Azure's names of the sizes.
+        region: Azure's name of the region, such as eastus.
 
     Raises:
         UsageError: the region's name is not valid.
@@ -212,8 +236,8 @@ def refresh_prices(home: Path, names: Iterable[str], region: str) -> Prices:
     if not re.fullmatch(r"[a-z0-9]+", region):
         raise UsageError(f"invalid region {region!r}", fix="--region eastus")
     listed, found = sorted(names), read_prices(home)
-    for start in range(0, len(listed), MOST_NAMES):
-        for name, prices in _by_size(_meters(listed[start : start + MOST_NAMES], region)).items():
+    for start in range(0, len(listed), MAX_NAMES):
+        for name, prices in _by_size(_meters(listed[start : start + MAX_NAMES], region)).items():
             found[name] = {**prices, "region": region, "date": time.strftime("%Y-%m-%d")}
     write_cache(home / PRICES_FILE, found)
     return found
@@ -236,8 +260,11 @@ def _meters(names: list[str], region: str) -> Iterator[dict[str, Any]]:
     query = f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and ({wanted})"
     page: str | None = f"{SERVICE}?$filter={quote(query)}"
     while page:
-        if urlsplit(page)[:2] != urlsplit(SERVICE)[:2]:  # an answer must not send us to another host
-            raise ServiceError("the price service refers to another host", facts={"where": urlsplit(page).netloc})
+        # the link to the next page comes from the reply, which must not send this machine to any other address
+        if urlsplit(page)[:2] != urlsplit(SERVICE)[:2]:
+            raise ServiceError(
+                "cannot read the prices: the service refers to another host", facts={"where": urlsplit(page).netloc}
+            )
         answer = _get(page)
         yield from answer["Items"]
         page = answer.get("NextPageLink")
@@ -251,7 +278,7 @@ def _get(page: str) -> dict[str, Any]:
             return dict(json.load(reply))
     except (OSError, ValueError) as problem:
         raise ServiceError(
-            "Azure's price service does not answer",
+            "cannot read the prices: Azure's price service does not answer",
             facts={"where": SERVICE, "reason": problem},
             fix="orchestrator skus (with the prices of the table)",
         ) from problem

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import Asset, asset_id, data_name, plan_assets, seen_on
+from orchestrator.backends.azure.assets import Asset, asset_id, data_name, first_seen, plan_assets
 from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.clusters import Cluster, plan_cluster, shape_text
-from orchestrator.backends.azure.options import AZURE, MOST_HOURS, AzureSpec, Workspace
+from orchestrator.backends.azure.options import AZURE, MAX_HOURS, AzureSpec, Workspace
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request, Submission
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
-MOST_SHARED_GB = 64
+MAX_SHARED_GB = 64
 DEFAULT_SHARED = "16g"  # on machines of unknown memory
 JOB = "job"  # input with the job's own documents and its small files
 NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
 METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
-ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"  # ND A100 v4 needs it to find its network cards; others do not
+# Virtual machines hide the PCI topology, by which NCCL pairs GPUs with network cards. Azure's images contain this file
+# for ND A100 v4; other sizes need none.
+ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
 BUILD_MINUTES = 10  # of an environment, roughly
 
 
@@ -74,7 +76,13 @@ class AzureRequest(Request):
 
 
 def plan_submission(plan: Plan, request: AzureRequest, home: Path) -> Submission:
-    """Return the submission that sends the request of a plan."""
+    """Return the submission that sends the request of a plan.
+
+    Args:
+        plan: the plan.
+        request: of the plan, see `build_request`, or of a sweep derived from it.
+        home: the user's orchestrator folder, which records the assets seen so far.
+    """
     job = request.job["properties"]
     is_command = job["jobType"] == "Command"
     return Submission(
@@ -90,7 +98,12 @@ def plan_submission(plan: Plan, request: AzureRequest, home: Path) -> Submission
 
 
 def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
-    """Return the request for a run of a plan.
+    """Return the request for a run of a plan: pure, offline.
+
+    Args:
+        plan: the plan.
+        run: the run's name, which becomes the name of the first job.
+        workspace: where it would be sent; may be a placeholder in a dry run.
 
     Raises:
         SpecError: the service would refuse it.
@@ -112,18 +125,18 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 
 def _check(plan: Plan) -> None:
-    if plan.needs.stays:
-        raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.stays), fix="-b local")
+    if plan.needs.undeliverable:
+        raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.undeliverable), fix="-b local")
     size = find_size(plan.compute.size)
     azure, tier = plan.spec.settings_of(AzureSpec), plan.spec.compute.tier
     if size is not None and azure.environment == "auto":
         check_runs_torch(size)
     hours = azure.timeout_hours
-    if hours is not None and hours > MOST_HOURS[tier]:
+    if hours is not None and hours > MAX_HOURS[tier]:
         raise SpecError(
-            f"azure.timeout_hours {hours:g} is more than Azure lets a job run on {tier} machines",
-            facts={"limit": f"{MOST_HOURS[tier]:g} h"},
-            fix=f"--set azure.timeout_hours={MOST_HOURS[tier]:g} --max-restarts 3",
+            f"invalid azure.timeout_hours {hours:g}: Azure ends jobs on {tier} machines earlier",
+            facts={"limit": f"{MAX_HOURS[tier]:g} h"},
+            fix=f"--set azure.timeout_hours={MAX_HOURS[tier]:g} --max-restarts 3",
         )
 
 
@@ -156,20 +169,22 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
         properties["limits"] = {"jobLimitsType": "Command", "timeout": duration(round(azure.timeout_hours * 3600))}
     if azure.identity != "none":
         properties["identity"] = {"identityType": IDENTITIES[azure.identity]}
+    # last, because it covers everything above: after a lost reply, the tag proves that the job on Azure is this one
     properties["tags"]["orchestrator.request"] = body_digest(properties)
     return {"properties": properties}
 
 
 def body_digest(properties: Body) -> str:
-    """Return the hash of a job's body, by which a job that arrived is recognised as ours."""
+    """Return the hash of a job's body, by which a job on Azure is recognised as this submission."""
     return hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[: places.DIGITS]
 
 
 def _shared_memory(plan: Plan) -> str:
-    if (asked := plan.spec.settings_of(AzureSpec).shm_size) != "auto":
-        return asked
+    # Azure's default of 2 GB is too little for 8 processes, whose data loaders and NCCL exchange data through it.
+    if (given := plan.spec.settings_of(AzureSpec).shm_size) != "auto":
+        return given
     size = find_size(plan.compute.size)
-    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MOST_SHARED_GB))}g"
+    return DEFAULT_SHARED if size is None else f"{max(1, min(size.memory_gb // 2, MAX_SHARED_GB))}g"
 
 
 def _inputs(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -193,7 +208,10 @@ def _folder(direction: str, uri: str, mode: str) -> Body:
 
 
 def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
-    """Return the tags of a job: of its run, attempt, recipe, code and data, and the user's own."""
+    """Return the tags of a job: of its run, attempt, recipe, code and data, and the user's own.
+
+    A machine that attaches later finds the run by them. The user's tags come first, so that none can replace ours.
+    """
     commit = plan.snapshot.git.label if plan.snapshot.git else None
     return {
         **plan.spec.tags,
@@ -219,8 +237,10 @@ def job_command(plan: Plan) -> str:
         *(("--cache", "${{outputs.stores}}") if plan.stores else ()),
         *("--device", plan.compute.device),
     ]
+    # a broken GPU or network card shows after 10 s with the node's name, not after NCCL's timeout without it
     check = f"python -m train_jobs.tools.preflight --device {plan.compute.device} && "
     first = check if plan.spec.settings_of(AzureSpec).preflight else ""
+    # exec replaces the shell: SIGTERM must reach the process that saves the checkpoint
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.{JOB}}}}}/{TAGS}; {first}exec {' '.join(words)}"
 
 
@@ -242,7 +262,7 @@ def _yaml(value: Any, folders: dict[str, str]) -> str:
         return f'"{_path(value, folders)}"'
     if isinstance(value, list):
         return f"[{', '.join(_yaml(one, folders) for one in value)}]"
-    if isinstance(value, dict):  # `path` without quotes, as people write it
+    if isinstance(value, dict):  # keys with paths come first and without quotes; JSON, the rest, is YAML too
         paths = [f"{key}: {_yaml(one, folders)}" for key, one in value.items() if _holds_path(one)]
         more = {key: one for key, one in value.items() if not _holds_path(one)}
         return f"{{{', '.join([*paths, *([json.dumps(more)[1:-1]] if more else [])])}}}"
@@ -265,7 +285,8 @@ def job_variables(plan: Plan) -> dict[str, str]:
     return {
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(compute.threads_per_process),
-        "LOCAL_WORLD_SIZE": str(compute.processes_per_node),  # Azure's launcher sets the other four, and not this one
+        # Azure's launcher sets RANK, LOCAL_RANK, WORLD_SIZE and the address of the master, but not this one
+        "LOCAL_WORLD_SIZE": str(compute.processes_per_node),
         "TOKENIZERS_PARALLELISM": "true",
         MLFLOW: "true",
         **(_network(find_size(compute.size), compute.nodes) if compute.device == "gpu" else {}),
@@ -275,6 +296,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
 
 
 def _network(size: Size | None, nodes: int) -> dict[str, str]:
+    # settings that Azure's guides recommend for NCCL; PCI_BUS_ID gives GPUs the numbers that nvidia-smi shows
     common = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "eth0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if size is None:
         return common
@@ -297,7 +319,13 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
 
 
 def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str]:
-    """Yield the lines that a plan shows only for a run on Azure, `label: text` each."""
+    """Yield the lines that a plan shows only for a run on Azure, `label: text` each.
+
+    Args:
+        request: of the run.
+        plan: the plan.
+        home: the user's orchestrator folder, which records the assets seen so far.
+    """
     workspace, cluster = request.workspace, request.cluster
     missing = f"not given yet: export {', '.join(workspace.missing)}, or add config.json"
     yield f"workspace: {missing if workspace.missing else f'{workspace.workspace} in {workspace.resource_group}'}"
@@ -338,6 +366,6 @@ def _eviction(plan: Plan) -> str:
 def _cached(home: Path, workspace: Workspace, environment: Asset) -> str:
     if environment.body is None:
         return "which must exist"
-    if (seen := seen_on(home, workspace, environment)) is not None:
+    if (seen := first_seen(home, workspace, environment)) is not None:
         return f"cached (seen {seen})"
     return f"will build, about {BUILD_MINUTES} minutes, unless the workspace has it"

@@ -39,10 +39,10 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
         compute = plan.compute
         if compute.world_size != 1:
             raise UsageError(
-                f"the debug backend runs one process, not {compute.world_size}",
+                f"cannot debug {compute.world_size} processes: the debug backend runs one",
                 fix="--set compute.nodes=1 --set compute.processes_per_node=1",
             )
-        request = DebugRequest.of(
+        request = DebugRequest.from_plan(
             plan,
             run,
             self._home,
@@ -67,9 +67,16 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
         self._signal(name, signal.SIGUSR1)
 
     def resume(self, name: str, *, processes: int | None = None) -> Handle:
-        """Start another attempt in the same folder."""
+        """Run another attempt in the same folder to its end.
+
+        Raises:
+            ConflictError: the run completed, or is still running.
+            UsageError: more than one process.
+        """
         if processes not in {None, 1}:
-            raise UsageError(f"the debug backend runs one process, not {processes}", fix=f"orchestrator resume {name}")
+            raise UsageError(
+                f"cannot debug {processes} processes: the debug backend runs one", fix=f"orchestrator resume {name}"
+            )
         run = self._existing(name)
         self._requeue(run, self._resumable(run))
         return self._run(run)

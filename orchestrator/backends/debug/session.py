@@ -19,8 +19,8 @@ from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE,
 from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
 from orchestrator.runs.status import RunState
 
-HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-INTERRUPT_CODE = 130
+HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # signals whose handlers this module or the job replaces
+INTERRUPT_CODE = 130  # 128 + SIGINT, as shells report it
 
 
 class DebugRequest(FolderRequest):
@@ -43,7 +43,7 @@ class DebugSession(Supervision):
     def supervise(self) -> None:
         """Run all attempts, with the signals and environment of the job."""
         with _signals_restored(), self._environment():
-            self.listen()
+            self.install_signal_handlers()
             super().supervise()
 
     def attempt(self) -> Ending:
@@ -52,6 +52,7 @@ class DebugSession(Supervision):
         Raises:
             ServiceError: MLflow could not open a run.
         """
+        # unlike a local run, wait for MLflow now: the job occupies this thread until its end, so no loop could poll
         self.tracked.open()
         self.tracked.wait()
         self.update(state=RunState.RUNNING, mlflow_run_id=self.tracked.run_id)
@@ -59,8 +60,9 @@ class DebugSession(Supervision):
         exits.mkdir(parents=True, exist_ok=True)
         with self.run.rank_log(0).open("a", encoding="utf-8") as log, _output_copied(log):
             code = INTERRUPT_CODE if self.stop_requested() else self._call()
+        # the same file that the shell wrapper of a local rank writes, so that `ending_of` serves both backends
         (exits / "rank-0").write_text(f"{code}\n")
-        self.listen()  # the job replaced the handler of SIGTERM
+        self.install_signal_handlers()  # the job replaced the handler of SIGTERM
         return ending_of(self.run, attempt=self.state.attempt, world_size=1, agent_code=code, stopped=self.preempted)
 
     def _call(self) -> int:
@@ -70,6 +72,7 @@ class DebugSession(Supervision):
             run_module(self.request.module, run_name="__main__", alter_sys=True)
             return 0
         except SystemExit as ending:
+            # as the interpreter does: None is success, an integer is the code, anything else is 1
             code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
             if code == INTERRUPT_CODE:  # the job handled Ctrl-C itself
                 self.run.cancel_file.touch()
@@ -86,6 +89,7 @@ class DebugSession(Supervision):
     @contextmanager
     def _environment(self) -> Iterator[None]:
         """Set the variables and the module path of the job while it runs."""
+        # restored in full: a notebook submits several debug runs in one process, and none may see another's variables
         before, path = dict(os.environ), list(sys.path)
         if self.request.code:
             sys.path.insert(0, self.request.code)
@@ -113,6 +117,7 @@ class DebugSession(Supervision):
 
 @contextmanager
 def _signals_restored() -> Iterator[None]:
+    # the process belongs to the user: a later Ctrl-C in the notebook or the shell must reach the user's own handler
     before = {number: signal.getsignal(number) for number in HANDLED}
     try:
         yield
@@ -122,7 +127,10 @@ def _signals_restored() -> Iterator[None]:
 
 
 class _Tee:
-    """A stream that writes to two streams; other attributes are those of the first."""
+    """A stream that writes to two streams.
+
+    Other attributes, such as `isatty` and `fileno`, are those of the first one: debuggers and progress bars read them.
+    """
 
     def __init__(self, shown: TextIO, kept: TextIO) -> None:
         self._shown, self._kept = shown, kept

@@ -60,13 +60,18 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         self._runs = home / self.place
 
     def describe(self, name: str) -> RunStatus:
-        """Return the status of a run; a run whose folder is damaged has failed."""
+        """Return the status of a run; a run whose folder is damaged has failed.
+
+        Raises:
+            NotFoundError: the run does not exist.
+        """
         run = self._existing(name)
         try:
             return self._describe(run)
         except (OSError, ValueError, KeyError) as problem:
             if not run.path.is_dir():  # deleted meanwhile
-                raise NotFoundError(f"no run {name}", fix="orchestrator list") from None
+                raise NotFoundError(f"unknown run {name!r}", fix="orchestrator list") from None
+            # a status, not an error: one damaged folder must not hide all other runs from `list`
             return RunStatus(
                 name=name,
                 handle=str(Handle(self.name, name)),
@@ -80,7 +85,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     def _describe(self, run: RunFolder) -> RunStatus:
         state, result = run.state(), self.result(run.name)
         plan, request = run.read_json(PLAN), run.read_json(REQUEST)
-        last, target = last_report(run.metrics), Target.of(plan)
+        last, target = last_report(run.metrics), Target.from_plan(plan)
         attempts, kind = _attempts(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
@@ -134,7 +139,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return read_logs(run, choose_sources(run, query), query)
 
     def read(self, name: str, document: str) -> bytes:
-        """Return a document of the run's folder or of its outputs."""
+        """Return a document of the run's folder or of its outputs; empty if it does not exist (yet).
+
+        Raises:
+            NotFoundError: the run does not exist.
+            StorageError: the document cannot be read.
+        """
         run = self._existing(name)
         path = (run.path if document in SUBMITTED else run.outputs) / document
         try:
@@ -142,20 +152,28 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         except FileNotFoundError:
             return b""
         except OSError as problem:
-            where = {"where": path, "says": problem.strerror}
-            raise StorageError(f"run {name} is damaged", facts=where, fix=f"orchestrator status {name}") from problem
+            where = {"where": path, "reason": problem.strerror}
+            message, fix = f"cannot read {document} of run {name}", f"orchestrator status {name}"
+            raise StorageError(message, facts=where, fix=fix) from problem
 
     def cancel(self, name: str) -> None:
         """Ask the supervisor to end the job; the job saves a checkpoint first."""
         run = self._existing(name)
         if run.state().state.terminal:
             return
+        # First the file, then the signal: a supervisor that is only starting has no pid to signal, and looks for the
+        # file before it starts the job.
         run.cancel_file.touch()
-        with suppress(ConflictError):  # it has no supervisor any more
+        with suppress(ConflictError):  # it has no supervisor, or none yet
             self._signal(name, signal.SIGTERM)
 
     def stacks(self, name: str) -> dict[int, str]:
-        """Return each rank's Python stack."""
+        """Return the Python stacks of each rank, see `ranks_stacks`.
+
+        Raises:
+            ConflictError: the run is not running.
+            NotFoundError: it does not exist.
+        """
         run = self._existing(name)
         state = run.state().state
         if state != RunState.RUNNING:
@@ -169,7 +187,15 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
 
     def delete(self, name: str) -> None:
-        """Delete a finished run; its folder is renamed first, so that it disappears immediately."""
+        """Delete a finished run with all its files.
+
+        Raises:
+            ConflictError: it has not finished.
+            NotFoundError: it does not exist.
+            StorageError: it cannot be deleted.
+        """
+        # The folder is renamed first: deleting checkpoints takes seconds, during which `list` would show half a run.
+        # `leftovers` finds the hidden folder of a deletion that was killed.
         run, state = self._existing(name), self.describe(name).state
         if not state.terminal or run.locked():
             raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
@@ -187,7 +213,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return register(self._existing(name), self.describe(name), self.plan(name), model)
 
     def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """Start a server on the loopback interface, with the requests and answers of an endpoint on Azure."""
+        """Start a server on the loopback interface, with the requests and responses of an endpoint on Azure.
+
+        `sku` has no effect: the server runs on this machine.
+        """
         return deploy(self._home, self.describe(name), endpoint)
 
     def delete_endpoint(self, endpoint: str) -> None:
@@ -199,6 +228,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
 
         Creating a run takes a second and deleting one minutes at most: after an hour both were interrupted.
         """
+        # the change time, which a rename sets: a folder that is renamed for its deletion may be months old
         before = time.time() - older_than
         return sorted(path for path in self._runs.glob(".*") if path.is_dir() and path.stat().st_ctime < before)
 
@@ -216,7 +246,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         """Return the submission of a request, with the documents of the run's folder."""
         import yaml
 
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's takes a tenth of the time
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml takes a tenth of the time
         documents = {
             SPEC: yaml.dump(plan.spec.model_dump(mode="json"), Dumper=dumper, sort_keys=False),
             PLAN: json.dumps(plan.as_dict(), indent=1),
@@ -238,6 +268,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         assert plan is not None
         submission.request.notify.check(os.environ)
         run = self._folder(submission.run)
+        # A draft: the run appears under its name only when it is complete, so that a killed submission leaves no run
+        # that can neither start nor be resumed.
         with run.draft() as draft:
             for folder in (draft.code, draft.outputs, draft.logs):
                 folder.mkdir()
@@ -288,8 +320,9 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             if request is not None:
                 write_text(run.path / REQUEST, request.model_dump_json(indent=1))
             run.cancel_file.unlink(missing_ok=True)
-            with suppress(OSError):  # a run on an almost full disk does without
+            with suppress(OSError):  # on an almost full disk the run starts without a reserve
                 run.reserve()
+            # last: once the state is `queued`, the supervisor may start, and reads the files above
             run.write_state(state.model_copy(update=queued))
         except OSError as problem:
             raise StorageError(
@@ -306,6 +339,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         """
         run = self._existing(name)
         pid = run.state().pid
+        # the lock proves that the pid is the supervisor's: that of a dead one may belong to any other process
         if pid is None or not run.locked():
             raise ConflictError(f"cannot preempt run {name}: it is not running", fix=f"orchestrator status {name}")
         with suppress(ProcessLookupError):
@@ -328,7 +362,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     def _existing(self, name: str) -> RunFolder:
         run = self._folder(name)
         if not (run.path / REQUEST).is_file():
-            raise NotFoundError(f"no run {name}{did_you_mean(name, self.names())}", fix="orchestrator list")
+            raise NotFoundError(f"unknown run {name!r}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run
 
 
@@ -336,6 +370,7 @@ def _attempts(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
     """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
     if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
         return state.attempts
+    # the last report is the best estimate of the end: cost and duration must not grow after the loss
     lost = state.attempts[-1]
     ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
     return [*state.attempts[:-1], lost.model_copy(update=ending)]

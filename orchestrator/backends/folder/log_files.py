@@ -27,8 +27,8 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.log_query import LineSearch, LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError
 
-CELL = 64 * 1024
-MARK_BYTES = 32
+CELL = 64 * 1024  # bytes in one read
+MARK_BYTES = 32  # fixed, so that mark N is at byte 32 N and bisection needs no index
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.2  # seconds between two reads of logs that do not grow
 
@@ -68,6 +68,11 @@ def read_logs(run: RunFolder, sources: list[LogSource], query: LogQuery) -> Iter
     """Yield lines of these logs, several logs merged by time; with `follow`, until the run has finished.
 
     While it follows, an empty block means that nothing is new at this moment.
+
+    Args:
+        run: folder of the run.
+        sources: the logs, see `choose_sources`.
+        query: which lines of them.
     """
     search = LineSearch(query.grep) if query.grep else None
     with ExitStack() as stack:
@@ -78,7 +83,8 @@ def read_logs(run: RunFolder, sources: list[LogSource], query: LogQuery) -> Iter
             logs.append(log)
         pause = FIRST_PAUSE
         while True:
-            ended = not query.follow or _ended(run)  # asked before reading, so that the last read finds all lines
+            # before reading: lines that are written between the read and a later check of the state would be lost
+            ended = not query.follow or _ended(run)
             idle = True
             # the oldest first; lines of one second, log by log
             for _, block in heapq.merge(*(log.pending(final=ended) for log in logs), key=itemgetter(0)):
@@ -126,7 +132,13 @@ class GrowingLog:
             self._stream.close()
 
     def skip(self, *, since: float | None, tail: int | None, search: LineSearch | None) -> None:
-        """Move to the first line written at `since` or later, and from there to the last `tail` that match."""
+        """Move to the first line written at `since` or later, and from there to the last `tail` lines that match.
+
+        Args:
+            since: seconds since the epoch. None: from the beginning.
+            tail: number of lines. None: all.
+            search: counts only matching lines. None: all lines count.
+        """
         if not self._open():
             return
         size = os.fstat(self._descriptor).st_size
@@ -140,11 +152,11 @@ class GrowingLog:
         """Yield new lines with their time in seconds since the epoch; with `final` also a last line without an end."""
         if self._stream is None and not self._open():
             return
-        yield from self._grown()
+        yield from self._new_blocks()
         if self._replaced():
             yield from self._flush(b"\n")
             self._open()
-            yield from self._grown()
+            yield from self._new_blocks()
         if final:
             yield from self._flush()
 
@@ -163,13 +175,14 @@ class GrowingLog:
         return True
 
     def _replaced(self) -> bool:
-        with suppress(FileNotFoundError):  # deleted: what is open is all there is
+        # by inode, not by size: a new log may already be longer than the old one
+        with suppress(FileNotFoundError):  # deleted: the open file has all the lines
             return not os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         return False
 
-    def _grown(self) -> Iterator[tuple[float, LogBlock]]:
+    def _new_blocks(self) -> Iterator[tuple[float, LogBlock]]:
         now = os.fstat(self._descriptor)
-        if now.st_size < self._position:
+        if now.st_size < self._position:  # truncated in place: read it again from its beginning
             yield from self._flush(b"\n")
             self._position = 0
         marks = marks_beyond(self._path, self._position) if self._timed else ()
@@ -178,8 +191,10 @@ class GrowingLog:
             yield from self._read(mark.offset)
 
     def _read(self, end: int) -> Iterator[tuple[float, LogBlock]]:
-        """Yield whole lines up to an offset; what follows the last line end waits."""
+        """Yield complete lines up to an offset; bytes after the last line end stay in `_rest`."""
         while self._position < end:
+            # Reads end at multiples of CELL, wherever they begin: `_backward` cuts overlong lines at the same offsets,
+            # so that --tail and a full read count the same lines.
             to = min(end, (self._position // CELL + 1) * CELL)
             data = os.pread(self._descriptor, to - self._position, self._position)
             if not data:  # truncated at this moment
@@ -207,7 +222,15 @@ def line_start(descriptor: int, offset: int) -> int:
 
 
 def tail_start(descriptor: int, low: int, high: int, count: int, search: LineSearch | None) -> int:
-    """Return the start of the last `count` lines that match, between two offsets; a line starts at `low`."""
+    """Return the start of the last `count` lines that match, between two offsets.
+
+    Args:
+        descriptor: of the log.
+        low: first offset in bytes; a line starts there.
+        high: last offset in bytes.
+        count: number of lines.
+        search: counts only matching lines. None: all lines count.
+    """
     first = high
     if count == 0:
         return first
@@ -233,7 +256,7 @@ def _backward(descriptor: int, low: int, high: int) -> Iterator[tuple[int, bytes
             if lines := cell[first:] + behind:
                 yield start + first, lines
             behind = cell[:first]
-        elif len(cell) == CELL:  # the line is cut at this cell's end
+        elif len(cell) == CELL:  # a line that fills the whole cell is cut at its end, as a forward read does
             if behind:
                 yield high, behind
             behind = cell
@@ -254,7 +277,7 @@ class Mark(NamedTuple):
 
 
 class LogClock:
-    """Writes the marks of all logs of a folder.
+    """Writer of the marks of all logs of a folder.
 
     Args:
         folder: folder of the `*.log`.
@@ -278,10 +301,12 @@ class LogClock:
     def _note(self, log: Path, now: os.stat_result) -> None:
         known = self._written.pop(log.name, None)  # if the write fails, the next call reads the disk
         count, last = known or _last_mark(log)
-        if now.st_size < last.offset:  # written again: the marks are those of another log
+        if now.st_size < last.offset:  # the log was replaced: its marks start again
             count = 0
         if now.st_size != last.offset:
+            # bisection needs times that never decrease, and the clock of the machine may be set back
             last = Mark(max(now.st_mtime, last.seconds), now.st_size)
+            # seek instead of append: after a crash, a torn or zeroed last mark is overwritten, and the width holds
             with log.with_suffix(".times").open("r+b" if count else "wb") as stream:
                 stream.seek(count * MARK_BYTES)
                 stream.write(b"%014.3f %016d\n" % last)
@@ -341,5 +366,6 @@ def offset_since(log: Path, seconds: float) -> int:
         before = marks[index - 1].offset if index else 0
         if index < len(marks):
             return before
+    # beyond the last mark: those lines count as written when the log was last changed
     now = log.stat()
     return before if now.st_mtime >= seconds else now.st_size

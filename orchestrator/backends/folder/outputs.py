@@ -21,12 +21,12 @@ from train_jobs.artifacts.files import sync
 
 BLOCK_BYTES = 16 * 1024 * 1024
 WEIGHTS = ("checkpoints", "model")
-GRAVE = ".deleted."  # prefix of a folder that is being deleted
+TRASH = ".deleted."  # prefix of a folder that is being deleted
 PLACES = ("", "*/", "*/*/")  # below the outputs: of a run, of a seed or a task, of a seed of a task
 
 
 def outputs_of(run: RunFolder) -> dict[str, Path]:
-    """Return what can be downloaded, by name: what was submitted, the logs, and everything that the job has written."""
+    """Return the paths of all outputs by name: submitted documents, logs, and everything that the job has written."""
     found = {"code": run.code, "logs": run.logs, "plan": run.path / "plan.json", "spec": run.path / "spec.yaml"}
     for path in sorted(run.outputs.glob("*")):
         if not path.name.startswith((".", "error-")):
@@ -37,7 +37,9 @@ def outputs_of(run: RunFolder) -> dict[str, Path]:
 
 
 def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, progress: Progress | None) -> list[Path]:
-    """Copy outputs to below `to`, all of them or none: first into a hidden folder there, then to their places.
+    """Copy outputs to below `to`, all of them or none.
+
+    They are first copied into a hidden folder there, on the same file system, and then renamed to their places.
 
     Args:
         run: folder of the run.
@@ -63,6 +65,7 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
             facts={"and": ", ".join(map(str, taken[1:]))} if taken[1:] else None,
             fix="--to another folder, or --force to replace it",
         )
+    # inside `to`, so that the final rename stays on one file system; with the pid, so that two downloads do not meet
     draft = to / f".download.{run.name}.{os.getpid()}"
     try:
         draft.mkdir(parents=True)
@@ -73,7 +76,7 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
     except FileNotFoundError as problem:
         raise ConflictError(
             f"cannot download run {run.name}: it changed while it was copied",
-            facts={"gone": problem.filename},
+            facts={"missing": problem.filename},
             fix="run the same command again",
         ) from problem
     except OSError as problem:
@@ -100,13 +103,17 @@ def _copy(sources: list[Path], draft: Path, progress: Progress | None) -> None:
                 done += len(block)
                 if progress:
                     progress(done, total)
+            # before the rename makes the copy visible: after a crash, a complete name must not have empty content
             writing.flush()
             os.fsync(writing.fileno())
         shutil.copystat(path, copy)
 
 
 def _files(source: Path) -> Iterator[Path]:
-    """Yield the files of an output; of checkpoints only the committed ones."""
+    """Yield the files of an output; of checkpoints only the committed ones.
+
+    A running job may be writing the newest checkpoint at this moment, and COMMIT.json is the last file that it writes.
+    """
     if source.is_file():
         yield source
     for folder, subfolders, names in os.walk(source):
@@ -119,6 +126,7 @@ def _files(source: Path) -> Iterator[Path]:
 
 def _move(copy: Path, target: Path) -> None:
     """Rename a copy to its place; a file or folder there is moved aside first, and back if the renaming fails."""
+    # rename(2) replaces a file, but not a folder that has content
     old = copy.with_name(f"{copy.name}.old")
     if target.exists():
         target.rename(old)
@@ -139,7 +147,7 @@ def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | N
     """
     found = []
     for path in folder.glob(f"step-*/{COMMIT}"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # being written, being deleted, of another format
+        with suppress(OSError, ValueError, KeyError, TypeError):  # being written or deleted, or of another format
             document = json.loads(path.read_text())
             found.append((float(document["validation_loss"]), int(document["step"]), str(path.parent)))
     if not found:
@@ -150,7 +158,7 @@ def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | N
 
 
 def delete_weights(run: RunFolder, why: str) -> bool:
-    """Delete checkpoints and models; they are renamed first, and leftovers of a killed deletion go with the next one.
+    """Delete checkpoints and models of a run, and leftovers of a deletion that was killed.
 
     Args:
         run: folder of a finished run.
@@ -162,20 +170,23 @@ def delete_weights(run: RunFolder, why: str) -> bool:
     Raises:
         StorageError: something cannot be deleted.
     """
-    weights, graves = _folders(run.outputs, WEIGHTS), _folders(run.outputs, [GRAVE + name for name in WEIGHTS])
-    if not weights and not graves:
+    # Folders are renamed before they are deleted, which takes seconds: no reader finds a checkpoint that has lost some
+    # of its files, and a killed deletion leaves only hidden folders, which the next call removes.
+    weights, trash = _folders(run.outputs, WEIGHTS), _folders(run.outputs, [TRASH + name for name in WEIGHTS])
+    if not weights and not trash:
         return True
     state = run.state()
     if run.locked():
         return False
     try:
         with run.lock():
-            for grave in graves:  # before the new ones, which get the same names
-                shutil.rmtree(grave)
-            graves = [folder.rename(folder.with_name(GRAVE + folder.name)) for folder in weights]
+            for folder in trash:  # before the new ones, which get the same names
+                shutil.rmtree(folder)
+            trash = [folder.rename(folder.with_name(TRASH + folder.name)) for folder in weights]
+            # before the slow part: if it is killed, the status already explains the missing weights
             run.write_state(state.model_copy(update={"warning": why}))
-            for grave in graves:
-                shutil.rmtree(grave)
+            for folder in trash:
+                shutil.rmtree(folder)
     except OSError as problem:
         raise StorageError(
             f"cannot delete the weights of run {run.name}: {problem.strerror}", facts={"where": run.outputs}

@@ -112,11 +112,16 @@ class RunFolder(SupervisedFolder[LocalState]):
         return self.path / "exits" / f"attempt-{attempt}"
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file of the folder."""
+        """Return the content of a JSON file of the folder.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is not valid JSON.
+        """
         document: dict[str, Any] = json.loads((self.path / name).read_text())
         return document
 
-    def loss(self, state: LocalState) -> dict[str, Any]:
+    def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
         restarted = state.boot_id is not None and state.boot_id != boot_id()
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
@@ -126,6 +131,8 @@ class RunFolder(SupervisedFolder[LocalState]):
         """Return whether the supervisor holds the lock or, on a disk without locks, is a live process."""
         if self.locked():
             return True
+        # Some network file systems accept flock and do not enforce it. Boot id and start time identify a process for
+        # ever, while a bare pid may belong to another program by now.
         if state.pid is None or state.pid_started is None or state.boot_id != boot_id():
             return False
         return process_started(state.pid) == state.pid_started
@@ -160,8 +167,15 @@ class FolderRequest(Request):
     """Folder of prepared data, shared by all runs."""
 
     @classmethod
-    def of(cls, plan: Plan, run_name: str, home: Path, **own: Any) -> Self:
-        """Return the request for a plan; `own` are the fields that the backend adds."""
+    def from_plan(cls, plan: Plan, run_name: str, home: Path, **own: Any) -> Self:
+        """Return the request for a plan.
+
+        Args:
+            plan: the plan.
+            run_name: the run's name.
+            home: the user's orchestrator folder: its MLflow store is the default one, its token stores are shared.
+            own: fields that the backend adds.
+        """
         compute, spec = plan.compute, plan.spec
         return cls(
             name=run_name,
@@ -181,7 +195,13 @@ class FolderRequest(Request):
 
 
 def job_arguments(plan: Plan, run: RunFolder, home: Path) -> list[str]:
-    """Return the arguments of the job's module."""
+    """Return the arguments of the job's module.
+
+    Args:
+        plan: the plan.
+        run: folder of the run, whose outputs the job writes.
+        home: the user's orchestrator folder, with the prepared data that all runs share.
+    """
     return [
         *("--config", str(run.config), "--output", str(run.outputs)),
         *(("--cache", str(home / TOKEN_STORES)) if plan.stores else ()),

@@ -1,4 +1,4 @@
-"""Watches the reports of a run: warns of a diverging loss, and posts what happens to the user's webhook."""
+"""Monitor the reports of a run: warn of a diverging loss, and post events to the user's webhook."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.notify import message, post
 
 WINDOW = 5  # reports; their median is robust to one bad batch
-RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen as far for as long
+RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen that much for so long
 LOSS = "train_loss"
 EVENTS = {RunState.COMPLETED: "completed", RunState.FAILED: "failed", RunState.PREEMPTED: "failed"}
 
 
 class RunWatch:
-    """Reads the reports of a run as they are written, and posts messages.
+    """Monitor of one run: reads its reports as they are written, and posts messages.
 
     Args:
         run: its folder.
@@ -38,9 +38,10 @@ class RunWatch:
     ) -> None:
         self._run, self._handle, self._notify, self._steps = run, handle, notify, steps
         self._pace_seconds = pace_seconds
-        self._looked = 0.0
+        self._polled = 0.0
         self._warned = False
-        self._webhook = ThreadPoolExecutor(max_workers=1, thread_name_prefix="webhook")  # posts in the order of events
+        # one worker: messages arrive in the order of events; a thread: a slow server must not delay the supervisor
+        self._webhook = ThreadPoolExecutor(max_workers=1, thread_name_prefix="webhook")
         self._posts: list[Future[bool]] = []
         self.begin()
 
@@ -50,11 +51,14 @@ class RunWatch:
         self._offset = 0
         self._step: int | None = None
 
-    def look(self) -> str | None:
-        """Return the problem of the loss, if any; do nothing if called again too soon."""
-        if time.monotonic() - self._looked < self._pace_seconds:
+    def poll(self) -> str | None:
+        """Read new reports and return the problem of the loss, if any.
+
+        It reads at most once in `pace_seconds`; an earlier call returns None.
+        """
+        if time.monotonic() - self._polled < self._pace_seconds:
             return None
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         warning = self._read()
         if warning and not self._warned:
             self._warned = True
@@ -66,18 +70,18 @@ class RunWatch:
         if event := EVENTS.get(state):
             self._read()
             self._post(event, reason)
-        wait(self._posts)
+        wait(self._posts)  # the supervisor ends after this call, and its threads with it
 
     def _read(self) -> str | None:
         path = self._run.metrics
         warning = None
         with suppress(FileNotFoundError), path.open("rb") as stream:
             if path.stat().st_size < self._offset:
-                self.begin()  # cut back by a job that resumed
+                self.begin()  # truncated to its checkpoint by a job that resumed
             stream.seek(self._offset)
             for line in stream:
                 if not line.endswith(b"\n"):
-                    break
+                    break  # the job is still writing it: read it whole the next time
                 self._offset += len(line)
                 with suppress(ValueError, KeyError, TypeError):  # a damaged report
                     report = json.loads(line)
@@ -86,7 +90,8 @@ class RunWatch:
         return warning
 
     def _post(self, event: Any, reason: str | None) -> None:
-        """Post a message in the background: a webhook that hangs must not stop the watching."""
+        """Post a message in the background: a webhook that hangs must not stop the supervisor."""
+        # from the environment each time, never stored: the address alone suffices to post
         url = os.environ.get(self._notify.variable)
         if event not in self._notify.on or not url:
             return
@@ -102,7 +107,7 @@ class RunWatch:
 
 
 class LossWatch:
-    """Watches one loss, report by report.
+    """Divergence check of one loss, report by report.
 
     The loss diverges if it is not finite, or if its median over the last 5 reports is more than 0.5 nats above the
     lowest such median so far.
@@ -113,7 +118,15 @@ class LossWatch:
         self._best = (0, math.inf)
 
     def add(self, step: int, loss: float) -> str | None:
-        """Add a report; return the problem in one line, if there is one."""
+        """Add a report.
+
+        Args:
+            step: optimizer step of the report.
+            loss: in nats.
+
+        Returns:
+            The problem in one line; None: the loss does not diverge.
+        """
         if not math.isfinite(loss):
             return f"the loss of step {step} is {loss}"
         self._recent.append(loss)

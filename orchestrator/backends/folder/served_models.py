@@ -28,6 +28,15 @@ ENDPOINTS = "endpoints"  # below the home folder
 def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     """Register the model of a run as a version of a model in MLflow, unless the run has one already.
 
+    Args:
+        run: folder of the run.
+        status: its status.
+        plan: its plan, as `Plan.as_dict` returned it.
+        model: name of the registered model; None: the run's name without its hash.
+
+    Returns:
+        {name, version, uri, tags} of the version.
+
     Raises:
         ConflictError: the run has not completed.
         NotFoundError: the run has no model of its own.
@@ -50,6 +59,7 @@ def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: 
     try:
         with suppress(MlflowException):  # it exists
             client.create_registered_model(name)
+        # MLflow numbers versions itself and would make another one for the same run: the tag makes a repeat harmless
         for known in client.search_model_versions(f"name = '{name}'"):
             if known.tags.get("orchestrator.run") == status.name:
                 return _document(known)
@@ -57,7 +67,7 @@ def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: 
     except MlflowException as problem:
         raise ServiceError(
             f"cannot register the model of run {status.name}: MLflow refused it",
-            facts={"where": status.tracking_uri, "says": problem},
+            facts={"where": status.tracking_uri, "reason": problem},
             fix="--name with letters, digits and hyphens",
         ) from problem
     return _document(made)
@@ -68,10 +78,19 @@ def _document(version: Any) -> dict[str, Any]:
 
 
 def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
-    """Start a server and wait until it answers.
+    """Start a server on the loopback interface, at any free port, and wait until it answers.
+
+    Args:
+        home: the user's orchestrator folder, which records the server.
+        status: of the run whose model is served.
+        endpoint: name of the endpoint.
+
+    Returns:
+        {endpoint, uri, run}.
 
     Raises:
         ConflictError: the run has not completed, or the endpoint has a server.
+        UsageError: the endpoint's name is invalid.
         NotFoundError: the run's model is missing.
         ServiceError: it did not start.
     """
@@ -80,7 +99,7 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     if status.model is None:
         raise NotFoundError(f"run {status.name} has no model on this machine", fix=f"orchestrator status {status.name}")
     path = home / ENDPOINTS / f"{endpoint}.json"
-    if (known := _living(path)) is not None:
+    if (known := _running_server(path)) is not None:
         raise ConflictError(
             f"cannot start endpoint {endpoint}: it already has a server",
             facts={"where": known["uri"]},
@@ -96,15 +115,16 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
             start_new_session=True,
         )
     assert process.stdout is not None
+    # the server prints its port once it listens; an end of file means that it died before that
     with process.stdout as stream:
         first = stream.readline()
     if not first:
         raise ServiceError(
             f"cannot start endpoint {endpoint}: its server did not start",
-            facts={"exit code": process.wait(), "says": last_line(path.with_suffix(".log"))},
+            facts={"exit code": process.wait(), "reason": last_line(path.with_suffix(".log"))},
             fix=f"less {in_shell(path.with_suffix('.log'))}",
         )
-    process.returncode = 0  # it outlives this command
+    process.returncode = 0  # it outlives this command: without a code, Popen warns of a child that still runs
     found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{json.loads(first)['port']}/score", "run": status.name}
     identity = {"pid": process.pid, "started": process_started(process.pid), "boot": boot_id()}
     write_text(path, json.dumps({**found, **identity}, indent=1))
@@ -112,22 +132,27 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
 
 
 def delete(home: Path, endpoint: str) -> None:
-    """Stop a server.
+    """Stop the server of an endpoint.
 
     Raises:
         NotFoundError: the endpoint does not exist.
+        UsageError: its name is invalid.
     """
     check_endpoint(endpoint)
     path = home / ENDPOINTS / f"{endpoint}.json"
     if not path.is_file():
-        raise NotFoundError(f"no endpoint {endpoint}", fix="orchestrator model deploy RUN --endpoint NAME")
-    if (known := _living(path)) is not None:
+        raise NotFoundError(f"endpoint {endpoint} does not exist", fix="orchestrator model deploy RUN --endpoint NAME")
+    if (known := _running_server(path)) is not None:
         os.kill(known["pid"], signal.SIGTERM)
     path.unlink()
 
 
-def _living(path: Path) -> dict[str, Any] | None:
-    """Return the record of a server if that very process lives."""
+def _running_server(path: Path) -> dict[str, Any] | None:
+    """Return the record of a server if it still runs.
+
+    A process id alone is not enough: after a reboot, or once ids wrap around, it may belong to any other process, which
+    `delete` would kill. Boot and start time make it unique.
+    """
     try:
         known: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):

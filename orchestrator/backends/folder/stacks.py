@@ -18,19 +18,19 @@ from pathlib import Path
 from orchestrator.backends.folder.run_folder import RunFolder
 from train_jobs.artifacts.host import boot_id, process_started, process_state
 
-SETTLED_SECONDS = 0.3  # a dump has no end mark: it is complete when it has not grown for this time
+SETTLED_SECONDS = 0.3  # faulthandler writes no end mark: a dump is complete when it has not grown for this time
 POLL_SECONDS = 0.02
 STATES = {
     "T": "stopped by a signal (kill -CONT {pid} resumes it)",
     "t": "stopped by a debugger",
     "D": "waiting for a disk or a network file system",
-    None: "no longer there",
+    None: "no longer running",
 }
 
 
 @dataclass
 class StackDump:
-    """Stacks that a rank appends to its file."""
+    """Stacks that a rank appends to its file after a signal."""
 
     path: Path
     pid: int
@@ -56,12 +56,13 @@ def ranks_stacks(run: RunFolder, ranks: Iterable[int], seconds: float = 5.0) -> 
         ranks: ranks to signal.
         seconds: how long to wait for all of them together.
     """
+    # all ranks are signalled before the first is awaited: stacks of one moment show which rank the others wait for
     found = {rank: _request(run.stacks, rank) for rank in ranks}
     dumps = [dump for dump in found.values() if isinstance(dump, StackDump)]
     limit = time.monotonic() + seconds
     while time.monotonic() < limit and dumps:
         time.sleep(POLL_SECONDS)
-        settled = [dump.settled() for dump in dumps]  # of every dump: each notes its growth
+        settled = [dump.settled() for dump in dumps]  # a list, not a generator: every dump must record its growth
         if all(settled):
             break
     return {rank: dump if isinstance(dump, str) else _text(dump, seconds) for rank, dump in found.items()}
@@ -78,12 +79,15 @@ def _request(folder: Path, rank: int) -> StackDump | str:
     if identity["host"] != socket.gethostname():
         return f"it is process {pid} of {identity['host']}: run the command there"
     try:
-        process = os.pidfd_open(pid)  # from here on the number cannot pass to another process unnoticed
+        # A pidfd, because checks on a bare pid race: the rank may end between check and signal, and a new process with
+        # its number would be killed by SIGUSR2. From here on, a signal reaches this process or none.
+        process = os.pidfd_open(pid)
     except ProcessLookupError:
         return gone
     try:
         if identity["boot"] != boot_id() or identity["started"] != process_started(pid):
             return gone
+        # a stopped process answers only once it continues, long after this command has given up
         if process_state(pid) in {"T", "t"}:
             return f"process {pid} is {_condition(pid)}"
         path = folder / f"rank-{rank}.txt"

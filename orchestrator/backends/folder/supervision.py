@@ -32,8 +32,8 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.config.reported import flatten
 
-POLL_SECONDS = 0.1
-LONGEST_PAUSE = 60.0  # seconds between two attempts
+POLL_SECONDS = 0.1  # between two looks at the processes of a run
+MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
@@ -66,6 +66,9 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int,
         agent_code: the first exit code of an agent that is not 0, or 0.
         stopped: whether the supervisor asked the agents to end.
     """
+    # The order of these rules matters. Success first: a cancel that arrives after the last rank has finished must not
+    # turn a complete result into a cancelled run. Then the user's cancel, then a preemption, which the code of a single
+    # rank proves: its peers may have died of the lost connection with any code.
     ranks = read_exits(run.exits(attempt))
     if len(ranks) == world_size and not any(ranks.values()):
         return Ending(RunState.COMPLETED, 0, None, ranks)
@@ -82,7 +85,10 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int,
 
 
 def _reason(run: RunFolder, rank: int, code: int) -> str:
-    """Return why the rank that ended first did so: its own error, if it left one; the others only lost their peer."""
+    """Return the reason of the rank that ended first: its own error, if it left one.
+
+    Ranks that ended later are not the cause: they report only that they lost a peer.
+    """
     with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
         return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
@@ -92,8 +98,9 @@ def _reason(run: RunFolder, rank: int, code: int) -> str:
 
 
 def read_exits(folder: Path) -> dict[int, int]:
-    """Return exit codes by rank, the rank that ended first coming first."""
+    """Return exit codes by rank, in the order in which the ranks ended."""
     codes = {}
+    # nanoseconds, because peers of a failed rank often end within the same millisecond
     for path in sorted(folder.glob("rank-*"), key=lambda path: path.stat().st_mtime_ns):
         with suppress(ValueError):  # an empty file: the disk was full
             codes[int(path.name.removeprefix("rank-"))] = int(path.read_text())
@@ -101,7 +108,7 @@ def read_exits(folder: Path) -> dict[int, int]:
 
 
 class TrackedRun:
-    """One MLflow run over all attempts.
+    """The MLflow run of a run, the same one over all attempts.
 
     Args:
         run: folder of the run.
@@ -139,10 +146,11 @@ class TrackedRun:
             self.poll()
 
     def poll(self) -> bool:
-        """Return True once, when a new MLflow run has been opened.
+        """Return True once, when a new MLflow run has been opened; never blocks.
 
         Raises:
-            ServiceError: MLflow refused a new run. For a known one it warns only: metrics can wait in their file.
+            ServiceError: MLflow refused a new run. If the run of earlier attempts cannot be reopened, this only warns:
+                its metrics stay in metrics.jsonl, and `end` copies them.
         """
         if self._opening is None or not self._opening.done:
             return False
@@ -175,6 +183,7 @@ class TrackedRun:
         with suppress(OSError, ValueError):
             if self._run.read_json("outputs/mirrored.json") == {"run_id": self.run_id, "status": status, "bytes": size}:
                 return
+        # a process of its own: importing MLflow takes seconds and memory, which the supervisor saves for every run
         command = [sys.executable, "-m", "train_jobs.tools.mirror", str(self._run.metrics), "--status", status]
         with (self._run.logs / "mirror.log").open("ab") as log:
             subprocess.run(command, env={**os.environ, **self.variables()}, stdout=log, stderr=log, check=False)
@@ -182,6 +191,7 @@ class TrackedRun:
     def _announce(self) -> None:
         """Write the file by which the ranks find the MLflow run, once there is one."""
         if self.run_id is None:
+            # a supervisor that was killed before it recorded the id may have left a file, and ranks read any they find
             self._run.tracking_file.unlink(missing_ok=True)
             return
         found = {"tracking_uri": self._request.tracking_uri, "run_id": self.run_id}
@@ -189,7 +199,7 @@ class TrackedRun:
 
 
 class Supervision(ABC):
-    """Runs the attempts of a run until it has finished. The caller of `supervise` holds the run's lock.
+    """The life of a run, attempt after attempt, until it has finished. The caller of `supervise` holds the run's lock.
 
     Args:
         run: folder of the run, with request.json and state.json in place.
@@ -217,8 +227,12 @@ class Supervision(ABC):
             UserError: it could not be started.
         """
 
-    def listen(self) -> None:
-        """Handle SIGTERM and simulated preemption (SIGUSR1)."""
+    def install_signal_handlers(self) -> None:
+        """Handle SIGTERM and simulated preemption (SIGUSR1).
+
+        The handlers only set flags, which the loops poll: a handler may interrupt any statement, and state.json must
+        not be written from two places.
+        """
         signal.signal(signal.SIGTERM, self._note_stop)
         signal.signal(signal.SIGUSR1, self._note_preemption)
 
@@ -241,7 +255,7 @@ class Supervision(ABC):
             ending = self._recorded_attempt()
         try:
             self.tracked.end(ending.state)
-        except UserError as problem:  # the job was over before MLflow answered
+        except UserError as problem:  # the job finished before MLflow answered: its result is valid all the same
             print(f"warning: {problem}", file=sys.stderr, flush=True)
         self.update(
             mlflow_run_id=self.tracked.run_id,
@@ -252,6 +266,7 @@ class Supervision(ABC):
             ranks=dict(ending.ranks),
             pid=None,
         )
+        # after the state is final: a webhook may take 30 s, and `wait` should not
         self.watch.ended(ending.state, ending.reason)
 
     def stop_requested(self) -> bool:
@@ -259,10 +274,10 @@ class Supervision(ABC):
         self.asked_to_stop |= self.run.cancel_file.exists()
         return self.asked_to_stop
 
-    def look(self) -> None:
-        """Note the sizes of the logs and read new reports; a loss that diverges becomes the state's warning."""
+    def monitor(self) -> None:
+        """Record the times of new log lines and read new reports; a diverging loss becomes the state's warning."""
         self.log_clock.note()
-        warning = self.watch.look()
+        warning = self.watch.poll()
         if warning and self.state.warning is None:
             self.update(warning=warning)
 
@@ -273,9 +288,11 @@ class Supervision(ABC):
 
     def _stopped_in_pause(self, restart: int) -> bool:
         """Wait before a restart, longer each time while attempts make no progress; return whether asked to end."""
+        # An attempt that progressed further than the previous one had a transient failure, such as a preemption:
+        # restart immediately. Without progress the cause persists, and retrying every second would only fill the logs.
         steps = [attempt.step for attempt in self.state.attempts]
         further = steps[-1] is not None and steps[-1] != (steps[-2] if len(steps) > 1 else None)
-        until = time.monotonic() + (0.0 if further else min(2.0**restart, LONGEST_PAUSE))
+        until = time.monotonic() + (0.0 if further else min(2.0**restart, MAX_PAUSE_SECONDS))
         while time.monotonic() < until and not self.stop_requested():
             time.sleep(POLL_SECONDS)
         return self.stop_requested()
@@ -287,6 +304,7 @@ class Supervision(ABC):
         self.update(attempts=[*earlier, begun], warning=None)
         self.preempted = False
         self.watch.begin()
+        # an error of the previous attempt would be reported as the reason of this end
         for stale in self.run.outputs.glob("error-*.json"):
             stale.unlink()
         try:
@@ -304,6 +322,7 @@ class Supervision(ABC):
             "state": ending.state,
             "exit_code": ending.exit_code,
             "reason": ending.reason,
+            # a report older than this attempt belongs to an earlier attempt: this one made no progress
             "step": last["step"] if last.get("time", 0.0) >= begun.started else None,
         }
         self.update(attempts=[*earlier, begun.model_copy(update=record)])

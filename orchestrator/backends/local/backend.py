@@ -34,9 +34,11 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
         """Return the command of each rank and the documents of the run's folder."""
         arguments = job_arguments(plan, self._folder(run), self._home)
         threads = plan.compute.threads_per_process
-        if plan.spec.compute.threads_per_process == "auto":  # was resolved for one node; all of them share this machine
+        if plan.spec.compute.threads_per_process == "auto":
+            # `auto` was resolved for one node, but all simulated nodes share the cores of this machine: without the
+            # division, their threads would compete for the same cores
             threads = max(1, threads // plan.compute.nodes)
-        request = LocalRequest.of(
+        request = LocalRequest.from_plan(
             plan,
             run,
             self._home,
@@ -53,7 +55,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
             ConflictError: the name or the port is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
         """
-        check_port(submission.request.master_port)
+        check_port(submission.request.master_port)  # before the folder: a taken port must not leave a failed run behind
         return self._supervise(self._make(submission))
 
     def preempt(self, name: str) -> None:
@@ -61,7 +63,13 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
         self._signal(name, signal.SIGUSR1)
 
     def resume(self, name: str, *, processes: int | None = None) -> Handle:
-        """Start another attempt in the same folder."""
+        """Start another attempt in the same folder, from the newest checkpoint.
+
+        Raises:
+            ConflictError: the run completed or is still running, or the port is taken.
+            StorageError: the run's folder cannot be written.
+            UsageError: `processes` is less than 1, or exceeds the sequences of a global batch.
+        """
         run = self._existing(name)
         state = self._resumable(run)
         request = LocalRequest.model_validate(run.read_json("request.json"))
@@ -73,6 +81,7 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
     def _supervise(self, run: RunFolder) -> Handle:
         """Start the supervisor; return once it holds the run."""
         arguments = ("-m", "orchestrator.backends.local.supervisor", str(run.path))
+        # cwd "/": `python -m` puts the working folder first on the module path, where a user's file may shadow a module
         run.start_supervisor(arguments, run.logs / "supervisor.log", cwd="/")
         return Handle(self.name, run.name)
 

@@ -40,6 +40,7 @@ class Supervisor(Supervision):
             ConflictError: the port is taken.
             ServiceError: MLflow refused to open a run.
         """
+        # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
         check_port(self.request.master_port)
         self.tracked.open()
@@ -49,6 +50,8 @@ class Supervisor(Supervision):
         try:
             problem = self._watch(agents)
         finally:
+            # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
+            # same checkpoint folder
             kill_leftovers(self.run.path)
         if problem is not None:
             raise problem
@@ -61,7 +64,7 @@ class Supervisor(Supervision):
         )
 
     def _watch(self, agents: list[subprocess.Popen[bytes]]) -> UserError | None:
-        """Wait until all agents have finished, by themselves or on request; return the error of MLflow, if any."""
+        """Wait until all agents have finished, on their own or on request; return the error of MLflow, if any."""
         problem: UserError | None = None
         stopping_since = failed_since = math.inf
         while any(agent.poll() is None for agent in agents):
@@ -71,12 +74,14 @@ class Supervisor(Supervision):
                     self.update(mlflow_run_id=self.tracked.run_id)
             except UserError as refused:  # ends the run now, before it spends much
                 problem = refused
-            self.look()
+            self.monitor()
+            # torchrun's static rendezvous does not report a failed node to the other agents: their ranks may wait in a
+            # collective until it times out, which takes minutes
             if any(agent.returncode for agent in agents):
                 failed_since = min(failed_since, now)
             alone = now - failed_since > PEER_SECONDS
             if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone or problem):
-                stopping_since = now
+                stopping_since = now  # once: a second SIGTERM would interrupt torchrun's own shutdown of its ranks
                 for agent in agents:
                     agent.terminate()
             if now - stopping_since > GRACE_SECONDS:
@@ -90,9 +95,12 @@ def main() -> int:
     run, ready = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     with run.lock():
         supervisor = Supervisor(run)
+        # Report only with the lock held: the submitting command returns then, and its next `status` must see the
+        # supervisor as alive. A cancel that arrives before the handlers below is not lost: it leaves the file `cancel`.
         os.write(ready, b"ready")
         os.close(ready)
-        supervisor.listen()
+        supervisor.install_signal_handlers()
+        # neither Ctrl-C nor the end of a terminal or an SSH connection ends a run
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         supervisor.supervise()

@@ -1,1 +1,1 @@
-"""Shared by the commands: declarations, completion, output on the terminal."""
+"""Parts that commands share: declarations, completion, output on the terminal."""

@@ -1,7 +1,7 @@
 """Declarations of commands as data, from which the parser is built.
 
-A handler is named, not imported: its module is loaded when its command runs, and so may import at its top all that the
-command needs. `--help` loads argparse alone.
+A handler is referenced by name and imported when its command runs, so its module can import packages at its top.
+`--help` imports only argparse.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Argument(NamedTuple):
     settings: dict[str, Any]
     """Keyword arguments of `add_argument`."""
     completer: completers.Completer | None
-    """Function that returns what a shell offers for it."""
+    """Function that returns completions of its value."""
     key: str
     """Dotted key of a spec that it sets."""
 
@@ -56,9 +56,14 @@ def argument(*flags: str, completer: completers.Completer | None = None, key: st
     return Argument(flags, settings, completer, key)
 
 
-def switch(*flags: str, meaning: str) -> Argument:
+def switch(*flags: str, help_text: str) -> Argument:
     """Declare a flag without a value."""
-    return argument(*flags, action="store_true", help=meaning)
+    return argument(*flags, action="store_true", help=help_text)
+
+
+def sentence(summary: str) -> str:
+    """Return a summary with a capital first letter; `str.capitalize` would make `html` of HTML."""
+    return summary[0].upper() + summary[1:]
 
 
 class OneOf(NamedTuple):
@@ -77,17 +82,17 @@ class Command(NamedTuple):
     """A verb, an action of a verb such as `data fetch`, or a verb that is a group of actions."""
 
     name: str
-    """The word that is typed."""
+    """The verb or action as typed."""
     summary: str
-    """A few words for the list of commands."""
+    """Summary for the list of commands: verb and object."""
     description: str
-    """Sentences for its own help."""
+    """Description at the top of its own help."""
     examples: Sequence[str]
     """Command lines without `orchestrator`."""
     handler: str = ""
     """MODULE.FUNCTION of `orchestrator.cli.verbs`: takes the parsed arguments, returns the exit code, or None for 0."""
     arguments: Sequence[Argument | OneOf] = ()
-    """In the order of its help."""
+    """Arguments, in the order of its help."""
     actions: Sequence[Command] = ()
     """The actions of a group."""
 
@@ -105,24 +110,28 @@ class Command(NamedTuple):
         for each in self.arguments:
             each.add_to(parser)
         if self.actions:
-            below = parser.add_subparsers(
-                title="actions", dest="action", metavar="ACTION", required=True, help="what to do"
+            subcommands = parser.add_subparsers(
+                title="actions", dest="action", metavar="ACTION", required=True, help="action to run"
             )
             for action in self.actions:
-                action.add_to(below)
+                action.add_to(subcommands)
 
 
-OUTPUT = argument("-o", "--output", choices=STYLES, default="text", help="form of the result on stdout")
+OUTPUT = argument("-o", "--output", choices=STYLES, default="text", help="output format on stdout (default: text)")
 BACKEND = argument(
     "-b", "--backend", completer=completers.backends, metavar="NAME", help="look for runs on this backend only"
 )
-YES = switch("-y", "--yes", meaning="do not ask")
+YES = switch("-y", "--yes", help_text="skip the confirmation")
 
 
 def run(*, count: int | str | None = None) -> tuple[Argument, Argument]:
-    """Declare RUN, `count` of them as in `nargs`, and -b for names that are not handles."""
-    words = "handle, name, unique prefix of one, or @last"
-    return argument("name", completer=completers.runs, metavar="RUN", nargs=count, help=words), BACKEND
+    """Declare RUN, and -b for names that are not handles.
+
+    Args:
+        count: number of runs, as in `nargs`; None: exactly one.
+    """
+    text = "handle, name, unique prefix of a name, or @last"
+    return argument("name", completer=completers.runs, metavar="RUN", nargs=count, help=text), BACKEND
 
 
 def run_or_sweep(*, count: int | str | None = None) -> tuple[Argument, Argument]:
@@ -134,26 +143,38 @@ def run_or_sweep(*, count: int | str | None = None) -> tuple[Argument, Argument]
 
 def states(*flags: str, choices: Sequence[str] = STATES) -> Argument:
     """Declare --state STATE, which may be repeated."""
-    words = f"only runs in this state; may be repeated: {', '.join(choices)}"
-    return argument(*flags, dest="states", action="append", default=[], choices=choices, metavar="STATE", help=words)
+    text = f"only runs in this state, may be repeated: {', '.join(choices)}"
+    return argument(*flags, dest="states", action="append", default=[], choices=choices, metavar="STATE", help=text)
 
 
 def positive(text: str) -> int:
-    """Return a whole number above 0."""
+    """Parse a whole number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
     if not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be a whole number above 0")
     return int(text)
 
 
 def not_negative(text: str) -> int:
-    """Return a whole number of 0 or more."""
+    """Parse a whole number of 0 or more.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be a whole number")
     return int(text)
 
 
 def above_zero(text: str) -> float:
-    """Return a finite number above 0."""
+    """Parse a finite number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
     try:
         number = float(text)
     except ValueError:
@@ -164,14 +185,22 @@ def above_zero(text: str) -> float:
 
 
 def idle_seconds(text: str) -> int:
-    """Return how long an idle machine is kept; Azure takes no less than a minute."""
+    """Parse the seconds that an idle machine is kept; Azure's minimum is 60.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not a whole number, or below 60.
+    """
     if not_negative(text) < 60:
         raise argparse.ArgumentTypeError(f"invalid number {text!r}: must be at least 60 seconds")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Return `90`, `90s`, `10m`, `2h` or `1d` in seconds."""
+    """Parse a duration, `90`, `90s`, `10m`, `2h` or `1d`; return seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: it has another form.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"invalid duration {text!r} (30, 90s, 10m, 2h, 1d)")
@@ -179,7 +208,11 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str) -> float:
-    """Return `10m` ago, or an ISO 8601 time, in seconds since the epoch."""
+    """Parse a past time, `10m` ago or ISO 8601; return seconds since the epoch.
+
+    Raises:
+        argparse.ArgumentTypeError: it has another form, or is in the future.
+    """
     from datetime import datetime
 
     try:

@@ -1,4 +1,7 @@
-"""Completions that argcomplete offers in a shell. Each function loads only what its answer needs."""
+"""Completions for a shell, through argcomplete.
+
+Every press of TAB starts a Python process, so each function imports only what its own answer needs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Completer = Callable[..., list[str]]
 
 
 def runs(prefix: str, **_: Any) -> list[str]:
-    """Return @last and the runs of the home folder, newest first; handles if the prefix begins one."""
+    """Return @last and the runs of the home folder, newest first; handles too if the prefix starts like one."""
     from orchestrator.support.home import RUNS, home_folder, run_names
 
     home = home_folder(os.environ)
@@ -45,7 +48,7 @@ def backends(**_: Any) -> list[str]:
 
 
 def recipes(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    """Return the recipes of the kind of job that precedes on the command line."""
+    """Return the recipes of the kind of job on the command line."""
     from orchestrator.jobs.registry import DEFAULT, is_kind, job_kind
     from train_jobs.artifacts.layers import preset_names
 
@@ -62,13 +65,13 @@ def tasks(**_: Any) -> list[str]:
 
 def sizes(**_: Any) -> list[str]:
     """Return the names of machine sizes."""
-    from orchestrator.specs.site import our_sites
+    from orchestrator.specs.site import builtin_sites
 
-    return [name for site in our_sites() for name in site.size_names()]
+    return [name for site in builtin_sites() for name in site.size_names()]
 
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    """Return dotted keys of a spec followed by `=`; after the `=` the values of an enumeration."""
+    """Return the dotted keys of a spec, each with `=`; after the `=`, the values of an enumeration."""
     from orchestrator.jobs.registry import job_kind
     from orchestrator.specs.site import spec_model
     from orchestrator.specs.sweep_spec import SweepSpec
@@ -82,7 +85,7 @@ def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_:
 
 
 def explained_keys(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
-    """Return the keys and sections that `explain` knows."""
+    """Return the keys and sections that `explain` accepts."""
     from orchestrator.jobs.registry import all_kinds
     from orchestrator.specs.reference import keys
     from orchestrator.specs.site import spec_model
@@ -101,7 +104,8 @@ def _keys(model: type[BaseModel], prefix: str = "") -> dict[str, list[str]]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             found |= _keys(field.annotation, f"{prefix}{name}.")
         else:
-            words = [str(value) for value in get_args(field.annotation) if isinstance(value, str)]
-            words += [word for check in field.metadata for word in getattr(getattr(check, "func", None), "known", ())]
-            found[prefix + name] = ["true", "false"] if field.annotation is bool else words
+            values = [str(value) for value in get_args(field.annotation) if isinstance(value, str)]
+            # Validators of open enumerations (built-in names, or a class of the user's own) list theirs as `known`.
+            values += [word for check in field.metadata for word in getattr(getattr(check, "func", None), "known", ())]
+            found[prefix + name] = ["true", "false"] if field.annotation is bool else values
     return found

@@ -20,16 +20,16 @@ from orchestrator.support.errors import Interrupted
 from orchestrator.support.formatting import duration
 
 ATTACH_LINES = 20  # last lines of the log that are printed when following starts late
-PROGRESS_PREFIX = "step "  # of the job's progress lines; on a terminal each replaces the one before
-QUIET_SECONDS = 10.0  # without output; then a heartbeat is printed
+PROGRESS_PREFIX = "step "  # of the job's progress lines; on a terminal, each replaces the previous one
+QUIET_SECONDS = 10.0  # without output until the first heartbeat is printed
 BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two heartbeats, on a terminal and in a file
 WATCH_SECONDS = 1.0
 TICKING = {"node_hours", "cost"}  # grow while nothing happens
 
 
 @contextmanager
-def leaving_alone(run: Run) -> Iterator[None]:
-    """Turn Ctrl-C into an error with the commands that reach the job, which continues.
+def detach_on_interrupt(run: Run) -> Iterator[None]:
+    """Turn Ctrl-C into an error that lists the commands for the job, which continues.
 
     Raises:
         Interrupted: Ctrl-C was pressed.
@@ -52,33 +52,33 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
 
     Args:
         run: the run.
-        style: form of the result on stdout.
+        style: output format on stdout.
         follow: wait until it has finished.
-        delivery: file for its predictions; None: as its submission asked.
+        delivery: file for its predictions; None: the file named at submission.
 
     Raises:
         Interrupted: Ctrl-C was pressed; the job continues.
     """
     if follow and not run.status().state.terminal:
         if not run.created:
-            hint(f"the last {ATTACH_LINES} lines; for all of them: orchestrator logs {run.name}")
-        with leaving_alone(run):
+            hint(f"showing the last {ATTACH_LINES} lines; for all lines: orchestrator logs {run.name}")
+        with detach_on_interrupt(run):
             print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
             run.wait()
     status = run.status()
     if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
         hint(f"predictions  {path}")
-    whole = follow or status.state.terminal
-    print_result(style, status.as_dict(), status_text(status) if whole else status.handle)
-    if whole and style == "text":
+    finished = follow or status.state.terminal
+    print_result(style, status.as_dict(), status_text(status) if finished else status.handle)
+    if finished and style == "text":
         next_commands(status)
     return (status.exit_code or 1) if status.state.resumable else 0
 
 
 def watch(run: Run, stream: TextIO, style: str) -> None:
-    """Show the status of a run until it has finished: in place on a terminal, as a block for each change elsewhere.
+    """Show the status of a run until it has finished: in place on a terminal, elsewhere as a block for each change.
 
-    With a style other than text only the last status is printed, so that stdout is one document.
+    With a style other than text only the final status is printed, so that stdout is one document.
     """
     shown: RunStatus | None = None
     with ExitStack() as drawn:
@@ -91,7 +91,8 @@ def watch(run: Run, stream: TextIO, style: str) -> None:
                 shown = status
             time.sleep(WATCH_SECONDS)
         if view is not None:
-            view.transient = True  # the last status is printed below, whole; after Ctrl-C the last view stays
+            # The final status is printed below in full: a live view crops it. After Ctrl-C the last view remains.
+            view.transient = True
     if style != "text":
         print_document(status.as_dict(), style)
     else:
@@ -117,7 +118,7 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
                 anything = True
                 heartbeat.clear()
                 printer.block(block)
-            elif _reader_left(stream):  # `logs -f | head`
+            elif _reader_closed(stream):  # `logs -f | head`
                 raise BrokenPipeError
             elif not printer.in_place:  # a progress line is a heartbeat itself
                 heartbeat.beat()
@@ -129,7 +130,7 @@ def print_logs(run: Run, stream: TextIO, query: LogQuery) -> bool:
 
 
 class Heartbeat:
-    """A line that shows a quiet run is still followed: updated in place on a terminal, printed rarely elsewhere.
+    """A line that shows that a quiet run is still followed: updated in place on a terminal, elsewhere printed rarely.
 
     Args:
         run: the run.
@@ -171,8 +172,11 @@ class Heartbeat:
         self._due = self._quiet_since + QUIET_SECONDS
 
 
-def _reader_left(stream: TextIO) -> bool:
-    """Return whether the other end of a pipe is closed; a write would fail only with the next line."""
+def _reader_closed(stream: TextIO) -> bool:
+    """Return whether the other end of a pipe is closed.
+
+    `logs -f | head` would otherwise follow until the job's next line, which may be hours away: only a write fails.
+    """
     try:
         descriptor = stream.fileno()
     except OSError:  # a stream without a file descriptor
@@ -185,8 +189,8 @@ def _reader_left(stream: TextIO) -> bool:
 class LogPrinter:
     """Print blocks of logs. On a terminal, progress lines of a single log replace each other.
 
-    Output to a pipe or a file bypasses Python's buffers: it is fast, and Ctrl-C leaves nothing to flush to a reader
-    that does not read.
+    Output to a pipe or a file bypasses Python's buffers. This is fast for gigabytes, and after Ctrl-C the interpreter
+    has no buffer left to flush, which would block on a reader that does not read.
 
     Args:
         stream: where the lines are printed.

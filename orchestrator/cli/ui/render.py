@@ -1,4 +1,4 @@
-"""Runs as text for people: the table of a list, the facts of a status, the commands to type next."""
+"""Text output about runs: the table of a list, the rows of a status, the commands to type next."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pathlib import Path
 
 from orchestrator.cli.ui.terminal import Terminal, aligned, hint, paint_word, table, terminal_of
 from orchestrator.jobs.registry import run_kind
-from orchestrator.runs.results import APART
+from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money, when
 from train_jobs.config.errors import in_shell
 
-DATA_WAIT_SHOWN = 0.05  # share of the time
+DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
 VALIDATION = "validation_"  # prefix of metrics measured on held-out text
-LABELS = 14  # columns that the longest label of a status takes
+LABEL_COLUMNS = 14  # indent, longest label of a status, gap
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
     ("unigram_entropy", "unigram entropy", ".4f"),
     ("mlm_accuracy", "MLM accuracy", ".1%"),
     ("nsp_accuracy", "NSP accuracy", ".1%"),
 )
-PLACES = ("folder", "page", "model", "store", "trace")  # of what a run wrote
+PATH_FIELDS = ("folder", "page", "model", "store", "trace")  # fields of a status that hold a path or a link
 
 Rows = list[tuple[str, str]]
 """Label and text."""
 
 
 def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> str:
-    """Return a table of runs, with their cost if one of them has a price."""
+    """Return a table of runs, with a column of costs if any run has a price."""
     priced = any(status.cost is not None for status in runs)
     rows = []
     for status in runs:
         cost = "" if status.cost is None else money(status.cost)
-        progress = [_progress(status), _lasted(status), *([cost] if priced else [])]
+        progress = [_progress(status), _elapsed(status), *([cost] if priced else [])]
         rows.append([status.name, status.state.value, *progress, ago(status.created)])
     return table(rows, ["RUN", "STATE", "STEP", "TIME", *(["COST"] if priced else []), "SUBMITTED"], terminal)
 
@@ -48,12 +48,12 @@ def _progress(status: RunStatus) -> str:
     return f"{count(status.step or 0)}/{count(status.steps)}{unit}"
 
 
-def _lasted(status: RunStatus) -> str:
+def _elapsed(status: RunStatus) -> str:
     return "" if status.started is None else duration((status.ended or time.time()) - status.started)
 
 
 def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
-    """Return the status of a run, in the terminal's colours; each earlier attempt takes one line."""
+    """Return the status of a run in the terminal's colours; each attempt of a restarted run takes one line."""
     terminal = terminal_of() if terminal is None else terminal
     rows: Rows = [("handle", status.handle), ("state", paint_word(status.state.value, terminal))]
     if status.reason and status.state != RunState.COMPLETED:
@@ -63,10 +63,10 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("warning", status.warning))
     rows.append(("submitted", when(status.created)))
     if status.started:
-        rows.append(("time", _lasted(status)))
+        rows.append(("time", _elapsed(status)))
     rows += _attempts(status, terminal.columns)
     if status.step is not None:
-        rows.append(_reached(status.step, status))
+        rows.append(_progress_row(status.step, status))
     if status.eta is not None:
         rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
@@ -78,23 +78,23 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("best", f"checkpoint of {best.text}"))
     if status.results is not None:
         rows += status.results.rows
-    rows += [(label, place) for label in PLACES if (place := getattr(status, label))]
+    rows += [(label, place) for label in PATH_FIELDS if (place := getattr(status, label))]
     return "\n".join([status.name, *aligned(rows)])
 
 
 def _scores(status: RunStatus) -> Rows:
-    """Return the last validation scores of a run that has no results yet."""
+    """Return the latest validation scores of a run that has no results yet."""
     measured = {
         key.removeprefix(VALIDATION): status.metrics[key] for key in status.metrics if key.startswith(VALIDATION)
     }
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name not in APART)
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in measured.items() if name not in NOT_METRICS)
     return [("validation", shown)] if shown and status.results is None else []
 
 
-def _reached(step: int, status: RunStatus) -> tuple[str, str]:
-    """Return the progress of a run in the unit that its job counts."""
+def _progress_row(step: int, status: RunStatus) -> tuple[str, str]:
+    """Return the progress of a run in the unit of its job."""
     if status.counts == "parts":
-        return "parts", f"{step} done, over all steps"
+        return "parts", f"{step} done, over all preparation steps"
     done = f"{step} of {status.steps}" if status.steps is not None else str(step)
     return ("step", done) if status.counts == "steps" else (status.counts, f"{done} done")
 
@@ -110,14 +110,14 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
         line = f"{number}: {attempt.state.value}, {lasted}{reached}"
         if attempt.reason and attempt.ended:
             line += f": {attempt.reason.splitlines()[0]}"
-        if columns is not None and len(line) > columns - LABELS:
-            line = f"{line[: columns - LABELS - 3]}..."
+        if columns is not None and len(line) > columns - LABEL_COLUMNS:
+            line = f"{line[: columns - LABEL_COLUMNS - 3]}..."
         rows.append(("", line))
     return rows
 
 
 def _figures(metrics: Mapping[str, float]) -> Rows:
-    """Return the progress of a preparation, and one line each for training and validation; only what was reported."""
+    """Return the reported figures: progress of a preparation, one line each for training and validation."""
     rows = [
         (step, f"{count(int(metrics[f'{step}_documents']))} documents, {metrics[f'{step}_mb_per_second']:.1f} MB/s")
         for step in ("documents", "tokens")
@@ -148,6 +148,7 @@ def next_commands(status: RunStatus, *, lead: str = "\nnext\n") -> None:
     """Print the commands that are useful for a run in its state."""
     name, state = status.name, status.state
     rows = {}
+    # Started as .venv/bin/orchestrator, as the Makefile does: the commands below work only once it is activated.
     if shutil.which("orchestrator") is None and (activate := Path(sys.prefix, "bin", "activate")).exists():
         rows["first"] = f"source {in_shell(activate)}"
     rows["status"] = f"orchestrator status {name}"

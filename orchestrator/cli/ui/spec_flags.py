@@ -1,4 +1,4 @@
-"""Flags that describe a job: their declaration, the keys of a spec that they set, and the plan that they lead to."""
+"""Flags that describe a job: their declarations, and the keys of a spec that they set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ SWEEP = "sweep"
 
 
 def kind_or_file(word: str) -> str:
-    """Return a kind of job, `sweep`, or the name of a job file that a backend reads."""
+    """Parse a kind of job, `sweep`, or the name of a job file that a backend reads.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none of them.
+    """
     if word == SWEEP or is_kind(word):
         return word
     from orchestrator.backends import reader_of
@@ -38,7 +42,7 @@ def kind_or_file(word: str) -> str:
 
 
 class KindHelp(argparse.Action):
-    """--help; behind a kind of job it lists only the flags that set a key of this kind."""
+    """--help; after a kind of job it lists only the flags that set a key of this kind."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: Any) -> None:
         if (name := getattr(namespace, "kind", None)) and is_kind(name):
@@ -59,7 +63,7 @@ class KindHelp(argparse.Action):
 
 
 class OutputAction(argparse.Action):
-    """-o text|json|yaml sets the form of the result; for predict, any other value is the file of predictions."""
+    """-o text|json|yaml sets the output format; for predict, any other value is the file of predictions."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
@@ -77,7 +81,7 @@ KIND = argument(
     "kind",
     type=kind_or_file,
     metavar="KIND",
-    help=f"kind of job: {', '.join(SHIPPED)}; {SWEEP} for many trials of one; or FILE.yaml, a job of az ml",
+    help=f"kind of job: {', '.join(SHIPPED)}; {SWEEP} for many trials of a job; or FILE.yaml, an az ml job",
 )
 SPEC_FLAGS = (
     argument("-f", "--file", type=Path, help="spec file (YAML)"),
@@ -88,25 +92,25 @@ SPEC_FLAGS = (
         action="append",
         default=[],
         metavar="A.B=C",
-        help="set one key of the spec; may be repeated",
+        help="override one key of the spec; may be repeated",
     ),
-    argument("-n", "--name", key="name", help="first part of the run's name"),
+    argument("-n", "--name", key="name", help="first part of the run's name, before the hash"),
     argument(
         "--recipe",
         key="recipe",
         completer=completers.recipes,
         help="preset of the job. pretrain: tiny (default), small, base, large, or a published one such as large-google;"
-        " prepare: uncased, cased; finetune: that of the task (default), glue-stable, glue-roberta, ...",
+        " prepare: uncased, cased; finetune: the task's own (default), glue-stable, glue-roberta, ...",
     ),
     argument(
         "--data",
         key="data.text",
         action="append",
         metavar="PATH",
-        help="text file or folder; may be repeated. finetune: folder of the task's files; evaluate: file with labels."
+        help="text file or folder; may be repeated. finetune: folder with the task's files; evaluate: file with labels."
         " On Azure also azureml:NAME:VERSION or azureml://datastores/...",
     ),
-    argument("--input", key="input", action="append", metavar="FILE", help="predict: file whose rows are predicted"),
+    argument("--input", key="input", action="append", metavar="FILE", help="predict: file with the rows to predict"),
     argument(
         "--store",
         key="data.store",
@@ -119,8 +123,8 @@ SPEC_FLAGS = (
         key="task",
         completer=completers.tasks,
         metavar="TASK|FILE",
-        help="finetune: CoLA, MNLI, ..., glue for all of GLUE, SQuAD-1.1, SQuAD-2.0, NER; or a YAML file with the"
-        " files and columns of your own task",
+        help="finetune: CoLA, MNLI, ..., glue for all of GLUE, SQuAD-1.1, SQuAD-2.0, NER; or a YAML file that"
+        " describes the files and columns of your own task",
     ),
     argument(
         "--model",
@@ -141,44 +145,44 @@ SPEC_FLAGS = (
         key="init_from",
         dest="initial",
         metavar="RUN|FOLDER|NAME",
-        help="start from the model of a run, or from a Hugging Face BERT: its folder or its name on the Hub",
+        help="start from the model of a run, or from a Hugging Face BERT (folder, or name on the Hub)",
     ),
     argument(
         "--phase-from",
         key="phase_from",
         dest="phase",
         metavar="RUN|FOLDER",
-        help="start the next phase from a run's weights and moments, with a new schedule",
+        help="start the next phase from the weights and moments of a run, with a new schedule",
     ),
     argument("--nodes", key="compute.nodes", type=int, metavar="N", help="number of machines (default: 1)"),
-    argument("--cluster", key="compute.cluster", metavar="NAME", help="cluster of Azure ML to run on"),
+    argument("--cluster", key="compute.cluster", metavar="NAME", help="Azure ML cluster to run on"),
     argument(
         "--sku",
         key="compute.sku",
         completer=completers.sizes,
         metavar="SIZE",
-        help="machine size on Azure: a cluster of this size is created, or changed to fit",
+        help="machine size on Azure; creates or updates a cluster of this size",
     ),
     argument(
         "--processes",
         key="compute.processes_per_node",
         type=int,
         metavar="N",
-        help="processes on each node (default: one for each GPU)",
+        help="processes on each node (default: one per GPU)",
     ),
     argument(
         "--max-restarts",
         key="max_restarts",
         type=int,
         metavar="N",
-        help="number of automatic restarts after a failure or a preemption (default: 0)",
+        help="maximum automatic restarts after failures and preemptions (default: 0)",
     ),
     argument(
         "--profile",
         key="profile.steps",
         type=int,
         metavar="STEPS",
-        help="number of steps to profile: a trace, and a table in the report",
+        help="number of steps to profile; writes a trace, and a table in the report",
     ),
     argument(
         "--tensorboard",
@@ -204,12 +208,14 @@ OUTPUT = argument(
     action=OutputAction,
     default="text",
     metavar="{text,json,yaml,FILE}",
-    help="form of the result on stdout; predict: also the file of predictions, .jsonl, .tsv, .parquet or .npz",
+    help="output format on stdout (default: text); for predict also the file of predictions, .jsonl, .tsv, .parquet"
+    " or .npz",
 )
 
 
 def kind_of(arguments: argparse.Namespace) -> JobKind:
-    """Return the kind that the flags of a command line are about; of a sweep, the likely kind of its trials."""
+    """Return the kind of job that a command line describes; of a sweep, the probable kind of its trials."""
+    # A flag may set another key in another kind, and the kind of a sweep's trials is known only once its file is read.
     if is_kind(arguments.kind):
         return job_kind(arguments.kind)
     return job_kind("finetune" if getattr(arguments, "task", None) else DEFAULT)
@@ -246,29 +252,34 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
 
 
 def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:
-    """Return what --data gives: paths of this machine, or the name of one text or folder that is remote.
+    """Return the keys that --data and --input set: paths of this machine, or the name of one remote asset.
 
     Raises:
-        UsageError: both, or several remote ones, or several folders of a task.
+        UsageError: they mix local paths with a remote asset, or name several assets, or several folders of a task.
     """
-    from orchestrator.specs.site import our_sites
+    from orchestrator.specs.site import builtin_sites
     from orchestrator.support.errors import UsageError
     from train_jobs.artifacts.layers import dotted
 
-    remote = [(word, site) for word in words for site in our_sites() if site.is_remote(word)]
+    remote = [(word, site) for word in words for site in builtin_sites() if site.is_remote(word)]
     if not remote:
         return kind.data_flag(words)
     word, site = remote[0]
     if len(words) > 1:
-        raise UsageError("--data takes one remote text, and no other text with it", fix=f"--data {word}")
+        raise UsageError(f"cannot combine {word} with other data", fix=f"--data {word}")
     return {dotted(site.data_key): (word, "--data")}
 
 
 def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None) -> dict[str, str]:
-    """Return `K=V` words as a dict; with `environ`, a bare `K` takes its value from there.
+    """Parse `K=V` arguments.
+
+    Args:
+        words: the arguments.
+        flag: their flag, for messages.
+        environ: environment variables that give a bare `K` its value; None: a bare `K` is an error.
 
     Raises:
-        UsageError: a word of another form.
+        UsageError: an argument has another form, or its variable is not set.
     """
     found = {}
     for word in words:
@@ -276,6 +287,6 @@ def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None)
         if not key or (not equals and (environ is None or key not in environ)):
             from orchestrator.support.errors import UsageError
 
-            raise UsageError(f"{flag} {word}: not of the form KEY=VALUE", fix=f"{flag} KEY=VALUE")
+            raise UsageError(f"invalid {flag} {word!r}: must be KEY=VALUE", fix=f"{flag} KEY=VALUE")
         found[key] = value if equals else (environ or {})[key]
     return found

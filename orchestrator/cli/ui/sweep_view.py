@@ -1,4 +1,4 @@
-"""Sweeps as text for people, and following them. Ctrl-C stops following, never the sweep."""
+"""Text output about sweeps, and following them. Ctrl-C stops following, never the sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from orchestrator.cli.ui import follow
 from orchestrator.cli.ui.terminal import (
-    NARROWEST,
+    MIN_COLUMN_WIDTH,
     Terminal,
     aligned,
     hint,
@@ -27,7 +27,7 @@ from orchestrator.support.formatting import duration
 from orchestrator.sweep import PlannedSweep, Sweep
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 
-HEAD_LINES = 2  # of the table
+HEAD_LINES = 2  # the line of progress and the table's header
 
 
 def plan_text(planned: PlannedSweep) -> str:
@@ -36,14 +36,14 @@ def plan_text(planned: PlannedSweep) -> str:
 
 
 @contextmanager
-def leaving_alone(found: Run | Sweep) -> Iterator[None]:
-    """Turn Ctrl-C into an error with the commands that reach the run or the sweep, which continues.
+def detach_on_interrupt(found: Run | Sweep) -> Iterator[None]:
+    """Turn Ctrl-C into an error that lists the commands for the run or the sweep, which continues.
 
     Raises:
         Interrupted: Ctrl-C was pressed.
     """
     if isinstance(found, Run):
-        with follow.leaving_alone(found):
+        with follow.detach_on_interrupt(found):
             yield
         return
     try:
@@ -67,8 +67,8 @@ def finish(found: Run | Sweep, style: str, *, followed: bool) -> int:
     if followed:
         follow_sweep(found)
     status = found.status()
-    whole = followed or status.state.terminal
-    print_result(style, status.as_dict(), sweep_text(status) if whole else status.name)
+    finished = followed or status.state.terminal
+    print_result(style, status.as_dict(), sweep_text(status) if finished else status.name)
     hint(f"\nnext\n  show  orchestrator sweep show {found.name}\n  best  orchestrator sweep best {found.name}")
     return 1 if status.state.resumable else 0
 
@@ -80,7 +80,7 @@ def follow_sweep(sweep: Sweep) -> None:
         Interrupted: Ctrl-C was pressed; the sweep continues.
     """
     shown = SweepFollower(live=sys.stderr.isatty())
-    with leaving_alone(sweep):
+    with detach_on_interrupt(sweep):
         while True:
             status = sweep.status()
             shown.update(status)
@@ -117,7 +117,13 @@ class SweepFollower:
 
 
 def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
-    """Return the head of a table and its newest trials, as many as a terminal can redraw in place."""
+    """Return the head of a table and its newest trials, as many as a terminal can redraw in place.
+
+    Args:
+        lines: the table.
+        columns, rows: size of the terminal.
+    """
+    # The cursor cannot move above the screen: a taller table would be printed again, below itself, at every update.
     room = max(rows - 1, HEAD_LINES + 1)
     kept = lines if len(lines) <= room else [*lines[:HEAD_LINES], *lines[len(lines) - room + HEAD_LINES :]]
     return [line[: columns - 1] for line in kept]
@@ -130,7 +136,7 @@ def row_line(row: TrialRow) -> str:
 
 
 def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
-    """Return a sweep and its trials; the best one has a star."""
+    """Return a sweep and the table of its trials; the best one is marked with *."""
     header = ("", "TRIAL", "STATE", "LAST", "BEST", "REPORTS", "TIME", "SETTINGS")
     rows = [
         (
@@ -149,13 +155,13 @@ def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
 
 
 def _lead(status: SweepStatus, terminal: Terminal) -> str:
-    """Return name, state and progress; on a terminal the name, then the reason, are shortened to fit."""
+    """Return name, state and progress; on a narrow terminal the name, then the reason, are shortened."""
     state, reason = status.state.value, f": {status.reason}" if status.reason else ""
     rest = f", {status.ended} of {status.trials} trials, {status.goal} {status.metric}"
-    rest += "".join(f", began with {earlier.text}" for earlier in status.earlier)
+    rest += "".join(f", warm start from {earlier.text}" for earlier in status.earlier)
     room = None if terminal.columns is None else terminal.columns - len(f"  {state}{rest}")
-    name = shortened(status.name, room if room is None else max(room - len(reason), 2 * NARROWEST))
-    reason = shortened(reason, room if room is None else max(room - len(name), NARROWEST))
+    name = shortened(status.name, room if room is None else max(room - len(reason), 2 * MIN_COLUMN_WIDTH))
+    reason = shortened(reason, room if room is None else max(room - len(name), MIN_COLUMN_WIDTH))
     return f"{name}  {paint_word(state, terminal)}{reason}{rest}"
 
 
@@ -164,5 +170,5 @@ def _number(value: float | None) -> str:
 
 
 def best_text(status: SweepStatus) -> str:
-    """Return the outcome of the best trial, or nothing."""
+    """Return the outcome of the best trial; empty if no trial has one."""
     return "" if status.best is None else f"{_number(status.best.outcome)} (trial {status.best.trial})"

@@ -1,4 +1,4 @@
-"""Runs and sweeps by the names on a command line."""
+"""Find the run or the sweep that a command line names."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 
-if TYPE_CHECKING:  # looking at runs loads nothing that planning needs
+if TYPE_CHECKING:  # `status` and `logs` do not need the planning modules, which are slow to import
     from orchestrator.sweep import Sweep
 
 TRIAL = re.compile(r"(-t\d{4,}(-r\d+)?|_\d+)$")  # SWEEP-t0007 and SWEEP-t0007-r1; in a native sweep of Azure SWEEP_7
 
 
-def attached(arguments: argparse.Namespace) -> Run:
+def attach_run(arguments: argparse.Namespace) -> Run:
     """Return the run that a command line names, found on the backend of -b."""
     return Orchestrator(arguments.backend).attach(arguments.name)
 
 
-def named(orchestrator: Orchestrator, name: str) -> Run | Sweep:
-    """Return the run or the sweep of a name. A prefix that only a sweep and its trials have is the sweep.
+def find_target(orchestrator: Orchestrator, name: str) -> Run | Sweep:
+    """Return the run or the sweep of a name. A prefix shared only by a sweep and its trials refers to the sweep.
 
     Args:
-        orchestrator: where to look.
-        name: handle, name, unique prefix of one, or @last: the newest sweep, or run that is not a trial.
+        orchestrator: the client that finds them.
+        name: handle, name, unique prefix of a name, or @last: the newest sweep, or the newest run outside of sweeps.
 
     Raises:
-        NotFoundError: no run or sweep fits, or more than one.
+        NotFoundError: no run or sweep, or more than one, matches.
     """
     if name == "@last":
         return _newest(orchestrator)
@@ -47,7 +47,7 @@ def _newest(orchestrator: Orchestrator) -> Run | Sweep:
     sweeps = orchestrator.sweeps.all()
     newest: dict[str, Run] = {}
     for run in _without_trials(orchestrator.attach_all(), [sweep.name for sweep in sweeps]):
-        newest.setdefault(run.handle.backend, run)  # runs of each backend are sorted, newest first
+        newest.setdefault(run.handle.backend, run)  # runs of a backend are sorted: one status for each backend
     last = max(newest.values(), key=lambda run: run.status().created, default=None)
     if sweeps and (last is None or sweeps[0].folder.record().created > last.status().created):
         return sweeps[0]

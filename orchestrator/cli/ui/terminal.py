@@ -1,7 +1,7 @@
 """Output on terminals: width, colours, tables, progress bars. In a pipe or a file nothing is cut or coloured.
 
-Bars and live views are rich's. Tables are ours: rich cuts cells at their end, and the hash at the end of a run's name
-distinguishes it from others (`shortened`).
+Bars and live views are rich's. Tables are our own: rich cuts the end of a cell, but the end of a run's name is its
+hash, which distinguishes it from other runs (`shortened`).
 
 NO_COLOR (no-color.org) and --no-color override FORCE_COLOR, which adds colours outside a terminal too.
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress
 
-SECONDS_BETWEEN = 0.2  # updates of a transfer on a terminal, in place
-SECONDS_BETWEEN_LINES = 30.0  # elsewhere, a line each
-WORTH_SHOWING = 2.0  # seconds that a transfer may take without progress shown
-USUAL = 80  # columns of a terminal that does not report its width
-NARROWEST = 9  # columns of a shortened cell: a state, or a recognisable name
+SECONDS_BETWEEN = 0.2  # between two updates of a transfer in place, on a terminal
+SECONDS_BETWEEN_LINES = 30.0  # between two lines about a transfer, elsewhere
+SILENT_SECONDS = 2.0  # duration from which a transfer shows its progress
+DEFAULT_COLUMNS = 80  # of a terminal that does not report its width
+MIN_COLUMN_WIDTH = 9  # of a shortened cell: fits a state, or a recognisable name
 HASH_WIDTH = 9  # a hyphen and eight digits
 RESET = "\x1b[0m"
 CODES = {"good": "\x1b[32m", "bad": "\x1b[1;31m", "warn": "\x1b[33m", "busy": "\x1b[36m", "calm": "\x1b[2m"}
@@ -45,7 +45,7 @@ class Terminal(NamedTuple):
     """Width and colours of a stream."""
 
     columns: int | None = None
-    """Width; None: unlimited, it is not a terminal."""
+    """Width; None: not a terminal, lines are not cut."""
     colours: bool = False
 
 
@@ -59,7 +59,7 @@ def terminal_of(stream: TextIO | None = None, environ: Mapping[str, str] | None 
     """Return the width and the colours of a stream.
 
     Args:
-        stream: None: stdout.
+        stream: the stream; None: stdout.
         environ: environment variables; None: those of this process.
     """
     stream, environ = stream or sys.stdout, os.environ if environ is None else environ
@@ -72,9 +72,11 @@ def _columns(stream: TextIO, environ: Mapping[str, str]) -> int:
     width = environ.get("COLUMNS", "")
     with suppress(OSError):
         return (
-            int(width) if width.isdecimal() and int(width) else os.get_terminal_size(stream.fileno()).columns or USUAL
+            int(width)
+            if width.isdecimal() and int(width)
+            else os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
         )
-    return USUAL
+    return DEFAULT_COLUMNS
 
 
 def _colours(is_terminal: bool, environ: Mapping[str, str]) -> bool:
@@ -98,7 +100,7 @@ def console_of(stream: TextIO) -> Console:
 
 
 def live_view(stream: TextIO) -> Live:
-    """Return a block of text on a terminal that its next version replaces; it never outgrows the terminal."""
+    """Return a block of text on a terminal that is redrawn in place, cropped to the height of the terminal."""
     from rich.live import Live
 
     console = console_of(stream)
@@ -108,7 +110,7 @@ def live_view(stream: TextIO) -> Live:
 
 
 def show_block(view: Live, text: str) -> None:
-    """Draw a text, which may have ANSI colours, over the one before; longer lines are cut."""
+    """Redraw a live view with a text, which may have ANSI colours; longer lines are cut."""
     from rich.text import Text
 
     view.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
@@ -138,13 +140,14 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
     Args:
         rows: cells.
         header: names of the columns.
-        terminal: None: stdout.
+        terminal: width and colours; None: those of stdout.
     """
     terminal = terminal_of() if terminal is None else terminal
     cells = [list(header), *[list(row) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     spare = None if terminal.columns is None else terminal.columns - 2 * (len(header) - 1)
-    while spare is not None and sum(widths) > spare and max(widths) > NARROWEST:
+    # Taking from the widest column first keeps numbers and states readable while names and settings shrink.
+    while spare is not None and sum(widths) > spare and max(widths) > MIN_COLUMN_WIDTH:
         widths[widths.index(max(widths))] -= 1
     lines = []
     for place, row in enumerate(cells):
@@ -152,6 +155,7 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
         if padded:
             padded[-1] = padded[-1].rstrip()
         states = [name in COLOURED and place > 0 for name in header]
+        # Colours are added after padding: escape sequences have no width on the terminal, but count in `ljust`.
         lines.append(
             "  ".join(
                 paint_word(cell, terminal) if is_state else cell for cell, is_state in zip(padded, states, strict=True)
@@ -161,13 +165,18 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return label and text of each row, indented, with the texts below each other."""
+    """Return the rows as indented lines, with the texts aligned in one column."""
     width = max((len(label) for label, _ in rows), default=0)
     return [f"  {label:<{width}}  {text}" for label, text in rows]
 
 
 def shortened(text: str, width: int | None) -> str:
-    """Return a text cut in the middle: both the prefix and the final hash of a name distinguish runs. None: uncut."""
+    """Return a text cut in the middle, since both the prefix and the final hash of a name distinguish runs.
+
+    Args:
+        text: the text.
+        width: maximum number of characters; None: unlimited.
+    """
     if width is None or len(text) <= width:
         return text
     end = min(HASH_WIDTH, (width - 3) // 2)
@@ -187,19 +196,25 @@ def print_document(document: Any, style: str) -> None:
 
 
 def print_result(style: str, document: Any, text: object) -> None:
-    """Print a result on stdout: its text in the style `text`, None for no text, else the document."""
+    """Print a result on stdout.
+
+    Args:
+        style: text, json or yaml.
+        document: the result as JSON-safe values, for json and yaml.
+        text: the result for humans; None: print nothing.
+    """
     if style != "text":
         print_document(document, style)
     elif text is not None:
         print(text, flush=True)
 
 
-def confirmed(question: str, *, again: str) -> bool:
-    """Ask on the terminal; return whether the answer is yes.
+def confirm(question: str, *, fix: str) -> bool:
+    """Ask for confirmation on the terminal; return whether the answer is yes.
 
     Args:
-        question: without its question mark.
-        again: a command that needs no answer.
+        question: verb and object, without a question mark.
+        fix: how to run the command without a confirmation, for the error.
 
     Raises:
         UsageError: stdin is not a terminal.
@@ -207,13 +222,13 @@ def confirmed(question: str, *, again: str) -> bool:
     from orchestrator.support.errors import UsageError
 
     if not sys.stdin.isatty():
-        raise UsageError(f"cannot {question}: confirmation needed, and stdin is not a terminal", fix=again)
+        raise UsageError(f"cannot {question}: confirmation needed, and stdin is not a terminal", fix=fix)
     print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def hint(text: str) -> None:
-    """Print a text that is not the result on stderr."""
+    """Print a message on stderr; stdout is reserved for results, which scripts parse."""
     print(paint_head(text, terminal_of(sys.stderr)), file=sys.stderr, flush=True)
 
 
@@ -233,13 +248,19 @@ class TransferLine:
         self._before = 0  # bytes that existed at the start
 
     def __call__(self, name: str, done: int, total: int | None) -> None:
-        """Show the state of a file, unless it was shown a moment ago."""
+        """Show the progress of a file, unless it was shown within the last interval.
+
+        Args:
+            name: the file.
+            done: bytes so far.
+            total: its size in bytes; None: unknown.
+        """
         now = time.monotonic()
         if name != self._name or done < self._before:
             self.end()
             self._name, self._before, self._began, self._last = name, done, now, now
         often = SECONDS_BETWEEN if self._live else SECONDS_BETWEEN_LINES
-        if now - self._began < WORTH_SHOWING or (now - self._last < often and done != total):
+        if now - self._began < SILENT_SECONDS or (now - self._last < often and done != total):
             return
         self._last = now
         if not self._live:
@@ -249,7 +270,7 @@ class TransferLine:
         self._bar.update(self._bar.task_ids[0], completed=done, total=total, refresh=True)
 
     def end(self) -> None:
-        """Leave the bar as it is and begin a new line; without a bar do nothing."""
+        """Stop redrawing the bar and start a new line; without a bar do nothing."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -265,7 +286,7 @@ class TransferLine:
         return bar
 
     def _text(self, done: int, total: int | None, seconds: float) -> str:
-        speed = (done - self._before) / seconds
+        speed = (done - self._before) / seconds  # without the bytes of an earlier attempt, which cost no time now
         amount = bytes_text(done) + (f" of {bytes_text(total)}" if total else "")
         text = f"{self._name}: {amount}, {speed / 1e6:.1f} MB/s"
         return f"{text}, {duration((total - done) / speed)} left" if total and speed > 0 else text

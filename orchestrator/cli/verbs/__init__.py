@@ -1,1 +1,1 @@
-"""Handlers of the commands."""
+"""Handlers of the commands, imported when their command runs."""

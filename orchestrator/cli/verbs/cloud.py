@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_with
 from orchestrator.backends.capabilities import Provisions
-from orchestrator.cli.ui.targets import attached
-from orchestrator.cli.ui.terminal import confirmed, hint, print_result, table
+from orchestrator.cli.ui.targets import attach_run
+from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
-from orchestrator.specs.site import our_sites
+from orchestrator.specs.site import builtin_sites
 from orchestrator.support.errors import UsageError
 from orchestrator.support.formatting import money
 from orchestrator.support.home import home_folder
@@ -33,16 +33,20 @@ def _confirm(arguments: argparse.Namespace, action: str) -> None:
     Raises:
         UsageError: stdin is not a terminal, or the answer is not yes.
     """
-    again = "the same command with -y"
-    if not (arguments.yes or confirmed(action, again=again)):
-        raise UsageError("not confirmed: nothing was done", fix=again)
+    fix = "repeat the command with -y"
+    if not (arguments.yes or confirm(action, fix=fix)):
+        raise UsageError(f"cannot {action}: not confirmed", fix=fix)
 
 
 def create_cluster(arguments: argparse.Namespace) -> None:
-    """Create or change a cluster."""
+    """Create or update a cluster.
+
+    Raises:
+        UsageError: the minimum number of machines is above the maximum, or the user did not confirm.
+    """
     least, most = arguments.min_nodes, arguments.max_nodes
     if most < least:
-        raise UsageError(f"--max-nodes {most} is less than --min-nodes {least}", fix=f"--max-nodes {least}")
+        raise UsageError(f"invalid --max-nodes {most}: less than --min-nodes {least}", fix=f"--max-nodes {least}")
     clusters = _clusters(arguments)
     change = clusters.created(
         arguments.name,
@@ -54,7 +58,7 @@ def create_cluster(arguments: argparse.Namespace) -> None:
     )
     for warning in change.warnings:
         hint(f"warning: {warning}")
-    _confirm(arguments, f"create or change cluster {arguments.name} to {change.shape}")
+    _confirm(arguments, f"create or update cluster {arguments.name} to {change.shape}")
     _print_done(clusters, arguments, change.apply())
 
 
@@ -101,7 +105,7 @@ def show_cluster(arguments: argparse.Namespace) -> None:
 def delete_cluster(arguments: argparse.Namespace) -> None:
     """Delete a cluster."""
     clusters = _clusters(arguments)
-    clusters.row(arguments.name)  # a name that does not exist is an error before the question
+    clusters.row(arguments.name)  # fails for an unknown name before the user is asked for confirmation
     _confirm(arguments, f"delete cluster {arguments.name}, its machines and the jobs on it")
     clusters.delete(arguments.name)
     document = {"name": arguments.name, "done": "deleted"}
@@ -111,7 +115,7 @@ def delete_cluster(arguments: argparse.Namespace) -> None:
 def list_sizes(arguments: argparse.Namespace) -> None:
     """Print machine sizes."""
     home, region = home_folder(os.environ), arguments.region if arguments.refresh else None
-    sites = [site for site in our_sites() if site.size_names()]
+    sites = [site for site in builtin_sites() if site.size_names()]
     rows = [row for site in sites for row in site.sizes(home, arguments.gpus, region)]
     header = ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")
     print_result(arguments.output, rows, table([_cells(row) for row in rows], header) if rows else None)
@@ -121,7 +125,7 @@ def list_sizes(arguments: argparse.Namespace) -> None:
         dates = sorted({f"{row['price_date']} in {row['price_region']}" for row in rows if row["price"] is not None})
         hint(f"list prices, dedicated, of {', '.join(dates)}\n  today's  orchestrator skus --refresh")
     else:
-        hint(f"no machine size has {arguments.gpus}; for more machines set compute.nodes")
+        hint(f"no machine size has {arguments.gpus}; to use several machines, set compute.nodes")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -138,13 +142,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def register_model(arguments: argparse.Namespace) -> None:
     """Register a model, and print its name and version."""
-    document = attached(arguments).register_model(arguments.model_name)
+    document = attach_run(arguments).register_model(arguments.model_name)
     print_result(arguments.output, document, f"{document['name']}:{document['version']}")
 
 
 def deploy_model(arguments: argparse.Namespace) -> None:
     """Deploy a model, and print the address of its endpoint."""
-    run = attached(arguments)
+    run = attach_run(arguments)
     if not run.deploys_here:
         _confirm(arguments, f"deploy {run.name}: the endpoint's machine is billed until it is deleted")
     document = run.deploy_model(arguments.endpoint, sku=arguments.sku)

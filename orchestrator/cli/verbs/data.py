@@ -1,4 +1,4 @@
-"""data fetch, show, verify: the data that runs are trained on."""
+"""data fetch, show, verify: fetch data, and inspect token stores."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestrator.support.errors import DataError, ServiceError, SpecError, Stor
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
 
-BAR = 40
-SHORT = 100  # characters of a sentence
-KINDS = {kind.kind: kind for kind in (DataError, StorageError, SpecError)}  # of errors that reading a store raises
+BAR = 40  # characters of the longest bar of a histogram
+SHORT = 100  # characters of a shown sentence
+KINDS = {kind.kind: kind for kind in (DataError, StorageError, SpecError)}  # errors of reading a store, by kind
 
 
 def fetch_data(arguments: argparse.Namespace) -> None:
@@ -81,8 +81,11 @@ def verify(arguments: argparse.Namespace) -> int:
 def _inspect(*words: str) -> Any:
     """Return the document that `python -m train_jobs.tools.stores` prints.
 
+    It runs as a process: of the job's code, the orchestrator may import only its config and its file formats.
+
     Raises:
         UserError: the error that it printed.
+        ServiceError: its output is not a document.
     """
     command = [sys.executable, "-m", "train_jobs.tools.stores", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

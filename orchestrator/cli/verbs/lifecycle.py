@@ -1,4 +1,4 @@
-"""attach, wait, supervise, cancel, preempt, resume: act on runs."""
+"""attach, wait, supervise, cancel, preempt, resume: follow and control runs."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import time
 
 from orchestrator.cli.ui import follow
 from orchestrator.cli.ui.render import next_commands
-from orchestrator.cli.ui.sweep_view import finish, leaving_alone
-from orchestrator.cli.ui.targets import attached, named
+from orchestrator.cli.ui.sweep_view import detach_on_interrupt, finish
+from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import hint, print_document, print_result
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.sweep import Sweep
 
-CANCEL_SECONDS = 60.0  # the job's 30 s to save, and a margin
+CANCEL_SECONDS = 60.0  # a job has 30 s to save a checkpoint; the rest is a margin
 CANCEL_SWEEP_SECONDS = 120.0  # for trials that save a checkpoint each
 
 
-def _named(arguments: argparse.Namespace) -> Run | Sweep:
-    return named(Orchestrator(arguments.backend), arguments.name)
+def _target(arguments: argparse.Namespace) -> Run | Sweep:
+    return find_target(Orchestrator(arguments.backend), arguments.name)
 
 
 def attach(arguments: argparse.Namespace) -> int:
     """Follow a run or a sweep to its end; the exit code is the job's."""
-    return finish(_named(arguments), arguments.output, followed=True)
+    return finish(_target(arguments), arguments.output, followed=True)
 
 
 def wait(arguments: argparse.Namespace) -> int:
-    """Wait, and print how the run or the sweep ended."""
-    found = _named(arguments)
-    with leaving_alone(found):
+    """Wait until the run or the sweep has finished, and print its status."""
+    found = _target(arguments)
+    with detach_on_interrupt(found):
         found.wait(arguments.timeout)
     return finish(found, arguments.output, followed=False)
 
 
 def supervise(arguments: argparse.Namespace) -> int:
-    """Wait as `wait` does, and restart the run."""
-    run = attached(arguments)
-    with leaving_alone(run):
+    """Wait like `wait`, and restart the run when it fails or is preempted."""
+    run = attach_run(arguments)
+    with detach_on_interrupt(run):
         run.wait(max_restarts=arguments.max_restarts)
     return follow.finish(run, arguments.output, follow=False)
 
@@ -46,10 +46,10 @@ def supervise(arguments: argparse.Namespace) -> int:
 def cancel(arguments: argparse.Namespace) -> None:
     """Cancel runs and sweeps, and print their states."""
     orchestrator = Orchestrator(arguments.backend)
-    found = [named(orchestrator, name) for name in dict.fromkeys(arguments.name)]
+    found = [find_target(orchestrator, name) for name in dict.fromkeys(arguments.name)]
     sweeps = [one for one in found if isinstance(one, Sweep)]
     runs = [one for one in found if isinstance(one, Run)]
-    for one in found:
+    for one in found:  # all are cancelled before any is waited for, so that they save their checkpoints together
         one.cancel()
     until = time.monotonic() + CANCEL_SWEEP_SECONDS
     while not arguments.no_wait and time.monotonic() < until and any(not one.state().terminal for one in sweeps):
@@ -60,7 +60,7 @@ def cancel(arguments: argparse.Namespace) -> None:
         documents = [status.model_dump(mode="json", exclude={"rows"}) for status in ended]
         print_document([*documents, *(status.as_dict() for status in statuses)], arguments.output)
         return
-    lines = [(status.state, status.name, sweep.way_on()) for status, sweep in zip(ended, sweeps, strict=True)]
+    lines = [(status.state, status.name, sweep.resume_command()) for status, sweep in zip(ended, sweeps, strict=True)]
     lines += [(status.state, status.handle, f"orchestrator resume {status.name}") for status in statuses]
     for state, name, resume_command in lines:
         print(f"{state.value}  {name}")
@@ -69,15 +69,15 @@ def cancel(arguments: argparse.Namespace) -> None:
 
 
 def preempt(arguments: argparse.Namespace) -> None:
-    """Make the job stop as a preemption does."""
-    run = attached(arguments)
+    """Simulate a preemption."""
+    run = attach_run(arguments)
     run.preempt()
     print_result(arguments.output, {"handle": str(run.handle)}, run.handle)
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Resume a run or a sweep, and follow it."""
-    found = _named(arguments)
+    found = _target(arguments)
     if isinstance(found, Sweep):
         if arguments.processes is not None:
             hint("warning: --processes has no effect: a sweep resumes as it was submitted")

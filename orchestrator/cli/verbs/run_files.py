@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.log_query import LogQuery, choose_ranks
-from orchestrator.cli.ui.follow import leaving_alone, print_logs
-from orchestrator.cli.ui.targets import attached
-from orchestrator.cli.ui.terminal import TransferLine, confirmed, hint, print_result, table
+from orchestrator.cli.ui.follow import detach_on_interrupt, print_logs
+from orchestrator.cli.ui.targets import attach_run
+from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def logs(arguments: argparse.Namespace) -> None:
-    """Print logs."""
+    """Print logs.
+
+    Raises:
+        UsageError: -f is combined with -o json or yaml, or the regular expression is invalid.
+    """
     query = LogQuery(
         ranks=choose_ranks(arguments.rank, arguments.all_ranks, node=arguments.node, launcher=arguments.launcher),
         node=arguments.node,
@@ -36,21 +40,19 @@ def logs(arguments: argparse.Namespace) -> None:
         grep=None if arguments.grep is None else _pattern(arguments.grep),
     )
     if query.follow and arguments.output != "text":
-        raise UsageError(
-            f"cannot follow as one {arguments.output} document: following has no end", fix="leave out -f, or -o"
-        )
-    run = attached(arguments)
+        raise UsageError(f"cannot follow a log as {arguments.output}: a document needs an end", fix="omit -f or -o")
+    run = attach_run(arguments)
     if arguments.output != "text":
         _print_list(run, query, arguments.output)
         return
     if query.follow:
-        with leaving_alone(run):
+        with detach_on_interrupt(run):
             printed = print_logs(run, sys.stdout, query)
             hint(f"{run.status().state}  {run.handle}")
     else:
         printed = print_logs(run, sys.stdout, query)
     if not printed and query == LogQuery(ranks=query.ranks, node=query.node, follow=query.follow):
-        hint(f"the log is empty; log of the launcher: orchestrator logs {run.name} --launcher")
+        hint(f"the log is empty; for the launcher's log: orchestrator logs {run.name} --launcher")
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -62,8 +64,8 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _print_list(run: Run, query: LogQuery, style: str) -> None:
-    """Print one document, item by item: it may be larger than memory."""
-    import yaml  # slow to load, and seldom needed here
+    """Print the lines as one document, item by item: a log may be larger than memory."""
+    import yaml  # slow to import, and rarely needed here
 
     some = False
     for line in (line for block in run.log_blocks(query) for line in block.lines()):
@@ -80,12 +82,16 @@ def _print_list(run: Run, query: LogQuery, style: str) -> None:
 
 
 def download(arguments: argparse.Namespace) -> None:
-    """Copy outputs, and print their paths."""
+    """Copy outputs, and print their paths.
+
+    Raises:
+        UsageError: --all is combined with names of outputs.
+    """
     if arguments.all and arguments.outputs:
         raise UsageError(
             "cannot combine --all with names of outputs", fix=f"orchestrator download {arguments.name} --all"
         )
-    run = attached(arguments)
+    run = attach_run(arguments)
     outputs = [] if arguments.all else arguments.outputs or ["model"]
     line = TransferLine(sys.stderr)
     show = partial(line, run.name) if sys.stderr.isatty() else None
@@ -98,10 +104,15 @@ def download(arguments: argparse.Namespace) -> None:
 
 
 def prune(arguments: argparse.Namespace) -> int:
-    """Show what would be deleted, ask, delete."""
+    """Show what would be deleted, ask for confirmation, and delete it.
+
+    Raises:
+        UsageError: no rule is given, or stdin is not a terminal.
+    """
+    # Without a rule, every finished run would match: a bare `prune` must not mean `delete everything`.
     if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
         raise UsageError(
-            "prune needs a rule: --keep-last, --older-than or --state",
+            "cannot prune without a rule: give --keep-last, --older-than or --state",
             fix="orchestrator prune --keep-last 10 --dry-run",
         )
     orchestrator = Orchestrator(arguments.backend)
@@ -113,7 +124,7 @@ def prune(arguments: argparse.Namespace) -> int:
     )
     if pruning.unused_store_bytes and not arguments.stores:
         unused = bytes_text(pruning.unused_store_bytes)
-        hint(f"kept: token stores that no remaining run uses, {unused}; --stores deletes them")
+        hint(f"kept: {unused} of token stores that no remaining run uses; --stores deletes them")
     if arguments.dry_run or not pruning.items:
         text = f"{_listed(pruning.items)}\nwould be deleted: {_amount(pruning)}" if pruning.items else None
         print_result(arguments.output, {"dry_run": arguments.dry_run, **pruning.model_dump(mode="json")}, text)
@@ -124,7 +135,7 @@ def prune(arguments: argparse.Namespace) -> int:
         question = f"delete {_amount(pruning)}"
         if sys.stdin.isatty():
             hint(_listed(pruning.items))
-        if not confirmed(question, again="--yes, or --dry-run to see what would go"):
+        if not confirm(question, fix="add --yes, or --dry-run to list what would be deleted"):
             hint("nothing was deleted")
             return 1
     done = orchestrator.prune(pruning)

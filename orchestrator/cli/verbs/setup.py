@@ -1,4 +1,4 @@
-"""init, explain, doctor, completion: before the first run."""
+"""init, explain, doctor, completion: the commands before the first run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.cli.ui.terminal import hint, paint_word, print_document, print
 from orchestrator.support.formatting import WIDTH, fact_lines
 from orchestrator.support.home import home_folder
 
-# A shell runs `orchestrator completion` at every start: what the other verbs need is loaded in their functions
+# A shell runs `orchestrator completion` at every start, so imports of the other verbs are inside their functions.
 if TYPE_CHECKING:
     from orchestrator.support.finding import Finding
 
@@ -27,14 +27,18 @@ INSTALL = {
 
 
 def init(arguments: argparse.Namespace) -> None:
-    """Write the files of a project, and print their paths."""
+    """Write the files of a project, and print their paths.
+
+    Raises:
+        UsageError: --recipe is given without --full.
+    """
     from orchestrator.jobs.scaffold import write_project
     from orchestrator.support.errors import UsageError
     from train_jobs.config.errors import in_shell
 
     kind, recipe = arguments.template, arguments.recipe
     if recipe and not arguments.full:
-        raise UsageError("--recipe has no effect without --full", fix="add --full")
+        raise UsageError("cannot use --recipe without --full", fix="add --full")
     paths = write_project(arguments.folder, kind, full=arguments.full, recipe=recipe, force=arguments.force)
     print_result(arguments.output, {"files": [str(path) for path in paths]}, "\n".join(map(str, paths)))
     job = in_shell(arguments.folder / "job.yaml")
@@ -86,7 +90,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def completion(arguments: argparse.Namespace) -> None:
-    """Print the shell's code, and on a terminal how to install it."""
+    """Print the completion code of a shell, and on a terminal how to install it."""
     from argcomplete.shell_integration import shellcode
 
     print(shellcode([PROGRAM], shell=arguments.shell))

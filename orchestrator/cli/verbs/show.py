@@ -1,4 +1,4 @@
-"""list, status, report, diff, cost, debug: show what runs do and did."""
+"""list, status, report, diff, cost, debug: show runs and their results."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.ui.follow import leaving_alone, watch
+from orchestrator.cli.ui.follow import detach_on_interrupt, watch
 from orchestrator.cli.ui.render import next_commands, run_table, status_text
-from orchestrator.cli.ui.targets import attached, named
+from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import aligned, hint, print_document, print_result, shortened, table, terminal_of
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.differences import Difference
 
 NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
-NO_PRICE = "no price (--set compute.price_per_hour=USD, at submission)"
+NO_PRICE = "no price (set it at submission: --set compute.price_per_hour=USD)"
 LISTED_FILES = 20
 SECTIONS = ("spec", "compute", "environment", "data")  # of a difference
 NOTHING_DIFFERS = "\nsame spec, compute, environment, data and code"
@@ -45,14 +45,14 @@ def list_runs(arguments: argparse.Namespace) -> None:
 
 def status(arguments: argparse.Namespace) -> None:
     """Print the status of a run, or its lineage."""
-    run = attached(arguments)
+    run = attach_run(arguments)
     if arguments.lineage:
         from orchestrator.runs.lineage_report import lineage_text
 
         checked = run.lineage()
         print_result(arguments.output, checked.as_dict(), lineage_text(checked))
     elif arguments.watch:
-        with leaving_alone(run):
+        with detach_on_interrupt(run):
             watch(run, sys.stdout, arguments.output)
     else:
         found = run.status()
@@ -63,27 +63,31 @@ def status(arguments: argparse.Namespace) -> None:
 
 def stacks(arguments: argparse.Namespace) -> None:
     """Print the stacks of a run's ranks."""
-    run = attached(arguments)
+    run = attach_run(arguments)
     found = run.stacks(rank=arguments.rank)
     document = {"run": str(run.handle), "stacks": {str(rank): text for rank, text in found.items()}}
     print_result(arguments.output, document, "\n\n".join(f"rank {rank}\n{text}" for rank, text in found.items()))
     if arguments.output == "text":
         hint(
-            "\ninnermost frame first; a rank outside all_reduce while the others wait in it is the stuck one\n"
+            "\ninnermost frame first; if all ranks but one wait in all_reduce, that one is stuck\n"
             f"  again   orchestrator debug {run.name}\n"
             f"  cancel  orchestrator cancel {run.name}"
         )
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write the page, and its figures if asked; print their paths."""
+    """Write the page, and its figures if requested; print their paths.
+
+    Raises:
+        UsageError: a sweep is combined with other runs, or the runs cannot be compared.
+    """
     orchestrator = Orchestrator(arguments.backend)
-    found = [named(orchestrator, name) for name in arguments.name]
+    found = [find_target(orchestrator, name) for name in arguments.name]
     runs = [one for one in found if isinstance(one, Run)]
     sweeps = [one for one in found if not isinstance(one, Run)]
     if sweeps and len(found) > 1:
         raise UsageError(
-            "cannot report a sweep with other runs: its page compares its trials",
+            "cannot combine a sweep with other runs in one report",
             facts={"sweep": sweeps[0].name},
             fix=f"orchestrator report {sweeps[0].name}",
         )
@@ -91,8 +95,8 @@ def report(arguments: argparse.Namespace) -> None:
         page = sweeps[0].report(arguments.to)
         pictures = sweeps[0].pictures(arguments.png) if arguments.png else []
     else:
-        page = runs[0].report(arguments.to, beside=runs[1:])
-        pictures = runs[0].pictures(arguments.png, beside=runs[1:]) if arguments.png else []
+        page = runs[0].report(arguments.to, compare_with=runs[1:])
+        pictures = runs[0].pictures(arguments.png, compare_with=runs[1:]) if arguments.png else []
     document = {"report": str(page), "pictures": [str(path) for path in pictures]}
     print_result(arguments.output, document, "\n".join(map(str, [page, *pictures])))
 
@@ -130,7 +134,7 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
 
 
 def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Yield `key  a -> b` where that fits the terminal's lines, else a and b below the key."""
+    """Yield `key  a -> b` where it fits on a line of the terminal, else a and b below the key."""
     if not pairs:
         return
     yield f"\n{name}"
@@ -151,9 +155,13 @@ def _value_text(value: Any) -> str:
 
 
 def cost(arguments: argparse.Namespace) -> None:
-    """Print hours and money."""
+    """Print machine hours and cost.
+
+    Raises:
+        UsageError: neither runs nor --all are given, or both.
+    """
     if arguments.all == bool(arguments.name):
-        raise UsageError("cost needs runs, or --all", fix="orchestrator cost @last")
+        raise UsageError("cannot show costs: give either runs or --all", fix="orchestrator cost @last")
     orchestrator = Orchestrator(arguments.backend)
     costs = []
     for run in [orchestrator.attach(name) for name in arguments.name] or orchestrator.attach_all():
@@ -162,7 +170,7 @@ def cost(arguments: argparse.Namespace) -> None:
         except StorageError as problem:
             if not arguments.all:
                 raise
-            hint(f"warning: {problem.message}: not counted")
+            hint(f"warning: {problem.message}; its cost is this run is not counted")
     total = _total(costs)
     document = {"runs": [cost.model_dump(mode="json") for cost in costs], "total": total}
     text = _cost_text(costs[0]) if len(costs) == 1 else _cost_table(costs, total) if costs else None
@@ -173,7 +181,7 @@ def cost(arguments: argparse.Namespace) -> None:
 
 def _cost_text(cost: RunCost) -> str:
     origin = f" ({cost.price_origin})" if cost.price_origin else ""
-    price = NO_PRICE if cost.price_per_hour is None else f"{money(cost.price_per_hour)} a node and hour{origin}"
+    price = NO_PRICE if cost.price_per_hour is None else f"{money(cost.price_per_hour)} per node and hour{origin}"
     rows = [
         ("node hours", f"{cost.node_hours:.3g}: {counted(cost.attempts, 'attempt')} on {counted(cost.nodes, 'node')}"),
         ("process hours", f"{cost.process_hours:.3g}"),
@@ -204,7 +212,7 @@ def _cost_table(costs: list[RunCost], total: dict[str, Any]) -> str:
 
 
 def _total(costs: list[RunCost]) -> dict[str, Any]:
-    """Return sums over runs; the cost is that of runs with a price, None if no run has one."""
+    """Return the sums over all runs; the cost covers runs with a price; None: no run has one."""
     priced = [cost.cost for cost in costs if cost.cost is not None]
     return {
         "node_hours": sum(cost.node_hours for cost in costs),

@@ -1,4 +1,4 @@
-"""submit, plan, validate: from a spec, or a job file of another program, to a run."""
+"""submit, plan, validate: turn a spec, or a job file of another program, into a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def validate(arguments: argparse.Namespace) -> None:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    """Print the plan and the request."""
+    """Print the plan and the exact request; `--dry-run` of submit is this function, so the two cannot differ."""
     style = arguments.output
     if arguments.kind == SWEEP:
         from orchestrator.cli.verbs.sweeps import show_plan
@@ -78,8 +78,8 @@ def submit(arguments: argparse.Namespace) -> int:
     run = Orchestrator().submit(submission, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already exists: ' + status.state.value}  {run.handle}")
-    if not run.created and (unheeded := _unheeded(run, planned)):
-        hint(f"warning: {', '.join(unheeded)}: no effect on the existing run; --new starts another")
+    if not run.created and (ineffective := _ineffective_changes(run, planned)):
+        hint(f"warning: {', '.join(ineffective)} has no effect on the existing run; --new starts another run")
     if not status.state.terminal:
         next_commands(status)
     return finish(run, arguments.output, follow=not arguments.detach, delivery=planned.delivery)
@@ -94,10 +94,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _prepared_file(arguments: argparse.Namespace) -> Submission:
-    """Return what would be sent for a job file of another program.
+    """Return the request for a job file of another program.
 
     Raises:
-        UsageError: a flag that describes a job is given too, or the chosen backend takes no job files.
+        UsageError: flags that describe a job are given too, or the chosen backend does not read job files.
         SpecError: the file has mistakes; all are listed.
     """
     if given := given_flags(arguments):
@@ -112,11 +112,13 @@ def _notes(submission: Submission) -> list[str]:
     return fact_lines([(label, text) for label, _, text in notes], label=LABEL)
 
 
-def _unheeded(run: Run, plan: Plan) -> list[str]:
-    """Return changed values that do not change a run's hash, and that the existing run does not have."""
-    there, found = run.plan()["job"], []
+def _ineffective_changes(run: Run, plan: Plan) -> list[str]:
+    """Return the user's settings that the existing run of the same hash does not have, as `key=value`."""
+    # Settings of observers, such as tensorboard or the profiler, do not change the hash: a submission that changes
+    # only these returns the existing run, which would silently ignore them.
+    existing, found = run.plan()["job"], []
     for path, change in plan.changes.items():
         section, _, key = path.partition(".")
-        if section in OBSERVERS and section in there and there[section][key] != change.value:
+        if section in OBSERVERS and section in existing and existing[section][key] != change.value:
             found.append(f"{path}={json.dumps(change.value)}")
     return found

@@ -1,4 +1,4 @@
-"""sweep list, show, best, report, extend; and what submit, plan and validate do with a sweep."""
+"""sweep list, show, best, report, extend; and the parts of submit, plan and validate for sweeps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def best(arguments: argparse.Namespace) -> None:
-    """Print the best trial, and write its spec if asked."""
+    """Print the best trial, and write its spec if requested."""
     sweep = _attached(arguments)
     status, row = sweep.status(), sweep.best()
     if arguments.spec is not None:
@@ -72,17 +72,21 @@ def _write_spec(path: Path, text: str) -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write the page, and its figures if asked; print their paths."""
+    """Write the page, and its figures if requested; print their paths."""
     sweep = _attached(arguments)
     paths = [sweep.report(arguments.to), *(sweep.pictures(arguments.png) if arguments.png else [])]
     print_result(arguments.output, {"files": [str(path) for path in paths]}, "\n".join(map(str, paths)))
 
 
 def extend(arguments: argparse.Namespace) -> int:
-    """Add trials, or raise limits, and follow the sweep."""
+    """Add trials, or raise limits, and follow the sweep.
+
+    Raises:
+        UsageError: neither is given.
+    """
     if arguments.trials is arguments.hours is arguments.cost is None:
         fix = f"orchestrator sweep extend {arguments.name} --trials 20"
-        raise UsageError("cannot extend the sweep: give --trials, --hours or --cost", fix=fix)
+        raise UsageError("cannot extend the sweep without --trials, --hours or --cost", fix=fix)
     sweep = _attached(arguments)
     sweep.extend(arguments.trials or 0, hours=arguments.hours, cost=arguments.cost)
     return finish(sweep, arguments.output, followed=not arguments.detach)
@@ -94,14 +98,14 @@ def submit_sweep(arguments: argparse.Namespace) -> int:
     hint(plan_text(planned))
     sweep = Orchestrator().sweeps.submit(planned)
     hint(f"\n{'submitted' if sweep.created else 'already exists'}  {sweep.name}")
-    if not sweep.created and (unheeded := sweep.differing_limits(planned)):
-        limits = ", ".join(f"limits.{key} {what}" for key, what in unheeded.items())
-        hint(f"warning: {limits}: no effect on the existing sweep; orchestrator sweep extend raises limits")
+    if not sweep.created and (ineffective := sweep.differing_limits(planned)):
+        limits = ", ".join(f"limits.{key} {what}" for key, what in ineffective.items())
+        hint(f"warning: {limits} has no effect on the existing sweep; orchestrator sweep extend raises limits")
     return finish(sweep, arguments.output, followed=not arguments.detach)
 
 
 def show_plan(arguments: argparse.Namespace) -> None:
-    """Print what submit would do; for a sweep that a service drives, also the exact request."""
+    """Print the plan of a sweep; for a sweep that a service drives, also the exact request."""
     planned = planned_sweep(arguments)
     document: dict[str, Any] = {"sweep": planned.record.model_dump(mode="json"), "plan": planned.plan.as_dict()}
     if planned.submission is not None:
@@ -112,11 +116,12 @@ def show_plan(arguments: argparse.Namespace) -> None:
 def planned_sweep(arguments: argparse.Namespace) -> PlannedSweep:
     """Return the sweep that a command line describes, and print its warnings."""
     flags = flags_of(arguments)
+    # Flags set keys of the trial, but --name and --recipe name the sweep itself: they become keys of the sweep.
     own = {key: flags.pop(key) for key in ("name", "recipe") if key in flags}
     sets = [f"{key}={flag.value}" for key, flag in own.items()]
     planned = Orchestrator().sweeps.plan(file=arguments.file, sets=[*sets, *arguments.sets], flags=flags)
     if getattr(arguments, "new", False):
-        hint("warning: --new has no effect: the same plan is the same sweep; --name starts another")
+        hint("warning: --new has no effect on a sweep: --name starts another sweep of the same plan")
     for warning in planned.record.warnings:
         hint(f"warning: {warning}")
     return planned

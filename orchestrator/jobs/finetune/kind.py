@@ -21,7 +21,7 @@ class FinetuneKind(JobKind):
     trains = True
     spec = lazy("orchestrator.jobs.finetune.spec:FinetuneSpec")
     paths = lazy("orchestrator.jobs.finetune.spec:PATHS")
-    layers = lazy("orchestrator.jobs.finetune.spec:written_out")
+    layers = lazy("orchestrator.jobs.finetune.spec:expand_short_forms")
     check_shares = lazy("orchestrator.jobs.finetune.spec:check_batch")
     ignored = lazy("orchestrator.jobs.finetune.spec:ignored")
     plan = lazy("orchestrator.jobs.finetune.plan:plan_finetuning")

@@ -106,7 +106,7 @@ def tasks_of(job: FinetuneConfig) -> tuple[str, ...]:
     return GLUE_TASKS if job.task == GLUE else (job.task,)
 
 
-def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> FinetunePlan:
+def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> FinetunePlan:
     """Read model, rows and code, and return the plan.
 
     Args:
@@ -128,7 +128,7 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     rows = {} if remote else _rows(job, files)
-    shared = SharedFacts.of(resolved, home, [job.init_from, *_data_paths(job)], like)
+    shared = SharedFacts.of(resolved, home, [job.init_from, *_data_paths(job)], reuse)
     per_epoch = {
         task: -(-found.train // task_config(job, task).train.global_batch_size)
         for task, found in rows.items()
@@ -137,7 +137,7 @@ def plan_finetuning(resolved: Resolved, home: Path, like: Plan | None) -> Finetu
     estimates = estimate_finetuning(job, initial, shared.compute, _work(job, files, rows, per_epoch))
     sequences = job.micro_batches(shared.compute.world_size, on_cpu=shared.compute.device == "cpu")[0]
     warnings = [
-        *_left_out(job, rows),
+        *_missing_task_warnings(job, rows),
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         *training_warnings(job, estimates, shared.compute, sequences),
     ]
@@ -189,7 +189,7 @@ def _sum(job: FinetuneConfig, task: str, split: str, files: Iterable[TaskFile]) 
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
-def _left_out(job: FinetuneConfig, rows: dict[str, TaskRows]) -> list[str]:
+def _missing_task_warnings(job: FinetuneConfig, rows: dict[str, TaskRows]) -> list[str]:
     """Return a warning if some tasks of GLUE have no data."""
     missing = [task for task in tasks_of(job) if rows and task not in rows]
     return [f"{job.data.glue} has no training data for {', '.join(missing)}: skipped"] if missing else []
@@ -290,10 +290,10 @@ def finetuning_needs(
     inputs.append(model_input(Path(job.init_from), weights or ""))
     placed[INIT_FROM] = At(START)
     local = (INIT_FROM, *(f"data.{key}" for key in DATA_PATHS))
-    return Needs(tuple(inputs), placed, local, tuple(_left_behind(job)))
+    return Needs(tuple(inputs), placed, local, tuple(_undeliverable_paths(job)))
 
 
-def _left_behind(job: FinetuneConfig) -> list[str]:
+def _undeliverable_paths(job: FinetuneConfig) -> list[str]:
     """Return a line for each path that cannot be delivered: overrides of single GLUE tasks, a dataset in a folder."""
     found = {f"per_task.{task}.{INIT_FROM}": own.init_from for task, own in job.per_task.items()}
     for task, own in job.per_task.items():

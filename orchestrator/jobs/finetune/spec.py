@@ -1,7 +1,7 @@
-"""The spec of a fine-tuning, and its short forms, which are written out as layers of values.
+"""The spec of a fine-tuning, and its short forms, which are expanded into layers of values.
 
-task: reviews.yaml     columns and files of a custom task: the keys of `data`, in a file of their own
-data: FOLDER           the files of the task, in the folder that it expects
+task: reviews.yaml     a custom task: a file with the keys of `data`, for its files and columns
+data: FOLDER           a folder with the files of the task
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from train_jobs.config.finetune import ExamplesConfig, TaskName
 from train_jobs.config.tasks import OWN, TASKS, data_folder
 
 TASK_FILES = (".yaml", ".yml")
-RECIPE = "glue"  # of tables of the user's own, and of GLUE as a whole
+RECIPE = "glue"  # recipe of the user's own tables, and of GLUE as a whole
 STEMS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
-}  # what the tables of a folder are called
+}  # split -> file names, without suffix, of its table in a folder
 
 
 def path_keys(section: type[BaseModel]) -> tuple[str, ...]:
-    """Keys of a section that name files or folders."""
+    """Return the keys of a section that hold paths."""
     return tuple(
         key
         for key, field in section.model_fields.items()
@@ -50,7 +50,7 @@ def _is_task_file(value: Any, folder: Path) -> bool:
 
 
 def _is_folder(value: Any, folder: Path) -> bool:
-    """Whether a dataset is a folder; else it is a name on the Hub."""
+    """Return whether a dataset is a folder, rather than a name on the Hub."""
     return isinstance(value, str) and (folder / value).is_dir()
 
 
@@ -64,24 +64,24 @@ PATHS = PathKeys(
 
 
 def known_task(name: Any) -> str | None:
-    """Return the official spelling of a task; None: it is unknown, which validation reports."""
+    """Return the official spelling of a task; None: it is unknown (validation reports this)."""
     try:
         return TypeAdapter[str](TaskName).validate_python(name)
     except ValidationError:
         return None
 
 
-def written_out(written: Sequence[ConfigLayer], shown: Path, site: Site) -> list[ConfigLayer]:
-    """Return the layers with short forms written out, above a layer with the recipe of the task.
+def expand_short_forms(written: Sequence[ConfigLayer], shown: Path, site: Site) -> list[ConfigLayer]:
+    """Return the user's layers with short forms expanded, above a layer with the task's recipe.
 
     Args:
-        written: what the user wrote, lowest first, with absolute paths.
-        shown: the folder that paths in messages start from.
-        site: where the run is sent.
+        written: the user's layers, lowest precedence first, with absolute paths.
+        shown: folder that paths in messages are relative to.
+        site: site of the run.
 
     Raises:
-        SpecError: the file of a task cannot be read, or has unknown keys; a folder is missing.
-        DataError: a folder has no table to learn from, or more than one.
+        SpecError: the file of a task cannot be read, or has unknown keys.
+        DataError: a folder has no table for a split, or more than one.
     """
     found = merge(replace(layer, tree=_without_data(layer.tree)) for layer in written)
     named, below, above = found.tree.get("task", OWN), list[ConfigLayer](), list[ConfigLayer]()
@@ -101,10 +101,10 @@ def written_out(written: Sequence[ConfigLayer], shown: Path, site: Site) -> list
 def check_batch(spec: FinetuneSpec, world_size: int) -> None:
     """Check that the global batch divides into processes, and their shares into micro batches.
 
-    A process whose share is smaller than a micro batch processes it as one micro batch.
+    A share that is smaller than a micro batch is processed as one micro batch.
 
     Raises:
-        SpecError: it does not; the message names the nearest that do.
+        SpecError: it does not; the message names the nearest sizes that do.
     """
     train = spec.train
     asked = train.for_engine(1, 0)
@@ -171,8 +171,8 @@ def _tables(folder: Path) -> Iterator[tuple[str, str]]:
             raise DataError(
                 f"{'more than one' if fitting else 'no'} file of {folder} can be data.{key}",
                 facts={
-                    "need": f"one that is called {' or '.join(stems)}, as {stems[0]}.tsv",
-                    "have": ", ".join(path.name for path in fitting or files) or "no file at all",
+                    "need": f"one file named {' or '.join(stems)}, such as {stems[0]}.tsv",
+                    "have": ", ".join(path.name for path in fitting or files) or "no files",
                 },
                 fix=f"--set data.{key}=FILE",
             )
@@ -183,17 +183,17 @@ class FinetuneCode(CodeSpec):
     """The code that fine-tunes."""
 
     entry: ModuleName = "train_jobs.finetune"
-    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+    """Module that every process runs; your own module receives the same arguments, and can pass them on."""
 
 
 class FinetuneSpec(FinetuneConfig, JobSpec):
     """The fine-tuning of a model on a task: every key of `FinetuneConfig` at top level."""
 
     kind: Literal["finetune"] = "finetune"
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str = "glue"
-    """Recipe that the keys of the job are laid over: glue, glue-stable, glue-roberta, squad, entities. Default:
-    that of the task."""
+    """Recipe: glue, glue-stable, glue-roberta, squad or entities. The keys of the job override its values. Default:
+    the task's."""
     code: FinetuneCode = FinetuneCode()
 
     @property

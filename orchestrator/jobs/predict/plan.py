@@ -65,8 +65,8 @@ def estimate_prediction(
     """
     parameters = encoder_parameters(model, vocab_size)
     width = activation_width(job.batching.precision, compute.device)
-    asked = job.batching.batch_tokens
-    batch = BATCH_TOKENS[compute.device] if asked == "auto" else asked
+    requested = job.batching.batch_tokens
+    batch = BATCH_TOKENS[compute.device] if requested == "auto" else requested
     seconds = None
     if rows is not None and tokens is not None:  # a third of training: no backward pass
         each = tokens * flops_per_token(model, vocab_size, sequence_length=tokens, max_predictions=0) / 3
@@ -119,7 +119,7 @@ class PredictPlan(Plan):
         return plan_rows(self, rows)
 
 
-def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> PredictPlan:
+def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> PredictPlan:
     """Read model, rows and code, and return the plan.
 
     Args:
@@ -146,7 +146,7 @@ def plan_prediction(resolved: Resolved, home: Path, like: Plan | None) -> Predic
     parent = _model_link(job.model, cache)
     files = portable_names(job.input)
     data = files_fingerprint(", ".join(map(str, job.input)), files, cache)
-    shared = SharedFacts.of(resolved, home, [job.model, *job.input], like)
+    shared = SharedFacts.of(resolved, home, [job.model, *job.input], reuse)
     shaping: dict[str, Any] = {
         **job.model_dump(mode="json", exclude=NOT_SHAPING),
         "model": parent.weights,

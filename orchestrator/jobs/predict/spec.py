@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.specs.job import LONGEST_NAME, CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.job import MAX_NAME_LENGTH, CodeSpec, JobSpec, ModuleName
 from orchestrator.specs.paths import PathKeys
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.start_model import Merge
-from train_jobs.artifacts.task_files import tuned_columns
+from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig
 
 PATHS = PathKeys(starts=("model",), lists=("input",), unchecked=("output",))
@@ -22,23 +22,23 @@ class PredictCode(CodeSpec):
     """The code that predicts."""
 
     entry: ModuleName = "train_jobs.predict"
-    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+    """Module that every process runs; your own module receives the same arguments, and can pass them on."""
 
 
 class PredictSpec(PredictConfig, JobSpec):
     """A prediction: every key of `PredictConfig` at top level."""
 
     kind: Literal["predict", "evaluate"] = "predict"
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str = "default"
-    """Recipe that the keys of the job are laid over: default."""
+    """Recipe: default. The keys of the job override its values."""
     code: PredictCode = PredictCode()
 
     @property
     def slug(self) -> str:
         """First part of the run's name, from the first input file."""
         words = re.findall(r"[a-z0-9]+", self.input[0].name.removesuffix(self.input[0].suffix).lower())
-        return self.name or "-".join([self.kind, *words])[:LONGEST_NAME].rstrip("-")
+        return self.name or "-".join([self.kind, *words])[:MAX_NAME_LENGTH].rstrip("-")
 
     @property
     def delivery(self) -> Path | None:
@@ -54,11 +54,11 @@ class EvaluateSpec(PredictSpec):
     """The scores of a model on a file with labels."""
 
     kind: Literal["evaluate"] = "evaluate"
-    """Which job this is."""
+    """Kind of the job."""
     evaluate: bool = True
-    """Score the predictions against the input: its labels, answers or tags, or words masked here."""
+    """Score the predictions against the labels, answers or tags of the input, or against words that the job masks."""
 
 
 def merge_with_model(presets: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
     """Merge presets with what the user wrote; between them are the columns that the model was fine-tuned on."""
-    return Merge(merge([*presets, *tuned_columns(merge(written).tree), *written]))
+    return Merge(merge([*presets, *finetuned_columns(merge(written).tree), *written]))

@@ -99,7 +99,7 @@ class PreparePlan(Plan):
         return plan_rows(self, how=preparation_rows(self))
 
 
-def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> PreparePlan:
+def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> PreparePlan:
     """Read text and code, and return the plan.
 
     Args:
@@ -115,7 +115,7 @@ def plan_preparation(resolved: Resolved, home: Path, like: Plan | None) -> Prepa
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), like)
+    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), reuse)
     store = str(job.store) if job.store else None
     shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
     estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())

@@ -15,16 +15,16 @@ class PrepareCode(CodeSpec):
     """The code that prepares text."""
 
     entry: ModuleName = "train_jobs.prepare"
-    """Module that every process runs; one of your own takes the same arguments, and may hand them on."""
+    """Module that every process runs; your own module receives the same arguments, and can pass them on."""
 
 
 class PrepareSpec(PrepareConfig, JobSpec):
     """The preparation of text: every key of `PrepareConfig` at top level."""
 
     kind: Literal["prepare"] = "prepare"
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str = "uncased"
-    """Recipe that the keys of the job are laid over: uncased or cased."""
+    """Recipe: uncased or cased. The keys of the job override its values."""
     code: PrepareCode = PrepareCode()
 
     def job_config(self) -> PrepareConfig:

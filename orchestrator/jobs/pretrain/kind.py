@@ -27,7 +27,7 @@ class PretrainKind(JobKind):
     report = lazy("orchestrator.reports.pages.pretraining_report:PretrainingReport")
     recipes = lazy("train_jobs.artifacts.layers:PRETRAIN_RECIPES")
     merge = lazy("train_jobs.artifacts.start_phase:merge_with_start")
-    own_names = lazy("train_jobs.config.fields:own_names")
+    user_code_names = lazy("train_jobs.config.fields:user_code_names")
 
     def check_shares(self, spec: PretrainSpec, world_size: int) -> None:
         """Check that the global batch divides into processes and micro batches."""

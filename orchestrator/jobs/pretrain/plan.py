@@ -33,7 +33,7 @@ from train_jobs.artifacts.start_phase import (
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, StoreManifest, on_store, require_manifest, store_folder
 from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
-from train_jobs.config.fields import own_names
+from train_jobs.config.fields import user_code_names
 from train_jobs.config.pretrain import OBSERVERS
 
 
@@ -62,13 +62,13 @@ class PretrainPlan(TrainingPlan):
             self,
             f"{train.steps:,}, {train.steps * train.global_batch_size:,} sequences",
             [("time", span_text(span))] if span is not None else [],
-            most_sequences=self.estimates.micro_batch_size,
+            max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
         )
         return plan_rows(self, _model_rows(self), how)
 
 
-def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> PretrainPlan:
+def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> PretrainPlan:
     """Read text, code and what training starts from, and return the plan.
 
     Args:
@@ -93,9 +93,9 @@ def plan_pretraining(resolved: Resolved, home: Path, like: Plan | None) -> Pretr
         data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
-    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), like)
-    own = {key: resolved.changes[key].origin for key in own_names(job) if key in resolved.changes}
-    if missing := shared.snapshot.missing_modules(own_names(job), own):
+    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), reuse)
+    own = {key: resolved.changes[key].origin for key in user_code_names(job) if key in resolved.changes}
+    if missing := shared.snapshot.missing_modules(user_code_names(job), own):
         raise SpecError("cannot find classes of the spec in the code", problems=missing, fix="--code DIR with it")
     world_size = shared.compute.world_size
     estimates = estimate(

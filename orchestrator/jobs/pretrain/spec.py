@@ -12,14 +12,14 @@ from orchestrator.specs.site import Rule, Site
 from train_jobs.artifacts import start_model, start_phase
 from train_jobs.artifacts.layers import dotted
 from train_jobs.config import PretrainConfig
-from train_jobs.config.fields import is_own
+from train_jobs.config.fields import is_user_code
 
-NOT_FOR_OWN = (
+UNUSED_BY_OWN_CLASSES = (
     ("objective", "next_sentence"),
     *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
-)  # keys of what we build, which a class of the user's own is not given
-OF_STORE = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store has settled
+)  # settings of built-in classes; a class of the user's own receives `options` instead
+STORE_KEYS = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store fixes
 
 _STARTS = (start_model.KEY, start_phase.KEY)
 PATHS = PathKeys(
@@ -35,9 +35,9 @@ class PretrainSpec(PretrainConfig, JobSpec):
     """A pretraining job: every section of `PretrainConfig` at top level."""
 
     kind: Literal["pretrain"] = "pretrain"
-    """Which job this is."""
+    """Kind of the job."""
     recipe: str = "tiny"
-    """Recipe that the sections of the job are laid over: tiny, small, base, large or a published one."""
+    """Recipe: tiny, small, base, large or a published one. The sections of the job override its values."""
 
     def job_config(self) -> PretrainConfig:
         """Return the part that the job itself reads."""
@@ -48,7 +48,7 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
     """Return the rules about settings that have no effect because of others."""
     return [
         *engine_rules(job.optimizer, job.schedule, world_size),
-        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in OF_STORE),
+        *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in STORE_KEYS),
         (
             "train.loss_normalization",
             job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
@@ -57,10 +57,10 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
         *(
             (
                 f"{section}.{key}",
-                is_own(getattr(job, section).name),
+                is_user_code(getattr(job, section).name),
                 f"{getattr(job, section).name} has {section}.options",
             )
-            for section, key in NOT_FOR_OWN
+            for section, key in UNUSED_BY_OWN_CLASSES
         ),
         ("data.text", site.remote_data(job) is not None, f"{dotted(site.data_key)} takes its place"),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
@@ -71,12 +71,12 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
 
 def warnings(job: PretrainSpec, changed: Container[str], site: Site) -> Iterator[str]:
     """Yield a warning about predictions that a fixed limit cuts off, and about embedded text on another machine."""
-    asked = round(job.data.sequence_length * job.objective.masked_lm_probability)
+    requested = round(job.data.sequence_length * job.objective.masked_lm_probability)
     decide = ("objective.masked_lm_probability", "data.sequence_length")
-    if asked > job.max_predictions and any(key in changed for key in decide):
+    if requested > job.max_predictions and any(key in changed for key in decide):
         yield (
-            f"objective.max_predictions={job.max_predictions} holds whole sequences below the {asked} predictions that "
-            f"{' x '.join(decide)} asks for; null follows them"
+            f"objective.max_predictions={job.max_predictions} limits each sequence to fewer than the {requested} "
+            f"predictions of {' x '.join(decide)}; null removes the limit"
         )
     if not (site.this_python or job.data.text or site.remote_data(job)):
-        yield "the embedded text is of the job's own Python, and may differ from the one planned with"
+        yield "the job reads the embedded text of its own Python, which may differ from the planned text"

@@ -1,1 +1,1 @@
-"""Charts as SVG, and how they look."""
+"""Charts as SVG, and their styles."""

@@ -1,4 +1,4 @@
-"""Axes of a figure: numbers, their logarithms, or names side by side; and numbers as text."""
+"""Axes of a figure: linear, logarithmic or categorical; and numbers as text."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-MARGIN = 0.05  # of the range of values, free above and below
+MARGIN = 0.05  # share of the range of values that stays free at each end
 FLAT = 1e-6  # of the size of values: a smaller range is rounding error, and no axis could label it
-WIDE = 20.0  # ratio of the largest to the smallest positive value from which logarithms are drawn
-MOST_CHOICES = 6
-LONGEST_NAMES = 66  # characters of all names below an axis
-SHORTEST_NAME = 4  # characters that a name keeps
+WIDE = 20.0  # ratio of the largest to the smallest positive value from which an axis is logarithmic
+MAX_CHOICES = 6
+MAX_LABEL_CHARACTERS = 66  # characters of all names below an axis
+MIN_LABEL_CHARACTERS = 4  # characters that a name keeps
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A mapping of values to shares of a length.
+    """A mapping from values to positions along an axis, as shares of its length.
 
     Attributes:
-        label: what the values are; an axis without one has no ticks.
+        label: name of the values; an axis without a label has no ticks.
         low: value at the left or lower end.
         high: value at the right or upper end.
         log: logarithmic.
-        whole: no tick between whole numbers.
-        shares: values are shares of one, labelled in percent.
-        most: number of ticks at most.
-        names: names of the values 0, 1, 2, ...
+        whole: ticks only at whole numbers.
+        shares: values are shares of 1, labelled in percent.
+        most: maximum number of ticks.
+        names: names of the values 0, 1, 2, ... of a categorical axis.
     """
 
     label: str
@@ -40,17 +40,17 @@ class Axis:
     names: tuple[str, ...] = ()
 
     def share(self, value: float) -> float:
-        """Return 0 for the low end, 1 for the high end."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         if self.log:
             return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return values and their labels."""
+        """Return the ticks as values and labels."""
         if not self.label:
             return []
         if self.names:
-            longest = max(LONGEST_NAMES // len(self.names), SHORTEST_NAME)
+            longest = max(MAX_LABEL_CHARACTERS // len(self.names), MIN_LABEL_CHARACTERS)
             return [(place, _shortened(name, longest)) for place, name in enumerate(self.names)]
         if self.log:
             return [(value, number(value)) for value in _powers(self.low, self.high)]
@@ -74,21 +74,21 @@ def value_axis(
 
 
 def count_axis(label: str, last: int) -> Axis:
-    """Return an axis of the whole numbers from 1 to `last`, each with a place of its own."""
+    """Return an axis of the whole numbers from 1 to `last`."""
     return Axis(label, 0.5, max(last, 1) + 0.5, whole=True)
 
 
 def setting_axis(label: str, values: Iterable[object]) -> tuple[Axis, list[float]]:
-    """Return an axis on which all values of a setting lie, and the place of each.
+    """Return an axis for all values of a setting, and the place of each value on it.
 
     Args:
-        label: of the axis.
-        values: numbers, which are drawn as logarithms where they are positive and far apart; or anything else, each
-            distinct text a place of its own. Few numbers that occur repeatedly are treated as names.
+        label: label of the axis.
+        values: numbers, or anything else. Positive numbers that are far apart get a logarithmic axis. Other values,
+            and a few numbers that occur repeatedly, such as batch sizes, get a categorical one.
     """
     given = list(values)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
-    if not numbers or len({str(value) for value in given}) <= min(MOST_CHOICES, len(given) // 2):
+    if not numbers or len({str(value) for value in given}) <= min(MAX_CHOICES, len(given) // 2):
         ordered = sorted(set(given)) if numbers else given  # type: ignore[type-var]
         names = tuple(dict.fromkeys(str(value) for value in ordered))
         return Axis(label, -0.5, len(names) - 0.5, names=names), [float(names.index(str(value))) for value in given]
@@ -115,21 +115,21 @@ def _shortened(name: str, longest: int) -> str:
 
 
 MANTISSAS = (1, 2, 5, 10)
-UNITS = ((2e8, 1e9, "G"), (2e5, 1e6, "M"), (5e3, 1e3, "k"))  # from which step between ticks on; size; sign
-SMALLEST_PLAIN = 1e-3  # beyond these, an exponent is easier to read
+UNITS = ((2e8, 1e9, "G"), (2e5, 1e6, "M"), (5e3, 1e3, "k"))  # smallest step between ticks, size, symbol
+SMALLEST_PLAIN = 1e-3  # below this and above the next, an exponent is easier to read
 LARGEST_PLAIN = 1e12
-ROUNDING = 1e-9  # of a step: what floating point may be off by
+ROUNDING = 1e-9  # tolerance, as a share of a step, for rounding errors of floating point
 
 
 def nice_ticks(low: float, high: float, *, most: int, whole: bool = False) -> list[float]:
-    """Return multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at least two of them.
+    """Return at least two ticks between two values, at multiples of 1, 2 or 5 times a power of ten.
 
-    P. S. Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990.
+    Source: P. S. Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990.
 
     Args:
-        low, high: finite, low < high; a unit apart at least where `whole`.
-        most: ticks at most.
-        whole: no fractions of one.
+        low, high: finite values, low < high; with `whole`, at least 1 apart.
+        most: maximum number of ticks.
+        whole: only whole numbers.
     """
     raw = (high - low) / (most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -160,12 +160,12 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of one as text: `32.1%`."""
+    """Return a share of 1 as text: `32.1%`."""
     return f"{100 * share:.1f}%"
 
 
 def moment(seconds: float) -> str:
-    """Seconds since the epoch as `2025-11-21 11:39 UTC`."""
+    """Return a time in seconds since the epoch as text: `2025-11-21 11:39 UTC`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 

@@ -1,4 +1,4 @@
-"""Reports of a job as series, and series as figures. Colours are classes: the page's style decides on them."""
+"""Reports of a job as series, and series as figures. Colours are CSS classes, which the page's style defines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from orchestrator.reports.charts.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
-STEP = "step"  # anything else is counted from 1 on, and each has a place of its own
-MOST_DOTS = 60  # a line of more points is clear without a dot on each
-MOST_HOVERS = 120  # strips that show their values; narrower ones could not be pointed at
+STEP = "step"  # other units are counted from 1, with a tick for each
+MAX_DOTS = 60  # lines with more points are drawn without dots
+MAX_HOVERS = 120  # strips that show their values on hover; narrower strips are too small to point at
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Line:
     """One series of a chart.
 
     Attributes:
-        label: of the legend.
-        kind: the class that decides its colour: training, validation, or one of `KINDS` for several runs.
+        label: its label in the legend.
+        kind: CSS class of its colour: training, validation, or one of `KINDS` for several runs.
         series: its values.
-        joined: False to draw dots alone, where values between two points have no meaning.
-        named: False if another line of its kind is in the legend for both.
+        joined: False: draw only dots, since values between two points have no meaning.
+        named: False: another line of its kind represents both in the legend.
     """
 
     label: str
@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reference:
-    """A value to compare with, drawn as a dashed line from side to side."""
+    """A value to compare with, drawn as a dashed horizontal line."""
 
     label: str
     value: float
@@ -81,12 +81,12 @@ class Chart:
     """The content of a figure over steps.
 
     Attributes:
-        title: with the unit in it.
-        lines: those without a finite value are left out.
+        title: its title, including the unit.
+        lines: its lines; those without a finite value are not drawn.
         references: levels to compare with.
         corridor: range of expected values.
-        from_zero: the axis starts at zero, because the size itself is what counts.
-        shares: values are shares of one, written in percent.
+        from_zero: the axis starts at zero, for values whose absolute size matters.
+        shares: values are shares of 1, shown in percent.
         across: unit of the horizontal axis, singular.
         until: right end of its axis; None: that of the other charts of the page.
     """
@@ -111,7 +111,7 @@ class Chart:
         return sum(line.series.left_out for line in self.lines)
 
     def text(self, value: float) -> str:
-        """Return a value as text, in the notation of the chart."""
+        """Return a value in the notation of the chart."""
         return percent(value) if self.shares else number(value)
 
 
@@ -133,8 +133,8 @@ def write_charts(charts: Sequence[Chart], folder: Path, *, last_step: int) -> li
 
     Args:
         charts: of a report.
-        folder: made if it does not exist.
-        last_step: right end of the step axis, for charts that have none of their own.
+        folder: destination; created if it is missing.
+        last_step: right end of the step axis, for charts that do not set one.
 
     Raises:
         StorageError: a file cannot be written.
@@ -178,7 +178,7 @@ def _value_axis(chart: Chart, last: int) -> Axis:
 
 
 def _legend(chart: Chart) -> Iterator[LegendEntry]:
-    """Yield each line with its last value: what a reader looks for first."""
+    """Yield the entries of the legend, each line with its last value."""
     for line in chart.drawn:
         if line.named:
             _, value = line.series.ends[1]
@@ -201,7 +201,7 @@ def _marks(line: Line, plain: Drawing) -> Iterator[Markup]:
     points = line.series.thinned
     if line.joined:
         yield plain.line(points, line.kind)
-    if not line.joined or len(points) == 1 or (line.kind == "validation" and len(points) <= MOST_DOTS):
+    if not line.joined or len(points) == 1 or (line.kind == "validation" and len(points) <= MAX_DOTS):
         radius = 2.5 if line.joined and len(points) > 1 else 4.5
         yield from (plain.dot(step, value, line.kind, radius=radius) for step, value in points)
 
@@ -226,11 +226,11 @@ def _hovers(chart: Chart, last: int, plain: Drawing) -> Iterator[Markup]:
 
 def _hover_steps(lines: Sequence[Series], last: int) -> list[int]:
     """Return at most one step for each strip: the one at which most lines have a value, the latest of those."""
-    bounds = [-(-strip * max(last, 1) // (MOST_HOVERS - 1)) for strip in range(MOST_HOVERS + 1)]
+    bounds = [-(-strip * max(last, 1) // (MAX_HOVERS - 1)) for strip in range(MAX_HOVERS + 1)]
     found = []
     for begin, end in pairwise(bounds):
         parts = [part for line in lines if (part := line.between(begin, end))]
-        if len(parts) == 1:  # most strips of a long run, whose points are too many to count one by one
+        if len(parts) == 1:  # the common case; skips counting, which is slow for the many points of a long run
             found.append(parts[0][-1][0])
         elif parts:
             lines_at = Counter(step for part in parts for step, _ in part)
@@ -256,7 +256,7 @@ def _slug(title: str) -> str:
 
 
 Point = tuple[int, float]
-MOST_POINTS = 600  # a chart is about as many pixels wide
+MAX_POINTS = 600  # a chart is about as many pixels wide
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ class Series:
 
     @cached_property
     def thinned(self) -> list[Point]:
-        """At most `MOST_POINTS` of the points: see `decimate`."""
+        """At most `MAX_POINTS` of the points: see `decimate`."""
         return decimate(self.points)
 
 
@@ -315,14 +315,14 @@ def _series(by_step: Mapping[int, float]) -> Series:
     return Series(points, left_out=len(by_step) - len(points))
 
 
-def decimate(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """Return at most `most` points: both ends, and the least and the greatest of each run of neighbours between them.
+def decimate(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
+    """Return a subset of points that looks the same when drawn: both ends, and the extremes of each bucket between.
 
-    A line through them shows every spike that a line through all points would; every n-th point would not.
+    A line through them shows every spike of the series; every n-th point would miss most of them.
 
     Args:
-        points: by step.
-        most: at least 4.
+        points: the points, sorted by step.
+        most: maximum number of points, at least 4.
     """
     if len(points) <= most:
         return list(points)

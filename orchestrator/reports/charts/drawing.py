@@ -1,7 +1,7 @@
-"""The one engine that draws figures: a `Drawing` becomes a `<figure>` of a page, a standalone SVG, or a PNG.
+"""Draw figures: a `Drawing` becomes the `<figure>` of a page, a standalone SVG, or a PNG.
 
-Measured against Vega-Lite and matplotlib by benchmarks/chart_engine.py; docs/reports.md has the result. Colours are
-classes. A page's style sheet resolves them for light and dark; a standalone SVG carries the light ones.
+benchmarks/chart_engine.py compares this with Vega-Lite and matplotlib; docs/reports.md has the result. Colours are CSS
+classes. A page's style sheet defines them for light and dark mode; a standalone SVG contains the light colours.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from orchestrator.support.errors import StorageError
 from orchestrator.support.html import Markup, element
 
 WIDTH, HEIGHT = 560.0, 270.0  # of the drawing, in its own units; the page scales it
-LEFT, RIGHT, TOP, BOTTOM = 62.0, 26.0, 12.0, 48.0  # room for labels of 17 units, their size on a phone
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 26.0, 12.0, 48.0  # margins that fit labels of 17 units, their size on a phone
 ZOOM = 2.2  # pixels of a PNG for each unit: 1,232 wide, enough for a printed column
 TITLE, ROW, PADDING = 26.0, 19.0, 10.0  # heights in a standalone SVG: title, row of the legend, edge
 CHARACTER, SYMBOL, GAP = 7.6, 26.0, 14.0  # widths in a legend: a character of 12.5 units, its symbol, between entries
 FONT = files("orchestrator.reports") / "fonts" / "DejaVuSans.ttf"  # a container may have no fonts at all
-COVERED = 0x460  # first character beyond Latin, Greek and Cyrillic: the font was cut to those
+COVERED = 0x460  # first character that the font lacks: it is a subset with Latin, Greek and Cyrillic
 
 
 class LegendEntry(NamedTuple):
@@ -40,14 +40,14 @@ class Drawing:
     """A figure between two axes.
 
     Attributes:
-        title: with the unit in it.
-        x_axis: from left to right.
-        y_axis: from bottom to top.
-        words: description of the content, for screen readers.
-        legend: its entries.
-        behind: drawn below the grid.
-        layers: drawn above the axes, the last on top.
-        hovers: what reacts to the pointer; pages only.
+        title: its title, including the unit.
+        x_axis: horizontal axis, from left to right.
+        y_axis: vertical axis, from bottom to top.
+        words: description for screen readers.
+        legend: entries of the legend.
+        behind: elements under the grid.
+        layers: elements over the axes, the last on top.
+        hovers: elements that react to the pointer, on pages only.
         notes: sentences below the drawing.
     """
 
@@ -70,7 +70,7 @@ class Drawing:
         return HEIGHT - BOTTOM - self.y_axis.share(value) * (HEIGHT - TOP - BOTTOM)
 
     def with_layers(self, *layers: Markup) -> Drawing:
-        """Return the drawing with more on top."""
+        """Return the drawing with more layers on top."""
         return replace(self, layers=(*self.layers, *layers))
 
     def line(self, points: Iterable[tuple[float, float]], kind: str, title: str = "") -> Markup:
@@ -177,7 +177,7 @@ def svg_of(drawings: Sequence[Drawing], columns: int = 1) -> str:
 
 
 def png_of(svg: str) -> bytes:
-    """Return a standalone SVG as a PNG, with a font of our own: the same pixels on every machine."""
+    """Return a standalone SVG as a PNG. The font is part of the package, so every machine draws the same pixels."""
     import resvg_py
 
     with as_file(FONT) as font:
@@ -188,7 +188,7 @@ def png_of(svg: str) -> bytes:
                 font_files=[str(font)],
                 font_family="DejaVu Sans",
                 sans_serif_family="DejaVu Sans",
-                skip_system_fonts=max(map(ord, svg)) < COVERED,  # looking for them takes longer than drawing
+                skip_system_fonts=max(map(ord, svg)) < COVERED,  # scanning them takes longer than drawing
             )
         )
 
@@ -197,10 +197,10 @@ def write_png(path: Path, drawings: Sequence[Drawing], *, columns: int = 1, fix:
     """Write a PNG; return its path.
 
     Args:
-        path: the file; its folder is made if it does not exist.
+        path: the file; its folder is created if it is missing.
         drawings: see `svg_of`.
         columns: see `svg_of`.
-        fix: what the user can do if it cannot be written.
+        fix: fix of the error if the file cannot be written.
 
     Raises:
         StorageError: it cannot be written.

@@ -1,8 +1,8 @@
-"""Colours and style sheets of reports: light or dark as the system is, one column on a phone, two on a desk."""
+"""Colours and style sheets of reports: light or dark mode by the system's setting, one column on narrow screens."""
 
 from __future__ import annotations
 
-_PALETTE = {  # on a light page, on a dark one
+_PALETTE = {  # name -> colour in light mode, in dark mode
     "page": ("#f6f7f9", "#101418"),
     "card": ("#fff", "#181d23"),
     "ink": ("#1b1f24", "#e7eaee"),
@@ -29,7 +29,7 @@ _PALETTE = {  # on a light page, on a dark one
 LIGHT = {name: light for name, (light, _) in _PALETTE.items()}
 DARK = {name: dark for name, (_, dark) in _PALETTE.items()}
 
-KINDS = tuple(name for name in _PALETTE if name.startswith("run-"))  # colours of several runs, which are classes too
+KINDS = tuple(name for name in _PALETTE if name.startswith("run-"))  # classes that tint the lines of several runs
 
 
 def variables(colours: dict[str, str]) -> str:
@@ -181,7 +181,7 @@ _KEYS = "\n".join(
     for kind in KINDS
 )
 
-# What an SVG needs by itself, in selectors that converters to PNG know: names of elements and classes
+# The styles of a standalone SVG. Converters to PNG support only selectors by element and class.
 DRAWING_STYLE = f"{_DRAWING.strip()}\n{_LINES}\n{_DASHED}"
 STYLE = f"{_COLOURS.strip()}\n{_SHARED}\n{DRAWING_STYLE}\n{_KEYS}\n{_NARROW}"
 

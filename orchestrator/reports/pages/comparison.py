@@ -1,8 +1,8 @@
-"""The report of several runs: curves on the same axes, results, and the settings that differ. Reports as files.
+"""The report of several runs: curves on the same axes, results, and the settings that differ; writing report files.
 
     html = render_comparison([report_of(side, reports), ...])
 
-Runs that differ only in their seed are replicates: they share a colour, and have a column of mean and deviation.
+Runs that differ only in their seed are replicates: they share a colour, and a column with their mean and deviation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LABELS = {
     "sequences_per_second": "Sequences/s",
     "tokens_per_second": "Tokens/s",
 }
-MOST = len(KINDS)
+MAX_RUNS = len(KINDS)
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,15 @@ def require_comparable(runs: Sequence[RunReport]) -> None:
     """Check that the runs have figures in common.
 
     Raises:
-        UsageError: they have none; names the runs and their kinds.
+        UsageError: they have none, a run occurs twice, or there are too many runs.
     """
     what = {run.name: run_kind(run.status.kind).title(run.plan) for run in runs}
     if len(what) < len(runs):
-        raise UsageError("a run is named twice", facts={"runs": ", ".join(s.name for s in runs)}, fix="name it once")
-    if len(what) > MOST:
+        names_given = ", ".join(run.name for run in runs)
+        raise UsageError("cannot compare a run with itself", facts={"runs": names_given}, fix="name each run once")
+    if len(what) > MAX_RUNS:
         raise UsageError(
-            f"cannot compare {len(what)} runs: a figure shows at most {MOST}", fix="orchestrator report RUN RUN"
+            f"cannot compare {len(what)} runs: a figure shows at most {MAX_RUNS}", fix="orchestrator report RUN RUN"
         )
     if without := [run for run in runs if not run_kind(run.status.kind).trains]:
         names = {run.name: f"a run of kind {run.status.kind}" for run in without}
@@ -94,7 +95,7 @@ def grouped(runs: Sequence[RunReport], table: RunTable) -> list[RunGroup]:
 
 
 def compared_charts(groups: Sequence[RunGroup]) -> list[Chart]:
-    """Return every chart of any run, with a line for each run; training and held-out text are separate charts."""
+    """Return the charts of all runs, each with a line for each run; training and held-out text are separate charts."""
     first: dict[str, Chart] = {}
     lines: dict[str, list[Line]] = {}
     for group in groups:
@@ -130,7 +131,7 @@ def render_comparison(runs: Sequence[RunReport]) -> str:
     """Return several runs as an HTML document.
 
     Args:
-        runs: at least two, which `require_comparable` takes.
+        runs: at least two runs that pass `require_comparable`.
     """
     table = tabulate(runs)
     groups = grouped(runs, table)
@@ -296,7 +297,7 @@ def write_pictures(runs: Sequence[RunReport], folder: Path) -> list[Path]:
 
     Args:
         runs: the runs.
-        folder: made if it does not exist.
+        folder: destination; created if it is missing.
 
     Raises:
         UsageError: see `write_report`.

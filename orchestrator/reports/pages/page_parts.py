@@ -1,4 +1,4 @@
-"""Parts that pages share: title with state, facts, key figures, tables."""
+"""Elements that pages share: title with state, facts, key figures, tables."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
 
 
 def key_figures(figures: Iterable[Markup]) -> Markup:
-    """Return the list of what `key_figure` made."""
+    """Return the list of figures that `key_figure` returned."""
     return element("dl", *figures, class_="figures")
 
 
 def key_figure(label: str, value: str, *lines: str) -> Markup:
-    """Return a figure with its label, and below it what to compare it with."""
+    """Return a figure with its label, and with lines below it that put it into context."""
     more = (line if isinstance(line, Markup) else element("dd", line, class_="soft") for line in lines)
     return element("div", element("dt", label), element("dd", value, class_="value"), *more)
 
@@ -63,5 +63,6 @@ def figures_panel(header: Iterable[str], rows: Iterable[Sequence[str]]) -> Marku
 
 def wide_panel(name: str, header: Iterable[str], rows: Iterable[Sequence[str]]) -> Markup:
     """Return a table that scrolls sideways under its name for screen readers."""
-    whole = table(header, rows, class_="comparison")
-    return element("div", whole, class_="panel wide", tabindex="0", role="region", aria_label=name)
+    content = table(header, rows, class_="comparison")
+    # Focusable, because a region that scrolls must be reachable with the keyboard.
+    return element("div", content, class_="panel wide", tabindex="0", role="region", aria_label=name)

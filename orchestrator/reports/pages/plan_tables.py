@@ -16,8 +16,8 @@ from orchestrator.runs.status import RunStatus, attempt_seconds
 from orchestrator.support.formatting import bytes_text, counted, duration
 from orchestrator.support.html import Markup, element
 
-VARIABLES = "environment.variables."  # may hold secrets, and a report is passed on
-SHOWN_APART = {"recipe", "name"}  # changed values that are shown elsewhere
+VARIABLES = "environment.variables."  # may contain secrets, and reports are shared
+SHOWN_ELSEWHERE = {"recipe", "name"}  # changed values with a row of their own
 
 
 def plan_table(run: RunReport) -> Markup:
@@ -64,7 +64,7 @@ def _changes(changes: Mapping[str, Mapping[str, Any]]) -> Markup:
             element("td", change["from"], class_="soft"),
         )
         for key, change in changes.items()
-        if key not in SHOWN_APART
+        if key not in SHOWN_ELSEWHERE
     ]
     return element("table", element("tbody", *rows)) if rows else element("span", "nothing", class_="soft")
 
@@ -110,7 +110,7 @@ class Comparison(NamedTuple):
 
 
 def planned_and_actual(run: RunReport) -> Markup:
-    """Return planned and actual figures. Estimates are rules of thumb: the share shows their quality."""
+    """Return the table of planned and actual figures; the last column shows how good the estimates were."""
     rows = (row for row in _comparisons(run) if row.planned is not None or row.actual is not None)
     return figures_panel(HEADER, ([row.what, *row.cells] for row in rows))
 
@@ -130,7 +130,10 @@ def _comparisons(run: RunReport) -> Iterator[Comparison]:
 
 
 def _seconds(run: RunReport) -> float | None:
-    """Return the time of all attempts; of a running one until its last report, so the page depends on the run alone."""
+    """Return the seconds of all attempts.
+
+    A running attempt counts until its last report, so that the same run gives the same page.
+    """
     status, last = run.status, run.last_report
     if status.attempts:
         return attempt_seconds(status.attempts, last if last is not None else status.attempts[-1].started)

@@ -1,7 +1,8 @@
 """The report of a pretraining: its key figures, its charts, and the expected range of its loss.
 
-"Is my loss normal?" is what users of the original recipes ask most (google-research/bert issues 90 and 649,
-microsoft/AzureML-BERT issue 46). Charts therefore show what chance and word frequencies give, and what was published.
+Users of the original recipes often ask whether their loss is normal (google-research/bert issues 90 and 649,
+microsoft/AzureML-BERT issue 46). Charts therefore show the loss of chance and of word frequencies, and published
+losses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from orchestrator.reports.pages.run_report import RunReport, reported
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
-PAIRS = (  # what is measured in training and on held-out text: metric, title, in shares of one
+PAIRS = (  # measured both in training and on held-out text: metric, title, whether it is a share
     ("mlm_loss", "MLM loss (nats per token)", False),
     ("mlm_accuracy", "MLM accuracy", True),
     ("nsp_loss", "NSP loss (nats per pair)", False),
@@ -28,11 +29,11 @@ PAIRS = (  # what is measured in training and on held-out text: metric, title, i
 NVIDIA_LARGE = "large-nvidia-phase1"
 NVIDIA_LARGE_LONG = "large-nvidia-phase2"
 GOOGLE_BASE = "base-google"
-# The loss curve in the README of NVIDIA's DeepLearningExamples, PyTorch/LanguageModeling/BERT, phase 1, as far as it
-# can be read off a picture: step, loss of MLM and NSP together.
+# The loss curve in the README of NVIDIA's DeepLearningExamples, PyTorch/LanguageModeling/BERT, phase 1, read from a
+# picture: step, sum of the losses of MLM and NSP.
 CURVE = ((0, 11.0), (200, 7.8), (650, 6.4), (1000, 3.6), (2000, 2.1), (7038, 1.4))
-SOONER_OR_LATER = 1.25  # times the step: the plateau of BERT-large ends earlier or later by the seed and the text
-ABOVE_OR_BELOW = 0.08  # of the loss: seeds differ by 2%, texts and readings of the picture by more
+STEP_TOLERANCE = 1.25  # factor of the step: the end of BERT-large's plateau depends on the seed and the text
+LOSS_TOLERANCE = 0.08  # share of the loss: seeds differ by 2%, texts and the reading of the picture by more
 PHASE_2 = Reference("NVIDIA's end (5 seeds, sd 0.023)", 1.265)  # the same README, its table of stability
 PERPLEXITY_4 = Reference("Google's BERT-base, held out", math.log(4.0))  # google-research/bert issue 90
 SHAPING = ("train.steps", "train.global_batch_size", "optimizer.learning_rate", "optimizer.name", "schedule.name")
@@ -42,7 +43,7 @@ class PretrainingReport(RunReport):
     """The report of a pretraining."""
 
     def results(self) -> Iterator[Markup]:
-        """Yield the figures that one looks for first, each with what to compare it with."""
+        """Yield the key figures, each with a value to compare it with."""
         figures = [self._mlm_loss(), self._unigram_entropy(), self._accuracy("MLM accuracy", "mlm_accuracy")]
         objective = self.plan["job"]["objective"]
         if objective["next_sentence"] and ":" not in objective.get("name", ""):
@@ -135,11 +136,11 @@ class PretrainingReport(RunReport):
 
 
 def levels(plan: Mapping[str, Any], entropy: float | None) -> tuple[Reference, ...]:
-    """Return levels to compare the MLM loss with: equally likely pieces, as before the first step; word frequencies.
+    """Return levels to compare the MLM loss with: that of equally likely pieces, and that of word frequencies.
 
     Args:
-        plan: `Plan.as_dict()`.
-        entropy: of the held-out tokens' own frequencies, in nats; None: not known yet.
+        plan: the plan, from `Plan.as_dict()`.
+        entropy: unigram entropy of the held-out tokens, in nats; None: not known yet.
     """
     guess = _even_guess(plan)
     found = [Reference("even guess", guess)] if guess is not None else []
@@ -149,7 +150,7 @@ def levels(plan: Mapping[str, Any], entropy: float | None) -> tuple[Reference, .
 
 
 def frequencies_alone(plan: Mapping[str, Any], entropy: float | None, last_step: int) -> Corridor | None:
-    """Return the loss of a model that has not learned context: between an even guess and unigram entropy."""
+    """Return the range of losses of a model that has not learned context: from unigram entropy to an even guess."""
     guess = _even_guess(plan)
     if guess is None or entropy is None or entropy >= guess:
         return None
@@ -157,11 +158,11 @@ def frequencies_alone(plan: Mapping[str, Any], entropy: float | None, last_step:
 
 
 def published(plan: Mapping[str, Any]) -> tuple[Corridor | None, tuple[Reference, ...]]:
-    """Return the published loss of a recipe, MLM and NSP together; none if the recipe was changed."""
+    """Return the published losses of a recipe, for MLM and NSP together; empty if the recipe was changed."""
     if _as_published(plan, NVIDIA_LARGE):
         source = (
             "Corridor: NVIDIA's curve of the same recipe on Wikipedia and books, read off a picture, a quarter of the"
-            f" steps sooner or later and {ABOVE_OR_BELOW:.0%} above or below."
+            f" steps sooner or later and {LOSS_TOLERANCE:.0%} above or below."
         )
         return Corridor("as published", _around(CURVE), source), ()
     return None, ((PHASE_2,) if _as_published(plan, NVIDIA_LARGE_LONG) else ())
@@ -183,16 +184,13 @@ def _around(curve: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float, flo
     """Return a falling curve as a band: the lowest and the highest expected loss at each step."""
     last = curve[-1][0]
     steps = {
-        step
-        for at, _ in curve
-        for step in (at, round(at * SOONER_OR_LATER), round(at / SOONER_OR_LATER))
-        if step <= last
+        step for at, _ in curve for step in (at, round(at * STEP_TOLERANCE), round(at / STEP_TOLERANCE)) if step <= last
     }
     return tuple(
         (
             step,
-            (1 - ABOVE_OR_BELOW) * _at(curve, step * SOONER_OR_LATER),
-            (1 + ABOVE_OR_BELOW) * _at(curve, step / SOONER_OR_LATER),
+            (1 - LOSS_TOLERANCE) * _at(curve, step * STEP_TOLERANCE),
+            (1 + LOSS_TOLERANCE) * _at(curve, step / STEP_TOLERANCE),
         )
         for step in sorted(steps)
     )

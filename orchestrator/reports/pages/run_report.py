@@ -1,8 +1,8 @@
-"""The data of a report of a run: its plan, its metrics, and the figures that its kind of job adds.
+"""The data of a run's report: its plan, its metrics, and the figures that its kind of job adds.
 
     run = report_of(side, reports)
 
-All pages of runs take this one object. A kind of job that trains names its class of report.
+All pages of runs use this object. A kind of job that trains sets its own class of report.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.html import Markup, element
 
 MEMORY = "peak_memory_gb"
-SINGLES = (  # what only training has: metric, title, label, in shares of one
+SINGLES = (  # measured only in training: metric, title, label, whether it is a share
     ("learning_rate", "Learning rate", "learning rate", False),
     ("gradient_norm", "Gradient norm before clipping", "gradient norm", False),
     ("sequences_per_second", "Throughput (sequences per second)", "sequences/s", False),
@@ -40,8 +40,8 @@ class RunReport(Side):
     """A run and its reports.
 
     Attributes:
-        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order they were made.
-        seeds: the same by seed, of a fine-tuning with several.
+        reports: {"step": int, "time": seconds since the epoch, "metrics": {name: value}}, in the order of reporting.
+        seeds: reports of each seed, in a fine-tuning with several seeds.
     """
 
     reports: Sequence[dict[str, Any]] = ()
@@ -79,7 +79,7 @@ class RunReport(Side):
         return iter(())
 
     def training_charts(self) -> Iterator[Chart]:
-        """Yield the charts of what only training reports; memory with the planned one."""
+        """Yield the charts of metrics that only training reports; memory also shows the planned value."""
         for metric, title, label, shares in SINGLES:
             line = Line(label, "training", self.series.get(metric, Series()))
             references = (Reference("planned", planned_memory(self.plan)),) if metric == MEMORY else ()
@@ -104,7 +104,7 @@ class RunReport(Side):
         if state.terminal:
             text = f"No metrics: the run {ENDED.get(state, state.value)} before its first report."
         else:
-            text = f"No metrics yet: the run is {state}. A report made once it trains has charts."
+            text = f"No metrics yet: the run is {state}. A report written after its first metrics has charts."
         return element("p", text, class_="panel empty")
 
 

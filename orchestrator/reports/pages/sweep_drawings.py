@@ -1,7 +1,7 @@
-"""The figures of a sweep: every trial, every setting and their outcomes.
+"""The figures of a sweep: trials, settings and outcomes.
 
-Figures 4 and 5 of Azure's article on fine-tuning BERT are the first two: the metric of all trials over their reports,
-with those that were stopped marked, and the outcome by each setting.
+The first two correspond to figures 4 and 5 of Azure's article on fine-tuning BERT: the metric of all trials over their
+reports, with stopped trials marked, and the outcome by each setting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEGEND = (LegendEntry("best", "best"), LegendEntry("trial", "to its end"), Legen
 
 
 def sweep_drawings(status: SweepStatus) -> dict[str, Drawing]:
-    """Return the figures by name: `reports`, each setting that differs between trials, and what sums them up.
+    """Return the figures by name: `reports`, each setting that differs between trials, `best`, `timeline`, `parallel`.
 
     Args:
         status: with all trials; at least one must have reported the metric.
@@ -41,7 +41,7 @@ def write_pictures(status: SweepStatus, folder: Path) -> list[Path]:
 
     Args:
         status: with all trials.
-        folder: made if it does not exist.
+        folder: destination; created if it is missing.
 
     Raises:
         StorageError: a file cannot be written.
@@ -91,7 +91,7 @@ def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Drawi
 
 
 def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Drawing:
-    """Draw the best outcome so far, over trials in the order in which they ended."""
+    """Draw the best outcome so far, over trials in the order in which they finished."""
     rows = sorted(ended, key=lambda row: row.started + row.seconds)
     outcomes = _outcomes(rows)
     best = list(accumulate(outcomes, max if status.goal == "maximize" else min))
@@ -121,7 +121,7 @@ def _timeline(status: SweepStatus) -> Drawing:
         title="Timeline of the trials",
         x_axis=value_axis("minutes", [0.0, *(end for _, end in spans)], most=6),
         y_axis=Axis("trial", -0.5, max(status.rows[-1].trial, 1) + 0.5, whole=True),
-        words=f"{counted(len(status.rows), 'trial')}, each from its begin to its end",
+        words=f"{counted(len(status.rows), 'trial')}, each from its start to its end",
     )
     return plain.with_layers(
         *(

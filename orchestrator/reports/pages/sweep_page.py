@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-FEW_TRIALS = 20  # below, importance is a guess
-WIDEST = 85  # percent of its cell; the rest is for the figure
+FEW_TRIALS = 20  # with fewer trials, importance is not reliable
+WIDEST = 85  # percent of the cell that the longest bar takes; the rest is for its number
 
 
 def render_sweep(
@@ -32,8 +32,8 @@ def render_sweep(
 
     Args:
         status: with all trials.
-        importance: setting -> share of the variance of outcomes. None: too few trials.
-        resume: the command that resumes a sweep that did not complete.
+        importance: setting -> share, see `importance_of`. None: too few trials.
+        resume: the command that resumes a sweep that did not complete; None: it cannot be resumed.
     """
     body = element(
         "body",
@@ -67,7 +67,7 @@ def _header(status: SweepStatus) -> Iterator[Markup]:
     yield titled(status.name, status.state)
     known = [("Objective", f"{status.goal} {status.metric}"), ("Submitted", moment(status.created))]
     if status.earlier:
-        known.append(("Began with", "; ".join(earlier.text for earlier in status.earlier)))
+        known.append(("Warm start", "; ".join(earlier.text for earlier in status.earlier)))
     yield facts(known)
     if status.reason:
         yield element("p", status.reason, class_="alert")
@@ -122,7 +122,8 @@ def _importance(importance: Mapping[str, float], ended: int) -> Markup:
         )
         for path, share in ranked
     ]
-    few = [element("p", f"Of {counted(ended, 'trial')}: a guess.", class_="note")] if ended < FEW_TRIALS else []
+    note = f"From only {counted(ended, 'trial')}: not reliable."
+    few = [element("p", note, class_="note")] if ended < FEW_TRIALS else []
     return element(
         "figure", element("figcaption", element("h2", "Importance")), element("table", *rows, class_="bars"), *few
     )
@@ -157,11 +158,13 @@ def _mean_time(seconds: float, trials: int) -> str:
     return f"{duration(seconds / trials)} a trial" if trials else "none has started"
 
 
-LEAST_TRIALS = 4  # with an outcome; fewer do not show any importance
+MIN_TRIALS = 4  # trials with an outcome from which importance is computed
 
 
 def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow]) -> dict[str, float]:
-    """Return the importance of each setting that every trial has: setting -> share, the largest first.
+    """Return the importance of settings by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): setting -> share.
+
+    Settings that some trials lack, as below an option of a choice, have no importance.
 
     Args:
         goal: which of two outcomes is better.
@@ -171,7 +174,7 @@ def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow
 
     distributions: dict[str, optuna.distributions.BaseDistribution] = {}
     found = [(row.settings, row.outcome) for row in rows if row.outcome is not None]
-    if len(found) < LEAST_TRIALS or len({outcome for _, outcome in found}) == 1:
+    if len(found) < MIN_TRIALS or len({outcome for _, outcome in found}) == 1:
         return {}
     for path in found[0][0]:
         values = [settings.get(path) for settings, _ in found]
@@ -179,6 +182,7 @@ def importance_of(goal: Literal["minimize", "maximize"], rows: Iterable[TrialRow
             distributions[path] = distribution
     if len(distributions) < 2:
         return dict.fromkeys(distributions, 1.0)
+    # A study of plain values: the sweep's own study has latents, and a sweep that a service drove has no study at all.
     again = optuna.create_study(direction=goal)
     for settings, outcome in found:
         params = {path: _plain(settings[path]) for path in distributions}

@@ -11,7 +11,7 @@ from orchestrator.reports.charts.charts import STEP, Chart, Line, Reference, Ser
 from orchestrator.reports.charts.style import KINDS
 from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, figures_panel, key_figure, key_figures
 from orchestrator.reports.pages.run_report import RunReport, reported
-from orchestrator.runs.results import APART, Figure, Results, Scores
+from orchestrator.runs.results import NOT_METRICS, Figure, Results, Scores
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
@@ -22,7 +22,7 @@ class TuningReport(RunReport):
     """The report of a fine-tuning."""
 
     def results(self) -> Iterator[Markup]:
-        """Yield the scores, or what was measured last; progress and speed; the tables of tasks and of seeds."""
+        """Yield the scores, or the latest measurements; progress and speed; the tables of tasks and of seeds."""
         status = self.status
         if status.results is not None:
             figures = list(_result_figures(status.results))
@@ -34,7 +34,7 @@ class TuningReport(RunReport):
                 if point
             ]
         done = f"{status.step:,}" if status.step is not None else NONE_YET
-        total = f"of {status.steps:,}" if status.steps is not None else "of as many as the rows make"
+        total = f"of {status.steps:,}" if status.steps is not None else "total not known"
         figures.append(key_figure(f"{status.counts.capitalize()} done", done, total))
         if status.counts == "steps":
             figures.append(self.throughput())
@@ -46,7 +46,7 @@ class TuningReport(RunReport):
     def charts(self) -> list[Chart]:
         """Return losses, each metric of the dev set, rate and speed; a dot for each run or task of several."""
         if self.status.counts == "tasks":
-            return []  # each task has another metric: the table of scores shows them
+            return []  # each task has its own metric, so they have no common axis: see the table of scores
         across = self.status.counts.removesuffix("s")
         dev = Line("validation", "validation", self.series.get(f"{HELD_OUT}loss", Series()), joined=across == STEP)
         training = Line("training", "training", self.series.get("train_loss", Series()))
@@ -85,7 +85,7 @@ class TuningReport(RunReport):
     def _seed_table(self) -> Iterator[Markup]:
         """Yield a table with a row for each seed, of a task that was trained with several."""
         runs = self.result.get("seeds") or []
-        names = [name for name in (runs[0]["metrics"] if runs else ()) if name not in APART]
+        names = [name for name in (runs[0]["metrics"] if runs else ()) if name not in NOT_METRICS]
         if not names:
             return
         rows = (
@@ -101,7 +101,7 @@ class TuningReport(RunReport):
 
 def measured(series: Mapping[str, object]) -> list[str]:
     """Return the names of the metrics of the dev set among those of a job."""
-    return [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in APART]
+    return [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in NOT_METRICS]
 
 
 def score_table(results: Results) -> Markup:

@@ -12,18 +12,18 @@ from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.settings import Settings, is_section, seed_setting, setting_type
 from orchestrator.specs.space import Parameter, all_parameters
-from orchestrator.specs.sweep_spec import MOST_TRIALS, SamplingSpec, SweepSpec, as_tree, size, trials
+from orchestrator.specs.sweep_spec import MAX_TRIALS, SamplingSpec, SweepSpec, as_tree, size, trial_count
 from orchestrator.support.errors import SpecError
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, draw, latent, value
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, draw, latent, value
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, leaves, merge
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.reported import reported_metrics
 
-MOST_DRAWN = 256  # points that are validated beforehand
-NORMAL_TAIL = (
-    3e-5  # probability of four standard deviations: values of a normal distribution within these must be valid
-)
-GOLDEN = 0.381966  # a quantile in the middle of a range that is no round number
+MAX_VALIDATED_POINTS = 256  # points that are validated before the submission
+# Probability beyond four standard deviations: values of a normal distribution within them must be valid. A normal
+# distribution has no ends to check, and its extreme tails would make any setting with a bound invalid.
+NORMAL_TAIL = 3e-5
+GOLDEN = 0.381966  # a quantile inside the range whose value is not round: finds settings that accept only integers
 Problem = tuple[KeyPath, str]
 
 
@@ -34,19 +34,20 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     yield from ((_key(name), what) for name, what in unknown.items())
     if spec.seeds and seed_setting(job, 0) is None:
         yield ("seeds",), f"a {job.kind} job has no seed"
-    if spec.sampling.name == "sobol" and (count := len(list(all_parameters(spec.space)))) > MOST_DIMENSIONS:
-        yield ("sampling",), f"sobol is for at most {MOST_DIMENSIONS} parameters, and there are {count}"
-    if (count := trials(spec)) > MOST_TRIALS:
-        yield ("limits", "trials"), f"the grid has {count} points, and a sweep at most {MOST_TRIALS} trials"
+    if spec.sampling.name == "sobol" and (count := len(list(all_parameters(spec.space)))) > MAX_DIMENSIONS:
+        yield ("sampling",), f"sobol supports at most {MAX_DIMENSIONS} parameters, the space has {count}"
+    if (count := trial_count(spec)) > MAX_TRIALS:
+        yield ("limits", "trials"), f"the grid has {count} points, a sweep can have at most {MAX_TRIALS} trials"
     yield from _metric_problems(spec, job)
     invalid = list(_invalid_values(spec, job, unknown))
     yield from invalid
+    # Whole points only if each value alone is valid: otherwise every point repeats the problem that is listed already.
     if not unknown and not invalid:
         yield from _invalid_points(spec, trial)
 
 
 def _unknown_settings(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[str, str]]:
-    """Yield parameters that a trial has no setting for, and why."""
+    """Yield the parameters that do not name a setting of the trial's job: name and message."""
     seeds = seed_setting(job, 0) or {}
     config, not_a_section = type(job.job_config()).model_fields, "["  # no name begins with it
     for name, path, parameter in all_parameters(spec.space):
@@ -55,13 +56,14 @@ def _unknown_settings(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[str, str]
         if any(option.space is not None for option in parameter.choice or ()):
             if not is_section(type(job), path):
                 not_a_section = f"{name}["
-                yield name, f"{path} is no section of a {job.kind} job: an option of it cannot be a mapping"
+                yield name, f"{path} is not a section of a {job.kind} job: its options cannot be mappings"
             continue
         known_type = setting_type(type(job), path)
         if path in seeds:
-            yield name, "a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each"
+            # The best of many seeds is an overfit of the validation data, not a better setting.
+            yield name, "a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each seed"
         elif path.split(".")[0] not in config and known_type is not None:
-            yield name, f"{path} is not read by the job itself, and can't vary"
+            yield name, f"cannot vary {path}: the job does not read it"
         elif known_type is None:
             known = [".".join(map(str, key)) for key, _ in leaves(job.job_config().model_dump())]
             yield name, f"a {job.kind} job has no setting {path}{did_you_mean(path, known)}"
@@ -91,8 +93,8 @@ def _invalid_values(spec: SweepSpec, job: JobSpec, unknown: Container[str]) -> I
                 if (place == path or place.startswith(f"{path}.")) and message not in messages:
                     messages.add(message)
                     whole = parameter.kind in {"range", "normal"} and "integer" in message
-                    hint = "; q: 1 makes whole numbers" if whole else ""
-                    yield _key(name), f"{path} can't be {candidate!r}: {message}{hint}"
+                    hint = "; q: 1 draws whole numbers" if whole else ""
+                    yield _key(name), f"{path} cannot be {candidate!r}: {message}{hint}"
 
 
 def _candidates(parameter: Parameter) -> list[Any]:
@@ -122,10 +124,13 @@ def _message(error: dict[str, Any]) -> str:
 
 
 def _invalid_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
-    """Yield combinations of values that the job refuses, among points that are drawn, or may be if sampling learns."""
+    """Yield the invalid combinations of values among the points that will be drawn.
+
+    Model-based samplers choose points from results, so a smaller number of random points of the space is checked.
+    """
     job, base = trial.spec, trial.spec.model_dump()
     known = spec.sampling.name in {"random", "sobol", "grid"}
-    count = min(trials(spec), MOST_DRAWN) if known else MOST_DRAWN // 4
+    count = min(trial_count(spec), MAX_VALIDATED_POINTS) if known else MAX_VALIDATED_POINTS // 4
     drawn = spec if known else spec.model_copy(update={"sampling": SamplingSpec(seed=spec.sampling.seed)})
     invalid: list[str] = []
     for index in range(count):
@@ -141,9 +146,9 @@ def _invalid_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
         if message is not None:
             invalid.append(f"{', '.join(f'{path}={setting}' for path, setting in point.items())}: {message}")
     if invalid:
-        yield ("space",), f"{len(invalid)} of {count} trials can't run, the first with {invalid[0]}"
+        yield ("space",), f"{len(invalid)} of {count} trials cannot run, the first with {invalid[0]}"
 
 
 def _key(name: str) -> KeyPath:
-    """Return the key that a parameter is written at: that of its top-level parameter."""
+    """Return the key of a parameter's top-level parameter, whose line in the file is known."""
     return ("space", name.split("[")[0])

@@ -1,15 +1,15 @@
-"""From a search space to points of it.
+"""Draw the points of a search space.
 
 Trial i of random, sobol and grid sampling is a function of (space, seed, i). Points of bayesian sampling (tpe, gp)
-depend on the results of earlier trials: a tree of Parzen estimators or a Gaussian process, by Optuna.
+depend on the results of earlier trials: Optuna's tree of Parzen estimators or Gaussian process.
 
-Every parameter is drawn in two steps. The *latent* is what is sampled and what Optuna sees: the value of a range, the
-number of an option, the probability of a normal value. The *value* is what the job gets. Optuna never sees values: it
-cannot hold a mapping or list as a choice, and its own steps of a range are not Azure's.
+Every parameter is drawn in two steps. The *latent* is sampled, and is what Optuna sees: the value of a range, the
+index of an option, the quantile of a normal value. The *value* is what the job receives. Optuna never sees values: it
+cannot store a mapping or a list as a choice, and its steps of a range are not Azure's.
 
-Sobol's sequence has the direction numbers of Joe and Kuo (2008, new-joe-kuo-6), by SciPy. SciPy does not scramble it:
-its scrambling depends on NumPy's generator, and trial i must not change with a version of NumPy. Each parameter gets a
-digital shift instead.
+Sobol's sequence comes from SciPy, with the direction numbers of Joe and Kuo (2008, new-joe-kuo-6). It is not scrambled
+by SciPy, because that depends on NumPy's generator, and trial i must not change with NumPy's version. Each parameter
+gets a digital shift instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.space import Parameter, Space, all_parameters, join
-from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, _option_sizes, grid_size, size
+from orchestrator.specs.sweep_spec import SamplingSpec, SweepSpec, grid_size, option_sizes, size
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -32,18 +32,22 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-BITS = 32
-MOST_DIMENSIONS = 21_201  # of the table of direction numbers
+BITS = 32  # of a Sobol coordinate
+MAX_DIMENSIONS = 21_201  # of the table of direction numbers
 BLOCK = 256  # Sobol points drawn at a time: a generator takes milliseconds to set up
-LEARNING = {"bayesian", "tpe", "gp"}  # sampling that depends on earlier trials
+MODEL_BASED = {"bayesian", "tpe", "gp"}  # samplers that depend on earlier trials
 Latent = float | int
 Latents = dict[str, Latent]
-TAIL = 1e-9  # a normal value is within six standard deviations of its mean
-DIGITS = 12  # significant ones of a quantised value: 0.3 and not 0.30000000000000004
+TAIL = 1e-9  # limits a normal value to six standard deviations: a quantile of 0 or 1 would be infinite
+DIGITS = 12  # significant digits of a quantised value: 0.3 and not 0.30000000000000004
 
 
 def draw(spec: SweepSpec, index: int) -> Settings:
-    """Return the settings of trial `index` (0, 1, ...), of sampling that does not depend on other trials.
+    """Return the settings of a trial, for sampling that does not depend on other trials.
+
+    Args:
+        spec: the sweep.
+        index: number of the trial, from 0.
 
     Raises:
         IndexError: the grid has no such point.
@@ -52,7 +56,11 @@ def draw(spec: SweepSpec, index: int) -> Settings:
 
 
 def latents(spec: SweepSpec, index: int) -> Latents:
-    """Return the latents of trial `index`, by name of the parameter; without those of options that are not chosen."""
+    """Return the latents of a trial by name of the parameter, without parameters below options that are not chosen.
+
+    Raises:
+        IndexError: the grid has no such point.
+    """
     if spec.sampling.name == "grid":
         return _grid_point(spec.space, index)
     names = [name for name, _, _ in all_parameters(spec.space)]
@@ -61,7 +69,13 @@ def latents(spec: SweepSpec, index: int) -> Latents:
 
 
 def walk(space: Space, ask: Callable[[str, Parameter], Latent], name: str = "") -> Latents:
-    """Ask for the latent of every parameter, except for those below options that are not chosen."""
+    """Draw the latent of every parameter, except for parameters below options that are not chosen.
+
+    Args:
+        space: the space.
+        ask: (name, parameter) -> latent; called in the order of the space, as Optuna suggests one at a time.
+        name: name of the parameter that the space is below; empty: the whole space.
+    """
     drawn: Latents = {}
     for key, parameter in space.items():
         full = join(name, key)
@@ -94,6 +108,7 @@ def latents_of(space: Space, setting: Callable[[str], Any], prefix: str = "", na
     drawn: Latents = {}
     for key, parameter in space.items():
         full, path = join(name, key), join(prefix, key)
+        # An option that is a mapping has no value of its own: it was chosen if the settings below it fit.
         below = {
             number: inner
             for number, option in enumerate(parameter.choice or ())
@@ -108,7 +123,10 @@ def latents_of(space: Space, setting: Callable[[str], Any], prefix: str = "", na
 
 
 def latent_of(parameter: Parameter, value: Any) -> Latent | None:
-    """Return a latent of a value (a quantised value has many); None: it is never drawn."""
+    """Return a latent of a value, the inverse of `value`; None: the parameter never has this value.
+
+    A quantised value has many latents; any of them gives the sampler the same information.
+    """
     if parameter.kind == "choice":
         same = [option.space is None and _same(option.value, value) for option in parameter.options]
         return same.index(True) if True in same else None
@@ -127,7 +145,7 @@ def latent_of(parameter: Parameter, value: Any) -> Latent | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether values are equal, where True is not 1."""
+    """Return whether two values are equal; unlike in Python, True does not equal 1."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
@@ -156,6 +174,7 @@ def value(parameter: Parameter, drawn: Latent) -> Any:
         number = math.exp(number) if parameter.log else number
     if parameter.q is None:
         return number
+    # Azure's quantisation: multiples of q from zero, not from the lower bound, which Optuna's `step` would draw.
     number = round(number / parameter.q) * parameter.q
     return round(number) if parameter.q.is_integer() else float(f"{number:.{DIGITS}g}")
 
@@ -168,8 +187,9 @@ def _grid_point(space: Space, index: int) -> Latents:
 
 
 def _grid_latents(space: Space, index: int, name: str) -> Iterator[tuple[str, Latent]]:
+    # Digits of a mixed-radix number. An option that is a mapping counts as many values as its own grid has points.
     for key, parameter in reversed(space.items()):
-        sizes = _option_sizes(parameter)
+        sizes = option_sizes(parameter)
         index, rest = divmod(index, sum(sizes))
         number = 0
         while rest >= sizes[number]:
@@ -182,14 +202,20 @@ def _grid_latents(space: Space, index: int, name: str) -> Iterator[tuple[str, La
 
 
 def _space_below(parameter: Parameter, drawn: Latent) -> Space | None:
-    """Return the space below the chosen option, None if the option is a value or there is no choice."""
+    """Return the space below the chosen option; None: the option is a value, or the parameter is not a choice."""
     return parameter.options[int(drawn)].space if parameter.kind == "choice" else None
 
 
 def quantiles(sampling: str, seed: int, index: int, names: Sequence[str]) -> dict[str, float]:
     """Return a quantile in [0, 1) for each parameter of a trial, from Sobol's sequence or pseudorandom numbers.
 
-    A point of Sobol's sequence gets a digital shift for each parameter, which keeps the points as even as before.
+    Each parameter of a Sobol point gets a digital shift (XOR with a constant), which keeps the points evenly spread.
+
+    Args:
+        sampling: name of the sampling.
+        seed: of the sweep.
+        index: number of the trial, from 0.
+        names: the parameters, in the order of the space.
     """
     if sampling != "sobol":
         return {name: uniform(seed, index, name) for name in names}
@@ -200,17 +226,19 @@ def quantiles(sampling: str, seed: int, index: int, names: Sequence[str]) -> dic
 
 
 def uniform(seed: int, index: int, name: str) -> float:
-    """Return a pseudorandom number of [0, 1) for a parameter of a trial, which depends on no other parameter."""
+    """Return a pseudorandom number in [0, 1) that depends only on seed, trial and parameter."""
+    # A hash and not a generator: adding a parameter or a trial must not change the numbers of the others, and
+    # neither must a new version of NumPy. 53 bits are the precision of a float.
     digest = hashlib.sha256(f"{seed}\0{index}\0{name}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
 
 
 def sobol(index: int, dimensions: int) -> list[int]:
-    """Return the coordinates of point `index` (0, 1, ...; below 2**30) in units of 2**-32, in the order of Gray codes.
+    """Return the coordinates of a point of Sobol's sequence, in units of 2**-32 and in Gray-code order.
 
     Args:
-        index: number of the point.
-        dimensions: coordinates of a point, at most `MOST_DIMENSIONS`.
+        index: number of the point, from 0, below 2**30.
+        dimensions: coordinates of a point, at most `MAX_DIMENSIONS`.
     """
     block, place = divmod(index, BLOCK)
     return [int(coordinate * (1 << BITS)) for coordinate in _block(block, dimensions)[place]]
@@ -218,14 +246,14 @@ def sobol(index: int, dimensions: int) -> list[int]:
 
 @lru_cache(maxsize=4)
 def _block(number: int, dimensions: int) -> Any:
-    """Coordinates in [0, 1) of `BLOCK` points, one row each."""
+    """Return the coordinates in [0, 1) of `BLOCK` points, one row for each point."""
     from scipy.stats.qmc import Sobol
 
     engine = Sobol(dimensions, scramble=False)
-    if number:  # SciPy fails to skip no points
+    if number:  # SciPy's fast_forward fails for 0 points
         engine.fast_forward(number * BLOCK)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about a balance that holds for powers of two
+        warnings.simplefilter("ignore", UserWarning)  # the sequence is balanced only for powers of two
         return engine.random(BLOCK)
 
 
@@ -235,17 +263,19 @@ def propose(spec: SweepSpec, index: int, past: Sequence[FrozenTrial] = ()) -> La
     Args:
         spec: the sweep.
         index: its number.
-        past: every earlier trial, from an Optuna study; running ones keep new points away from theirs.
+        past: every earlier trial, from an Optuna study; running ones keep new points away from their own.
 
     Raises:
         IndexError: the grid has no such point.
     """
-    if spec.sampling.name not in LEARNING:
+    if spec.sampling.name not in MODEL_BASED:
         return latents(spec, index)
     import optuna
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        # A study in memory, filled with the past, makes a proposal a function of its arguments. NopPruner, because
+        # Optuna's default is a MedianPruner that differs from Azure's policy; the driver applies policies itself.
         sampler = _sampler(spec.sampling, len(past), conditional=is_conditional(spec.space))
         study = optuna.create_study(direction=spec.objective.goal, sampler=sampler, pruner=optuna.pruners.NopPruner())
         study.add_trials(past)
@@ -279,7 +309,10 @@ def distributions(space: Space, drawn: Latents) -> dict[str, BaseDistribution]:
 
 
 def _sampler(sampling: SamplingSpec, existing: int, *, conditional: bool) -> BaseSampler:
-    """Return a sampler seeded by the number of trials, so that a restarted driver draws no point twice."""
+    """Return a sampler that is seeded with the sweep's seed and the number of existing trials.
+
+    A sampler seeded with a constant replays its startup draws after a restart, so points would repeat (optuna#3255).
+    """
     from optuna.samplers import GPSampler, TPESampler
 
     seed = int.from_bytes(hashlib.sha256(f"{sampling.seed}\0{existing}".encode()).digest()[:4], "big")

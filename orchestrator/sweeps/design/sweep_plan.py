@@ -12,7 +12,7 @@ from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.paths import anchor
-from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, shown
+from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, display_path
 from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
 from orchestrator.support.errors import SpecError
@@ -31,7 +31,7 @@ from train_jobs.artifacts.layers import (
 SWEEP_PRESETS = PRESETS / "sweep"
 TRIAL, SPACE = "trial", "space"
 SHORT_FORMS = {"sampling": "name", "early_termination": "policy"}
-"""Section -> the key that a plain string in its place is the value of."""
+"""Section -> its key that a plain string stands for: `sampling: tpe` is `sampling: {name: tpe}`."""
 
 
 class SpecContext(NamedTuple):
@@ -49,13 +49,13 @@ class ResolvedSweep:
 
     spec: SweepSpec
     trial: Resolved
-    """The job that is varied, without the settings of the space."""
+    """The job that is varied, before the settings of the space are applied."""
     tree: dict[str, Any]
-    """All sources, merged."""
+    """The merged sources, as written."""
 
 
 def on_service(spec: SweepSpec, backend: str) -> bool:
-    """Return whether a service of the trials' backend drives a sweep, and no process of this machine."""
+    """Return whether a service of the trials' backend drives a sweep, rather than a process of this machine."""
     return spec.driver != "here" and capability_of(backend, SweepsNatively) is not None
 
 
@@ -69,13 +69,13 @@ def resolve_sweep(
     """Merge all sources over the preset, and validate the sweep and its trials.
 
     Args:
-        file: the sweep. `trial: FILE` includes FILE; keys of the job override it.
+        file: the spec of the sweep. `trial: FILE` includes a spec of the job; keys of the job override it.
         sets: `path.to.key=value`; keys of the job are below `trial`.
         flags: dotted path of the job -> value and flag.
-        context: environment variables and project config, which concern the job, and where named models are.
+        context: environment variables, project config and finders of models, which apply to the job.
 
     Raises:
-        SpecError: all problems together, each with its place.
+        SpecError: the spec is invalid; all problems together, each with its place.
     """
     problems, inherited = SpecProblems(), (context or SpecContext())._asdict()
     written = _read_layers(file, sets, problems)
@@ -101,17 +101,17 @@ def resolve_sweep(
 def _driver_problems(spec: SweepSpec, trial: Resolved) -> Iterable[tuple[KeyPath, str]]:
     service = capability_of(trial.spec.backend, SweepsNatively)
     if spec.driver == "service" and service is None:
-        yield ("driver",), f"backend {trial.spec.backend} of the trial has no sweep service: here"
+        yield ("driver",), f"backend {trial.spec.backend} of the trial has no sweep service: set driver to here"
     elif spec.driver != "here" and service is not None:
         yield from service.refusals(spec, trial.spec)
 
 
 def _read_layers(file: Path | None, sets: Iterable[str], problems: SpecProblems) -> list[ConfigLayer]:
-    """Return the sources of a sweep with absolute paths, the lowest first, less those that cannot be read."""
+    """Return the sources of a sweep with absolute paths, lowest precedence first; report those that cannot be read."""
     sources: list[tuple[ConfigLayer, Path]] = []
     with problems.collecting():
         if file is not None:
-            sources += _expanded(read_file(file, shown(file, Path.cwd())), file.absolute().parent)
+            sources += _expanded(read_file(file, display_path(file, Path.cwd())), file.absolute().parent)
     with problems.collecting():
         sources += _expanded(read_assignments(sets, "--set"), Path.cwd())
     merged = merge(layer for layer, _ in sources)
@@ -120,6 +120,7 @@ def _read_layers(file: Path | None, sets: Iterable[str], problems: SpecProblems)
         if isinstance(recipe, str):
             (preset,) = read_preset(recipe, SWEEP_PRESETS, "sweep preset")
             sources[:0] = _expanded(preset, SWEEP_PRESETS)
+    # Which keys hold paths depends on the kind of the trial, which any source may set: so paths are resolved last.
     keys = run_kind(_trial_kind(_trial_layers(layer for layer, _ in sources))).paths
     layers = []
     for layer, folder in sources:
@@ -163,8 +164,8 @@ def _expanded(layer: ConfigLayer, folder: Path) -> list[tuple[ConfigLayer, Path]
         return [(ConfigLayer(layer.source, tree, lines), folder)]
     path = (folder / Path(tree.pop(TRIAL)).expanduser()).resolve()
     if not path.is_file():
-        raise SpecError("no trial", problems=[f"{layer.origin((TRIAL,))}: {TRIAL}: no such file: {path}"])
-    inner = read_file(path, shown(path, Path.cwd()))
+        raise SpecError("cannot read the trial", problems=[f"{layer.origin((TRIAL,))}: {TRIAL}: no such file: {path}"])
+    inner = read_file(path, display_path(path, Path.cwd()))
     below = ConfigLayer(inner.source, {TRIAL: inner.tree}, {(TRIAL, *key): line for key, line in inner.lines.items()})
     return [(below, path.parent), (ConfigLayer(layer.source, tree, lines), folder)]
 
@@ -179,7 +180,7 @@ def _flat(tree: Mapping[str, Any], path: KeyPath) -> Iterator[tuple[KeyPath, Any
 
 
 def _renamed(path: KeyPath, flat: Mapping[KeyPath, Any]) -> KeyPath:
-    """Return the path of a line of the space after its sections are joined to dotted names."""
+    """Return the path of a line of the space once its sections are joined into dotted names."""
     for length in range(len(path), 1, -1):
         if path[:length] in flat:
             return (SPACE, ".".join(map(str, path[1:length])), *path[length:])

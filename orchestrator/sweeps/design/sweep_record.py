@@ -1,4 +1,4 @@
-"""Files of a sweep's folder that describe it: sweep.json and state.json."""
+"""Content of sweep.json and state.json in a sweep's folder."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from train_jobs.config.fields import Config
 
 
 class EarlierSweep(Config):
-    """A sweep whose trials another sweep starts with."""
+    """An earlier sweep whose trials a sweep starts with (`warm_start`)."""
 
     sweep: str
-    """Its name."""
+    """Name of the earlier sweep."""
     used: int
-    """Trials that the other sweep uses."""
+    """Number of its trials that are points of the new space."""
     outside: int
-    """Trials that are not points of the other sweep's space."""
+    """Number of its trials that are not."""
 
     @property
     def text(self) -> str:
-        """`24 trials of search-1a2b3c4d (3 others lie outside of this space)`."""
-        lie = f"{self.outside} other{'s lie' if self.outside > 1 else ' lies'}"
-        return f"{self.used} trials of {self.sweep}" + (f" ({lie} outside of this space)" if self.outside else "")
+        """`24 trials of search-1a2b3c4d (3 others are outside this space)`."""
+        others = f"{self.outside} other{'s are' if self.outside > 1 else ' is'}"
+        return f"{self.used} trials of {self.sweep}" + (f" ({others} outside this space)" if self.outside else "")
 
 
 class SweepRecord(Config):
-    """sweep.json."""
+    """A submitted sweep: sweep.json."""
 
     name: str
     """The sweep's name."""
@@ -40,7 +40,7 @@ class SweepRecord(Config):
     sweep: dict[str, Any]
     """The sweep as it was written, without its trial."""
     trial: dict[str, Any]
-    """The resolved spec of the trial, without a setting of the space."""
+    """The resolved spec of the trial, before the settings of the space are applied."""
     compute: dict[str, Any]
     """The trial's compute, with every auto resolved."""
     changes: dict[str, Any]
@@ -48,15 +48,15 @@ class SweepRecord(Config):
     snapshot: str
     """SHA-256 of the code that all trials run."""
     data: str | None = None
-    """SHA-256 of the data that all trials read, as far as the space does not vary it. None: not recorded."""
+    """SHA-256 of the data that all trials read, unless the space varies it. None: not recorded."""
     environment: dict[str, str] = Field(default={})
-    """Version of Python and of each package that changes a result; empty: not recorded."""
+    """Version of Python and of each package that affects results; empty: not recorded."""
     warnings: list[str]
     """Warnings about the trial."""
     keep: int | None = None
     """Number of trials that keep their checkpoints and models; None: all."""
     earlier: list[EarlierSweep] = Field(default=[])
-    """Sweeps whose trials it starts with; the trials are in history.json."""
+    """Earlier sweeps of its warm start; their trials are in history.json."""
 
     @property
     def spec(self) -> SweepSpec:
@@ -65,11 +65,11 @@ class SweepRecord(Config):
 
 
 class SweepState(SupervisedState):
-    """state.json of a sweep."""
+    """The state of a sweep: state.json."""
 
     ended: float | None = None
     """End, seconds since the epoch."""
     mlflow_run_id: str | None = None
-    """The parent of its trials in MLflow."""
+    """MLflow run that is the parent of its trials' runs."""
     interrupted: list[str] = Field(default=[])
-    """Runs that were cancelled with the sweep, not by their user: they are resumed with it."""
+    """Runs that were cancelled with the sweep: they are resumed with it. A run that its user cancelled is not."""

@@ -1,1 +1,1 @@
-"""Ask for points, submit trials, watch them, report to the study."""
+"""The driver of a sweep: draws points, submits trials, watches them and reports to the study."""

@@ -1,7 +1,7 @@
 """Create, start and control sweeps: plan, submit, status, cancel, resume, extend.
 
-There are two kinds, which look the same to their users: those that a process of this machine drives, and those that a
-service of the backend drives (`orchestrator.sweeps.driver.service`).
+A sweep is driven either by a process of this machine, or by a service of the backend
+(`orchestrator.sweeps.driver.service`). Both have the same interface.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.jobs.base import HASH_DIGITS, Plan
 from orchestrator.jobs.resolve import make_plan
 from orchestrator.runs.status import RunState
 from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
-from orchestrator.specs.job import LONGEST_NAME
+from orchestrator.specs.job import MAX_NAME_LENGTH
 from orchestrator.specs.resolved import Resolved
 from orchestrator.specs.site import site_of
 from orchestrator.specs.sweep_spec import OLD_DRIVERS
@@ -35,47 +35,49 @@ from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
-from orchestrator.sweeps.driver.weight_pruning import kept_trials, shortage
-from orchestrator.sweeps.policy.limits import require_left, require_price
+from orchestrator.sweeps.driver.weight_pruning import disk_shortage, kept_trials
+from orchestrator.sweeps.policy.limits import require_price, require_unused_limits
 from train_jobs.artifacts.files import write_text
 
 if TYPE_CHECKING:
     from optuna import Study
 
 POLL_SECONDS = 0.5
-SERVICE = "service.json"  # in the folder of a sweep that a service drives, and of no other
+SERVICE = "service.json"  # exists only in the folder of a sweep that a service drives
 NO_WARM_START = WarmStart()
 RESULT_KEYS = ("space", "sampling", "early_termination", "objective", "seeds")
-"""Parts of a sweep that change its results."""
+"""Sections of a sweep that affect its results, and therefore its hash."""
 
 
 def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_START) -> tuple[SweepRecord, Plan]:
-    """Return the record of a sweep, and the plan of its trial without a setting of the space.
+    """Return the record of a sweep, and the plan of its trial before the settings of the space are applied.
 
     Args:
-        sweep: validated.
+        sweep: the validated sweep.
         home: the home folder.
         history: trials of earlier sweeps that it starts with.
 
     Raises:
-        SpecError, DataError: the trial cannot be planned, needs more GPUs at a time than there are, or has no price
-            for a limit of the cost.
+        SpecError, DataError: the trial cannot be planned, needs more GPUs at a time than the machine has, or has no
+            price although the cost is limited.
     """
     backend, trial, spec = load_backend(sweep.trial.spec.backend, home), sweep.trial, sweep.spec
     if backend.shares_machine:
-        trial = _shared(sweep)
+        trial = _divide_machine(sweep)
     plan = make_plan(trial, home=home)
     require_price(spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
     shaping = spec.model_dump(mode="json", include=set(RESULT_KEYS))
     if on_service(spec, trial.spec.backend):
-        shaping["driver"] = trial.spec.backend  # its service draws other points, and never allows a name twice
+        # The service draws other points from the same seed, and refuses a job name that was ever used: a sweep that
+        # is driven from here must therefore have another name.
+        shaping["driver"] = trial.spec.backend
     warm_start = [history.digest] if history.earlier else []
     identity = json.dumps([plan.run_hash, shaping, *warm_start], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
-    name = spec.name or f"sweep-{trial.spec.slug}"[:LONGEST_NAME].rstrip("-")
+    name = spec.name or f"sweep-{trial.spec.slug}"[:MAX_NAME_LENGTH].rstrip("-")
     keep, word = kept_trials(spec, backend), sweep.tree.get("driver")
     renamed = [f"driver: {word} is now called {OLD_DRIVERS[word]}"] if word in OLD_DRIVERS else []
-    full = [] if backend.remote else shortage(spec, plan, keep, home)
+    full = [] if backend.remote else disk_shortage(spec, plan, keep, home)
     record = SweepRecord(
         name=f"{name}-{digest}",
         created=time.time(),
@@ -94,22 +96,23 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
     return record, plan
 
 
-def _shared(sweep: ResolvedSweep) -> Resolved:
+def _divide_machine(sweep: ResolvedSweep) -> Resolved:
     """Return the trial with its share of this machine's cores and memory.
 
     Raises:
-        SpecError: it needs more GPUs at a time than there are.
+        SpecError: it needs more GPUs at a time than the machine has.
     """
     spec, compute = sweep.spec, sweep.trial.compute
     runs = spec.limits.concurrent * spec.replicates
     need, have = spec.replicates * compute.processes_per_node, visible_gpus(os.environ)
     if compute.device == "gpu" and need > have * spec.trials_per_gpu:
         raise SpecError(
-            f"a trial runs with all of its seeds at a time, on {need} GPUs",
+            f"cannot run all seeds of a trial at the same time: they need {need} GPUs",
             facts={"need": f"{need} GPUs", "have": f"{have}, each for {spec.trials_per_gpu} at a time"},
             fix=f"--set trials_per_gpu={-(-need // max(have, 1))}",
         )
     update: dict[str, int] = {}
+    # Each trial alone would take all cores: concurrent ones would oversubscribe the CPU and slow each other down.
     if sweep.trial.spec.compute.threads_per_process == "auto":
         update["threads_per_process"] = max(1, usable_cores() // (runs * compute.processes_per_node))
     if compute.memory_bytes is not None:
@@ -125,12 +128,12 @@ def make_sweep(
     *,
     history: WarmStart = NO_WARM_START,
 ) -> SweepFolder:
-    """Create the folder of a sweep; nothing runs yet.
+    """Create the folder of a sweep without starting it.
 
     Args:
         record: the sweep.
         home: the home folder.
-        documents: files of a sweep that a service drives, name -> text. None: the sweep gets a study.
+        documents: for a sweep that a service drives: file name -> text. None: create a study for the driver.
         history: trials of earlier sweeps that it starts with.
 
     Raises:
@@ -154,7 +157,7 @@ def make_sweep(
 def start_driver(
     folder: SweepFolder, home: Path, command: tuple[str, ...] = ("-m", "orchestrator.sweeps.driver.driver")
 ) -> None:
-    """Start the driver in a session of its own; return once it holds the sweep."""
+    """Start the driver in its own session, so that it survives the terminal; return once it holds the sweep's lock."""
     folder.start_supervisor([*command, str(folder.path), str(home)], folder.path / "driver.log")
 
 
@@ -162,7 +165,7 @@ class SweepControl(ABC):
     """Control of one sweep, by a process of this machine or by a service."""
 
     poll_seconds: float
-    """Pause between two polls while a caller waits for the sweep."""
+    """Seconds between two polls while a caller waits for the sweep."""
 
     @abstractmethod
     def status(self) -> SweepStatus:
@@ -185,17 +188,17 @@ class SweepControl(ABC):
         """
 
     @abstractmethod
-    def extend(self, longer: SweepRecord) -> None:
+    def extend(self, extended: SweepRecord) -> None:
         """Resume the sweep with more trials or higher limits.
 
         Raises:
             ConflictError: it is running, or cannot be resumed.
-            SpecError: a limit of the cost for trials without a price.
+            SpecError: the cost is limited, and the trials have no price.
         """
 
     @abstractmethod
-    def way_on(self, trials: int | None = None) -> str:
-        """Return the command that resumes the sweep once it has finished.
+    def resume_command(self, trials: int | None = None) -> str:
+        """Return the command that resumes the sweep.
 
         Args:
             trials: new total; None: unchanged.
@@ -220,18 +223,19 @@ class DriverControl(SweepControl):
         return self._folder.study()
 
     def status(self) -> SweepStatus:
-        """Read the study, which the driver writes."""
+        """Return the status from the study that the driver writes."""
         return sweep_status(self._folder, self._study)
 
     def state(self) -> RunState:
-        """Read state.json and the driver's lock."""
+        """Return the state from state.json and the driver's lock."""
         return self._folder.state().state
 
     def cancel(self) -> None:
-        """Ask the driver by a file; cancel the trials of a lost driver, which may still run, in this process."""
+        """Request the end by a file, which the driver reads; without a driver, cancel the trials from this process."""
         folder, state = self._folder, self._folder.state()
         if state.state == RunState.COMPLETED:
             return
+        # The file before the signal, which alone stops only the driver: it would leave its trials running.
         folder.cancel_file.touch()
         if folder.locked():
             if state.pid is not None:
@@ -241,7 +245,8 @@ class DriverControl(SweepControl):
         backend = load_backend(folder.record().trial["backend"], self._home)
         live = [trial for trial in self._study.get_trials(deepcopy=False) if not trial.state.is_finished()]
         names = [name for trial in live for name in trial.user_attrs["runs"]]
-        folder.write_state(state.model_copy(update={"interrupted": names}))  # first: a later driver resumes these
+        # Before the first cancel: if this process is killed, a later driver still knows which runs to resume.
+        folder.write_state(state.model_copy(update={"interrupted": names}))
         for name in names:
             with suppress(NotFoundError):
                 backend.cancel(name)
@@ -249,7 +254,11 @@ class DriverControl(SweepControl):
         folder.write_state(state.model_copy(update={"interrupted": names, **ended}))
 
     def resume(self) -> None:
-        """Start another driver."""
+        """Resume the sweep with a new driver.
+
+        Raises:
+            ConflictError: it is running, has all of its trials, or has used up a limit.
+        """
         status = self.status()
         if status.state == RunState.COMPLETED and status.ended == status.trials:
             raise ConflictError(
@@ -259,19 +268,26 @@ class DriverControl(SweepControl):
         self._check_limits(self._folder.record(), status)
         self._restart()
 
-    def extend(self, longer: SweepRecord) -> None:
-        """Start another driver: a running one has already read the number of trials."""
+    def extend(self, extended: SweepRecord) -> None:
+        """Resume the sweep with other limits and a new driver: a running one has already read its limits.
+
+        Raises:
+            ConflictError: it is running, or one of the new limits is already used up.
+            SpecError: the cost is limited, and the trials have no price.
+        """
         if self._folder.locked():
             raise ConflictError(
                 f"sweep {self._folder.name} is running",
                 fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
             )
-        self._check_limits(longer, self.status())
-        low_priority = longer.trial["compute"]["tier"] != "dedicated"
-        site, compute = site_of(longer.trial["backend"]), ResolvedCompute.model_validate(longer.compute)
+        self._check_limits(extended, self.status())
+        low_priority = extended.trial["compute"]["tier"] != "dedicated"
+        site, compute = site_of(extended.trial["backend"]), ResolvedCompute.model_validate(extended.compute)
         machines = site.price(compute, self._home, low_priority=low_priority)
-        require_price(longer.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {longer.name} --hours N")
-        self._folder.write_record(longer)
+        require_price(
+            extended.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {extended.name} --hours N"
+        )
+        self._folder.write_record(extended)
         self._restart()
 
     def _restart(self) -> None:
@@ -283,12 +299,12 @@ class DriverControl(SweepControl):
         start_driver(self._folder, self._home)
 
     def _check_limits(self, record: SweepRecord, status: SweepStatus) -> None:
-        """Refuse used-up limits; but a lost driver may have left running trials, which only another driver ends."""
+        """Refuse to resume with a used-up limit, unless a lost driver left trials that only a new driver can end."""
         lost = status.state not in {RunState.COMPLETED, RunState.CANCELLED}
         if not (lost and status.ended < len(status.rows)):
-            require_left(record, sum(row.cost for row in status.rows))
+            require_unused_limits(record, sum(row.cost for row in status.rows))
 
-    def way_on(self, trials: int | None = None) -> str:
+    def resume_command(self, trials: int | None = None) -> str:
         """Return the command that continues the same sweep."""
         if trials is None:
             return f"orchestrator resume {self._folder.name}"

@@ -1,10 +1,13 @@
-"""Drive a sweep: ask for points, submit trials, watch them, stop those that fall behind, report results to the study.
+"""Drive a sweep: draw points, submit and watch trials, stop trials that fall behind, report results to the study.
 
     python -m orchestrator.sweeps.driver.driver SWEEP_FOLDER HOME READY_FD
 
-A driver may be killed at any moment. Each trial is in the study, with its point and the names of its runs, before the
-first of these runs is submitted, and each name is submitted once; each decision is on the disk before a run is
-cancelled for it; each report is stored with its run. A restarted driver therefore only reads these, and continues.
+A driver may be killed at any moment, and continues from its files after a restart. The order of writes ensures this:
+
+- A trial is in the study, with its point and the names of its runs, before the first of these runs is submitted.
+- Each name is submitted once.
+- A decision is on the disk before a run is cancelled because of it.
+- Reports are stored with the run, and are read again.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from orchestrator.backends.run_progress import metric_values
 from orchestrator.jobs.base import Plan
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.compute import visible_gpus
-from orchestrator.specs.sweep_spec import trials
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.support.errors import (
     CapacityError,
     ConflictError,
@@ -43,23 +46,23 @@ from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
 from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run_names
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
-from orchestrator.sweeps.policy.limits import HOUR, reached
+from orchestrator.sweeps.policy.limits import HOUR, reached_limit
 from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-POLL_SECONDS, SHORTEST_POLL = 0.2, 0.01
-WRONG_INPUT = 2  # exit code of a job that would fail again in the same way
+POLL_SECONDS, MIN_POLL_SECONDS = 0.2, 0.01  # of trials on this machine
+WRONG_INPUT = 2  # exit code of a job with invalid input: a retry would fail in the same way
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
 
 
 @contextmanager
 def reporting_outages() -> Iterator[None]:
-    """Report that a backend does not answer, and leave the rest to the next poll.
+    """Report an outage of the backend on stderr, and skip the rest of the block until the next poll.
 
-    During an outage the state of a trial is unknown, so nothing is decided.
+    During an outage the state of a trial is unknown. A failure now would cost a trial that may be running well.
     """
     try:
         yield
@@ -78,25 +81,25 @@ class LiveTrial:
     """GPUs of each run; empty on a machine without GPUs to share."""
     started: float
     end: tuple[str, str] | None = None
-    """Its final state and the reason, once known: its runs are being cancelled. None: it continues."""
+    """Its final state and the reason, once decided: its runs are being cancelled. None: it continues."""
     unsubmitted: set[str] = field(default_factory=set)
-    """Runs that surely do not exist yet: looking one up takes longer the more other runs there are."""
+    """Runs known not to exist yet. Looking up a missing name is slow in a home folder with many runs."""
     progress: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Run -> its progress when its reports were last read: one step may have two reports."""
+    """Run -> its progress when its reports were last read; the metric is part of it, as a step may report twice."""
 
     @classmethod
     def of(cls, trial: FrozenTrial) -> LiveTrial:
-        """Return the running trial of a trial in the study."""
+        """Return the live trial that corresponds to an unfinished trial of the study."""
         stored = trial.user_attrs
         end = tuple(stored[ENDING]) if ENDING in stored else None
         return cls(trial.number, stored["settings"], stored["runs"], stored["gpus"], stored["started"], end)
 
 
 class Driver:
-    """Drives a sweep to its end. The caller of `drive` holds the sweep's lock.
+    """The driver of one sweep. The caller holds the sweep's lock.
 
     Args:
-        folder: of the sweep.
+        folder: the folder of the sweep.
         home: the home folder.
     """
 
@@ -111,7 +114,7 @@ class Driver:
         self.state = folder.stored_state()
         self.backend: Backend = load_backend(self.record.trial["backend"], home)
         self.parent = ParentRun(folder, self.record, home)
-        self.asked_to_stop = False
+        self.stop_requested = False
         self.live: dict[int, LiveTrial] = {}
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
@@ -120,17 +123,18 @@ class Driver:
         self.costs: dict[int, float] = {}
 
     def begin(self) -> None:
-        """Handle SIGTERM from now on, and record that this process drives the sweep."""
+        """Install the handler of SIGTERM, and record that this process drives the sweep."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self.folder.reserve()
         self._update(state=RunState.RUNNING, reason=None, ended=None, pid=os.getpid())
 
     def drive(self) -> None:
-        """Run until all trials have finished, or until the driver is asked to stop.
+        """Run until all trials have finished, or until the sweep is cancelled or the driver stopped.
 
         Raises:
             UserError: it cannot continue; finished trials are kept, and the sweep can be resumed.
         """
+        # What is recorded if an exception is not one of those below, so that the state never claims a success.
         state: RunState = RunState.FAILED
         reason: str | None = "a bug in the driver: see driver.log"
         try:
@@ -150,7 +154,7 @@ class Driver:
             self._update(state=state, reason=reason, ended=time.time())
 
     def _load(self) -> None:
-        """Read the study; its unfinished trials continue, whatever happened to their runs meanwhile."""
+        """Read the study; unfinished trials become live again, regardless of what happened to their runs meanwhile."""
         self.folder.repair()
         self.study = self.folder.study()
         self.decided = self.folder.decisions()
@@ -168,6 +172,7 @@ class Driver:
                 self.seeds[number] = end["seeds"]
                 continue
             live = self.live[number] = LiveTrial.of(trial)
+            # A decision that was stored before the previous driver was killed, but may not have been carried out.
             stops = [
                 decision.text for (judged, _), decision in self.decided.items() if judged == number and decision.stop
             ]
@@ -179,40 +184,48 @@ class Driver:
                 self._poll(live)
             if self.folder.cancel_file.exists():
                 return self._cancel()
-            if self.asked_to_stop:
-                return RunState.PREEMPTED, "the driver was stopped; trials that were running continue"
-            settled = self.pruner.settle(self.outcomes)
-            limit = reached(self.record, sum(self.costs.values()))
+            if self.stop_requested:
+                return RunState.PREEMPTED, "the driver was stopped; its running trials continue"
+            # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
+            pruned = self.pruner.prune(self.outcomes)
+            limit = reached_limit(self.record, sum(self.costs.values()))
             if limit is not None:
                 for live in self.live.values():
                     live.end = live.end or ("ended early", limit.why)
             elif self._start():
                 continue
-            if settled and not self.live:
+            if pruned and not self.live:
                 return RunState.COMPLETED, limit.why if limit else None
             self._pause()
 
     def _pause(self) -> None:
-        """Wait until the next poll; here for a hundredth of the youngest trial's age, so that no trial waits long."""
+        """Wait until the next poll; on this machine for 1% of the youngest trial's age, within limits.
+
+        Trials of seconds then lose little time between two of them, and trials of hours cost few polls.
+        """
         if self.backend.remote:
             return time.sleep(self.backend.poll_seconds)
         age = time.time() - max((live.started for live in self.live.values()), default=0.0)
-        return time.sleep(min(max(age / 100, SHORTEST_POLL), POLL_SECONDS))
+        return time.sleep(min(max(age / 100, MIN_POLL_SECONDS), POLL_SECONDS))
 
     def _start(self) -> bool:
-        """Start the next trial, if there is one and enough GPUs are free."""
+        """Start the next trial if one is left and enough GPUs are free; return whether one was started.
+
+        Raises:
+            CapacityError: this machine has too few GPUs for a trial, even with none running.
+        """
         past = self._trials()
         number = len(past)
-        if number >= trials(self.spec) or len(self.live) >= self.spec.limits.concurrent:
+        if number >= trial_count(self.spec) or len(self.live) >= self.spec.limits.concurrent:
             return False
         runs = run_names(self.record.name, number, self.spec.replicates)
         if (gpus := self._free_gpus(len(runs))) is None:
             if self.live:
                 return False
             raise CapacityError(
-                f"trial {number} needs more GPUs at a time than there are",
+                f"cannot start trial {number}: it needs more GPUs at a time than this machine has",
                 facts={"have": f"{', '.join(self.gpus)}, each for {self.spec.trials_per_gpu} at a time"},
-                fix=f"orchestrator resume {self.record.name}, on a machine with as many as before",
+                fix=f"orchestrator resume {self.record.name}, on a machine with the original number of GPUs",
             )
         self._add(propose(self.spec, number, [*self.earlier, *past]), runs=runs, gpus=gpus)
         live = self.live[number] = LiveTrial.of(self._trials()[number])
@@ -233,7 +246,10 @@ class Driver:
         return granted
 
     def _add(self, drawn: dict[str, Any], **attributes: Any) -> None:
-        """Add a trial to the study in one write, so that a kill never leaves half of it."""
+        """Add a trial to the study in one write, so that a kill cannot leave a part of it.
+
+        Optuna's `ask` would write it in several: the trial, each parameter, each attribute.
+        """
         from optuna.trial import TrialState, create_trial
 
         attributes |= {"settings": values(self.spec.space, drawn), "started": time.time()}
@@ -244,30 +260,35 @@ class Driver:
 
     @reporting_outages()
     def _poll(self, live: LiveTrial) -> None:
-        """Make sure that a trial's runs are submitted, judge what they reported, and note the trial's end."""
+        """Submit the runs of a trial that are missing, judge new reports, and finish the trial if it is complete."""
         statuses = [status for number in range(len(live.runs)) if (status := self._run(live, number)) is not None]
         self._read(live, statuses)
         if not self.live.keys() <= self.seeds.keys():
-            return  # a restarted driver reads all trials before it compares any of them seed by seed
+            return  # after a restart: policies compare seeds, so the reports of all trials must be read first
         self._judge(live)
-        hours, bad = self.spec.limits.trial_hours, next((status for status in statuses if status.state.resumable), None)
-        if live.end is None and bad is not None:
-            live.end = ("failed", f"{bad.name} {bad.state}: {bad.reason or 'no reason given'}")
+        hours, failed = (
+            self.spec.limits.trial_hours,
+            next((status for status in statuses if status.state.resumable), None),
+        )
+        if live.end is None and failed is not None:
+            live.end = ("failed", f"{failed.name} {failed.state}: {failed.reason or 'no reason given'}")
         if live.end is None and hours is not None and time.time() - live.started > hours * HOUR:
             live.end = ("timed out", f"took more than {hours:g} h")
         running = [status.name for status in statuses if not status.state.terminal]
         if live.end is not None and running:
-            if ENDING not in self._trials()[live.number].user_attrs:  # noted first: a cancelled run does not show why
+            # Stored first: a run that is cancelled does not show why, and a restarted driver would call it a failure.
+            if ENDING not in self._trials()[live.number].user_attrs:
                 self._set_attribute(live.number, ENDING, live.end)
             for name in running:
-                self._ask_to_end(name)
+                self._request_cancel(name)
         self.costs[live.number] = sum(status.cost or 0.0 for status in statuses)
+        # A trial that is ending does not wait for runs that were never submitted.
         expected = len(live.runs) if live.end is None else len(statuses)
         if len(statuses) == expected and not running:
             self._finish(live, statuses)
 
     def _run(self, live: LiveTrial, number: int) -> RunStatus | None:
-        """Return the status of a trial's run, submitted or resumed first if need be. None: it does not exist."""
+        """Return the status of a trial's run after submitting or resuming it where necessary. None: no such run."""
         name = live.runs[number]
         try:
             status = None if name in live.unsubmitted else self._status(name)
@@ -283,7 +304,7 @@ class Driver:
         return status
 
     def _may_resume(self, status: RunStatus) -> bool:
-        """Return whether a run that ended early is to be resumed."""
+        """Return whether to resume a run that finished without completing."""
         if status.state == RunState.FAILED:
             return status.exit_code != WRONG_INPUT and status.attempt <= self.spec.limits.retries
         return status.state == RunState.PREEMPTED or status.name in self.state.interrupted
@@ -292,7 +313,7 @@ class Driver:
         """Resume a run; None: it cannot be resumed at this moment."""
         try:
             require(self.backend, Resumes).resume(status.name)
-        except ConflictError:  # its supervisor has written its last state, and is about to release the lock
+        except ConflictError:  # its supervisor still holds the lock after its final state: try at the next poll
             return None
         if status.name in self.state.interrupted:
             self._update(interrupted=[name for name in self.state.interrupted if name != status.name])
@@ -311,26 +332,29 @@ class Driver:
         if live.gpus:
             plan = plan.with_variables({GPUS: ",".join(live.gpus[number])})
         submission = self.backend.prepare(plan, run=live.runs[number])
-        remember(self.backend.name, self.home)  # first, so that an interrupted submission leaves a run that is found
+        remember(self.backend.name, self.home)  # first: a run of an interrupted submission must be found by `list`
         try:
             self.backend.submit(submission)
         except ConflictError as problem:
             self._adopt(live.runs[number], plan, problem)
 
     def _adopt(self, name: str, plan: Plan, refusal: ConflictError) -> None:
-        """Adopt an existing run of that name if it has the same plan: its sweep's folder may have been deleted.
+        """Adopt an existing run of that name if it has the same plan: the folder of its sweep may have been deleted.
 
-        One that was cancelled with that sweep is resumed.
+        If it was cancelled with that sweep, it is resumed.
+
+        Raises:
+            ConflictError: the run has another plan.
         """
         if (existing := self._status(name)) is None:
             raise refusal
         if existing.run_hash != plan.run_hash:
             raise ConflictError(
-                f"run {name} exists, and has another plan than this trial",
+                f"run {name} already exists with another plan",
                 facts={"need": plan.run_hash, "have": existing.run_hash},
                 fix=f"orchestrator submit sweep with another --name, or delete the runs {self.record.name}-t*",
             ) from refusal
-        print(f"{name} exists with the same plan: it is this trial's", flush=True)
+        print(f"adopted {name}: it exists with the same plan", flush=True)
         self._update(interrupted=[*self.state.interrupted, name])
 
     def _read(self, live: LiveTrial, statuses: list[RunStatus]) -> None:
@@ -344,9 +368,10 @@ class Driver:
         self.seeds[live.number] = seeds
 
     def _judge(self, live: LiveTrial) -> None:
-        """Judge each new report of a trial and add it to the study; reports after a stop are ignored.
+        """Judge each new report of a trial, and add it to the study; reports after a stop are ignored.
 
-        A decision is stored before it takes effect; a restarted driver applies the stored one.
+        A decision is stored before it takes effect, and a restarted driver applies the stored one. With the reports
+        that other trials made since, it could decide differently.
         """
         from optuna.trial import Trial
 
@@ -377,7 +402,7 @@ class Driver:
             state, why = "failed", why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
         for status in statuses if state == "stopped" else ():
-            self.parent.note(status.mlflow_run_id, str(why))
+            self.parent.tag_decision(status.mlflow_run_id, str(why))
         self.outcomes[number] = value
         if value is not None:
             results = [other for other in self.outcomes.values() if other is not None]
@@ -394,12 +419,12 @@ class Driver:
         del self.live[number]
 
     def _cancel(self) -> tuple[RunState, str | None]:
-        """Cancel every run and wait until it has finished; in the study the trials stay running, to be resumed."""
+        """Cancel every run and wait until all have finished; in the study the trials remain running, to be resumed."""
         names = [name for live in self.live.values() for name in live.runs]
         self._update(interrupted=names)
         while running := [name for name in names if self._may_run(name)]:
             for name in running:
-                self._ask_to_end(name)
+                self._request_cancel(name)
             self._pause()
         return RunState.CANCELLED, "it was cancelled"
 
@@ -411,12 +436,12 @@ class Driver:
         return True
 
     @reporting_outages()
-    def _ask_to_end(self, name: str) -> None:
-        """Cancel a run; after an outage the next poll sees it live, and tries again."""
+    def _request_cancel(self, name: str) -> None:
+        """Cancel a run; after an outage, the next poll finds it live and tries again."""
         self.backend.cancel(name)
 
     def _set_attribute(self, number: int, key: str, value: Any) -> None:
-        """Write an attribute of a trial; Optuna's own interface allows this only inside the objective."""
+        """Write an attribute of a trial, through the storage: Optuna's public interface needs a live `Trial`."""
         self.study._storage.set_trial_user_attr(self._trials()[number]._trial_id, key, value)
 
     def _trials(self) -> list[FrozenTrial]:
@@ -427,15 +452,16 @@ class Driver:
         self.folder.write_state(self.state)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        self.asked_to_stop = True
+        self.stop_requested = True
 
 
 def main() -> int:
-    """Take the lock, report it to the parent process, and drive."""
+    """Take the lock, report readiness to the parent process, and drive; return the exit code."""
     folder, home, ready = SweepFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
     with folder.lock():
         driver = Driver(folder, home)
         driver.begin()
+        # Ctrl-C and a closed terminal stop the command that follows the sweep, never the sweep.
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         os.write(ready, b"ready")

@@ -1,7 +1,7 @@
-"""Warm start: trials of earlier sweeps, which tpe and gp see as finished trials of the new one.
+"""Warm start: trials of earlier sweeps, which tpe and gp treat as finished trials of the new one.
 
-An earlier trial counts with the value that each setting of the new space had in its job, varied there or not. A trial
-with a value that the new space cannot draw is left out and counted.
+For each setting of the new space, an earlier trial has the value of its job, whether the earlier sweep varied it or
+not. Trials with a value that the new space cannot draw are skipped and counted.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class EarlierTrial(Config):
 
 
 class WarmStart(Config):
-    """Trials that a sweep starts with: history.json."""
+    """Trials of earlier sweeps that a sweep starts with: history.json."""
 
     earlier: list[EarlierSweep] = []  # noqa: RUF012 - pydantic copies defaults
-    """The sweeps, in the order of the spec."""
+    """The earlier sweeps, in the order of the spec."""
     trials: list[EarlierTrial] = []  # noqa: RUF012
-    """Their trials."""
+    """Their trials that are points of the new space."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the trials."""
+        """SHA-256 of the trials; part of the sweep's hash, because other history leads to other points."""
         trials = [past.model_dump(mode="json") for past in self.trials]
         return hashlib.sha256(json.dumps(trials, sort_keys=True).encode()).hexdigest()
 
@@ -62,11 +62,11 @@ def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord,
 
     Args:
         spec: the new sweep.
-        kind: of its job.
-        sweeps: the earlier ones, each with its trials.
+        kind: kind of its job.
+        sweeps: the earlier sweeps, each with its trials.
 
     Raises:
-        SpecError: one has another kind, metric or goal, or no trial is a point of the space.
+        SpecError: a sweep has another kind, metric or goal, or no trial is a point of the space.
     """
     earlier: list[EarlierSweep] = []
     trials: list[EarlierTrial] = []
@@ -80,23 +80,23 @@ def read_history(spec: SweepSpec, kind: str, sweeps: Iterable[tuple[SweepRecord,
                     "need": f"{kind}, {objective.goal} {objective.metric}",
                     "have": f"{record.kind}, {had.goal} {had.metric}",
                 },
-                fix="--set warm_start=[] , or sweeps with the same job, metric and goal",
+                fix="--set warm_start=[], or use sweeps with the same job, metric and goal",
             )
         finished = [row for row in rows if row.outcome is not None]
-        used = [past for row in finished if (past := _past(spec.space, record, row)) is not None]
+        used = [past for row in finished if (past := _as_earlier_trial(spec.space, record, row)) is not None]
         earlier.append(EarlierSweep(sweep=record.name, used=len(used), outside=len(finished) - len(used)))
         trials += used
     if earlier and not trials:
         raise SpecError(
             "warm_start: no trial of the earlier sweeps is a point of this space",
-            facts={one.sweep: f"{one.outside} outside of it" for one in earlier},
+            facts={one.sweep: f"{one.outside} outside the space" for one in earlier},
             fix="--set warm_start=[]",
         )
     return WarmStart(earlier=earlier, trials=trials)
 
 
 def as_trials(folder: SweepFolder, space: Space) -> list[FrozenTrial]:
-    """Return the trials that a sweep starts with as finished trials of Optuna, stopped ones as pruned."""
+    """Return the trials of a sweep's warm start as finished Optuna trials, stopped ones as pruned."""
     if not folder.history.exists():
         return []
     from optuna.trial import TrialState, create_trial
@@ -113,7 +113,7 @@ def as_trials(folder: SweepFolder, space: Space) -> list[FrozenTrial]:
     ]
 
 
-def _past(space: Space, record: SweepRecord, row: TrialRow) -> EarlierTrial | None:
+def _as_earlier_trial(space: Space, record: SweepRecord, row: TrialRow) -> EarlierTrial | None:
     """Return an earlier trial as a point of a space; None: it is not one."""
     assert row.outcome is not None, "the trial has no result"
     job = merge([ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(row.settings))]).tree
@@ -131,7 +131,7 @@ def _past(space: Space, record: SweepRecord, row: TrialRow) -> EarlierTrial | No
 
 
 def _setting(job: Mapping[str, Any], path: str) -> Any:
-    """Return the value of a dotted setting, of a named section its name; None: not set."""
+    """Return the value of a dotted setting, or the name of a named section; None: not set."""
     value: Any = job
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

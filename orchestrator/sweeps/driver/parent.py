@@ -1,4 +1,7 @@
-"""The MLflow run of a sweep, which is the parent of its trials' runs."""
+"""The MLflow run of a sweep, which is the parent of its trials' runs.
+
+Tracking is best effort once the sweep runs: trials are expensive, and an error of MLflow must not stop them.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
-LEFT_OUT = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
+LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 
 
 class ParentRun:
-    """The parent of a sweep's runs; never opened if the backend itself creates MLflow runs.
+    """The parent of a sweep's runs; not opened if the backend itself creates MLflow runs.
 
     Args:
-        folder: of the sweep; its tracking.json names the MLflow run for the mirror.
+        folder: the sweep's folder; its tracking.json names the MLflow run for the mirror.
         record: the sweep.
         home: the home folder.
     """
@@ -46,7 +49,10 @@ class ParentRun:
         self._tags = {"orchestrator.sweep": record.name, **({"orchestrator.warm_start": earlier} if earlier else {})}
 
     def open(self, run_id: str | None) -> str | None:
-        """Create the run, or set it to running again; return its id.
+        """Create the run, or set an existing one to running again; return its id.
+
+        Args:
+            run_id: the run of an earlier driver; None: create a run.
 
         Raises:
             ServiceError: MLflow refused.
@@ -56,7 +62,9 @@ class ParentRun:
                 uri=self._uri,
                 experiment=self._experiment,
                 run_name=self._record.name,
-                params=flatten({key: value for key, value in self._record.sweep.items() if key not in LEFT_OUT}),
+                params=flatten(
+                    {key: value for key, value in self._record.sweep.items() if key not in LOGGED_BY_TRIALS}
+                ),
                 tags={**self._tags, "orchestrator.snapshot": self._record.snapshot},
                 run_id=run_id,
             )
@@ -68,14 +76,14 @@ class ParentRun:
         """Return the tags of each trial's run."""
         return {**self._tags, **({"mlflow.parentRunId": self._run_id} if self._run_id else {})}
 
-    def note(self, run_id: str | None, decision: str) -> None:
-        """Tag a trial's run with the decision that stopped it; an error of MLflow is only reported."""
+    def tag_decision(self, run_id: str | None, decision: str) -> None:
+        """Tag a trial's run with the decision that stopped it; an error of MLflow is reported on stderr."""
         if run_id is not None and self._run_id is not None:
             with self._client() as client:
                 client.set_tag(run_id, "orchestrator.decision", decision)
 
     def end(self, state: RunState) -> None:
-        """Copy metrics and decisions, and set the final status; an error of MLflow is only reported."""
+        """Log metrics and decisions, and set the final status; an error of MLflow is reported on stderr."""
         if self._run_id is None:
             return
         if self._folder.decided.exists():
@@ -98,4 +106,5 @@ class ParentRun:
         try:
             yield MlflowClient(tracking_uri=self._uri)
         except (MlflowException, OSError) as problem:
-            print(ServiceError("MLflow did not take a decision", facts={"says": problem}), file=sys.stderr, flush=True)
+            error = ServiceError("cannot log a decision to MLflow", facts={"reason": problem})
+            print(error, file=sys.stderr, flush=True)

@@ -1,12 +1,12 @@
-"""Sweeps that a service of the backend drives: submitted once, read back into the same table, cancelled.
+"""Sweeps that a service of the backend drives: submit, read into the table of trials, cancel.
 
 SWEEP/
-  sweep.json state.json     as for a sweep that is driven here; state.json has the status of the last poll
-  plan.json request.json    of its trial; the request has the sweep in place of the job
+  sweep.json state.json     as for a sweep driven from this machine; state.json has the status of the last poll
+  plan.json request.json    plan of its trial, and the request, which has the sweep in place of the job
   service.json              whether the service confirmed the sweep, and whether its user cancelled it
-  trials.json               finished trials, which the service is not asked for again
+  trials.json               finished trials, which are not requested from the service again
 
-The service stores the first four too, for other machines that attach.
+The service also stores the first four, so that other machines can attach.
 """
 
 from __future__ import annotations
@@ -38,39 +38,40 @@ if TYPE_CHECKING:
 
 TRIALS, HERE = "trials.json", "here.yaml"
 DOCUMENTS = ("plan.json", "request.json")
-NOT_SUBMITTED = "the service never had the sweep: it was not submitted"
-DRIVE_HERE = "a sweep that is driven from here can continue, on the same cluster"
-OUTAGE_SECONDS = 3600.0  # outage of a service during which a followed sweep shows its last status
-LIMIT_TOLERANCE = 5.0  # seconds by which a service may miss a time limit
+NOT_SUBMITTED = "the service does not have the sweep: it was not submitted"
+DRIVE_HERE = "a sweep driven from this machine can continue on the same cluster"
+OUTAGE_SECONDS = 3600.0  # longest outage of the service during which a followed sweep shows its last status
+LIMIT_TOLERANCE = 5.0  # seconds before a time limit from which a cancellation is attributed to the limit
 
 
 class ServiceRecord(Config):
-    """service.json."""
+    """State of a sweep at its service: service.json."""
 
     confirmed: bool = False
     """Whether the service is known to have the sweep."""
     cancelled: bool = False
     """Whether its user cancelled it."""
     best: int | None = None
-    """Number of the trial that the service calls the best."""
+    """Number of the best trial according to the service."""
     settled: bool = False
-    """Whether all trials have finished, and the service is not asked again."""
+    """Whether all trials have finished, so that the service is not polled again."""
 
 
 def send_sweep(record: SweepRecord, submission: Submission, home: Path) -> SweepFolder:
-    """Stage and submit a sweep; its folder exists before it is sent.
+    """Stage and submit a sweep; return its folder.
 
     Args:
         record: the sweep.
-        submission: of the sweep.
+        submission: its request.
         home: the home folder.
 
     Raises:
-        ConflictError: the service has a job of that name, or this machine such a sweep.
-        UserError: the service refused; nothing runs then.
+        ConflictError: the service has a job of that name, or this machine has a sweep of that name.
+        UserError: the service refused; no trial runs.
     """
     service = _service_of(record.trial["backend"], home)
     documents = service.stage_sweep(submission, {"sweep.json": record.model_dump_json(indent=1)})
+    # The folder before the request: if the answer is lost, the sweep may run and cost money, and must be found again.
     folder = _make(record, home, documents, ServiceRecord())
     _submit(service, folder)
     return folder
@@ -80,13 +81,13 @@ def adopt_sweep(backend: str, place: str, name: str, home: Path) -> SweepFolder 
     """Create the folder of a sweep that was submitted from another machine; None: the service has no such sweep.
 
     Args:
-        backend: its name.
-        place: workspace that has the sweep.
-        name: of the sweep.
+        backend: name of its backend.
+        place: the workspace that has the sweep.
+        name: name of the sweep.
         home: the home folder.
 
     Raises:
-        NotFoundError: its files no longer exist.
+        NotFoundError: the service no longer has its files.
         UserError: the service does not answer.
     """
     if (documents := _service_of(backend, home).adopt_sweep(place, name)) is None:
@@ -107,10 +108,14 @@ def _make(record: SweepRecord, home: Path, documents: Mapping[str, str], service
 
 
 def _submit(service: SweepsNatively, folder: SweepFolder) -> None:
-    """Submit a sweep whose folder exists; one that the service refuses leaves no folder."""
+    """Submit a sweep whose folder exists; delete the folder if the service refuses the sweep.
+
+    Raises:
+        UserError: the service refused, or its answer is unknown.
+    """
     try:
         service.submit_sweep(_documents(folder))
-    except UnknownError as problem:
+    except UnknownError as problem:  # it may have accepted: the folder stays, and the next poll finds out
         problem.fix = f"orchestrator sweep show {folder.name}"
         raise
     except UserError as problem:
@@ -137,7 +142,7 @@ class ServiceControl(SweepControl):
     """Control of a sweep that a service drives.
 
     Args:
-        folder: of the sweep.
+        folder: the folder of the sweep.
         home: the home folder.
     """
 
@@ -149,7 +154,12 @@ class ServiceControl(SweepControl):
         self._seen: tuple[float, SweepStatus] | None = None
 
     def status(self) -> SweepStatus:
-        """Return the service's status; during an outage the last one, with the outage as reason."""
+        """Return the service's status; during an outage the last known one, with the outage as reason.
+
+        Raises:
+            ServiceError: the service does not answer, and no status from within the last hour is known.
+            NotFoundError: the service no longer has the sweep.
+        """
         if _read(self._folder).settled:
             return self._status_of(self._folder.stored_state(), self._finished_rows())
         try:
@@ -166,13 +176,18 @@ class ServiceControl(SweepControl):
         return self.status().state
 
     def cancel(self) -> None:
-        """Ask the service to end the sweep and its trials."""
+        """Request the cancellation of the sweep and its trials, unless it has finished."""
         if not self.state().terminal:
+            # Before the request: the service reports a limit and a cancellation by its user in the same way.
             _change(self._folder, cancelled=True)
             self._service.cancel_sweep(_documents(self._folder))
 
     def resume(self) -> None:
-        """Submit a sweep that the service never had; it resumes no other."""
+        """Submit the sweep if the service never received it; a service cannot resume any other sweep.
+
+        Raises:
+            ConflictError: the service has the sweep.
+        """
         status = self.status()
         if not status.state.terminal:
             raise ConflictError(f"sweep {status.name} is {status.state}", fix=f"orchestrator sweep show {status.name}")
@@ -187,19 +202,26 @@ class ServiceControl(SweepControl):
         raise ConflictError(
             f"{self._service.sweep_service} cannot resume a sweep",
             facts={"sweep": f"{status.name}, {status.ended} of {status.trials} trials", "but": DRIVE_HERE},
-            fix=self.way_on(),
+            fix=self.resume_command(),
         )
 
-    def extend(self, longer: SweepRecord) -> None:
-        """Refuse: no service can."""
+    def extend(self, extended: SweepRecord) -> None:
+        """Refuse: a service cannot add trials or raise limits.
+
+        Raises:
+            ConflictError: always.
+        """
         raise ConflictError(
             f"{self._service.sweep_service} cannot add trials to a sweep",
             facts={"sweep": self._folder.name, "but": DRIVE_HERE},
-            fix=self.way_on(longer.spec.limits.trials),
+            fix=self.resume_command(extended.spec.limits.trials),
         )
 
-    def way_on(self, trials: int | None = None) -> str:
-        """Return the command that drives the same sweep from here, or submits one that the service never had."""
+    def resume_command(self, trials: int | None = None) -> str:
+        """Return the command that drives the same sweep from this machine, or submits it if the service never had it.
+
+        Writes the spec that the command reads.
+        """
         if not _read(self._folder).confirmed:
             return f"orchestrator resume {self._folder.name}"
         path = self._folder.path / HERE
@@ -236,7 +258,7 @@ class ServiceControl(SweepControl):
         return status_of(self._folder, self._record, state, rows, _read(self._folder).best)
 
     def _state_of(self, sweep: NativeSweep, *, cancelled: bool) -> SweepState:
-        """Return the service's state; a sweep that it cancelled at its limit of hours is completed."""
+        """Return the service's state; a sweep that was cancelled at its own limit of hours counts as completed."""
         state, reason, hours = sweep.state, sweep.reason, self._spec.limits.hours
         if state == RunState.CANCELLED:
             took = (sweep.ended or 0.0) - self._record.created
@@ -273,11 +295,12 @@ class ServiceControl(SweepControl):
     ) -> tuple[str, str | None]:
         """Return the state of a trial and the reason.
 
-        The service reports only that a trial was cancelled, not why. The policy, applied to the same reports, gives the
-        numbers.
+        The service reports that a trial was cancelled, but not why. Applying the policy to the same reports finds the
+        decision and its numbers. A trial of a cancelled sweep is judged at its last report only: an earlier decision
+        would have stopped it then.
 
         Args:
-            trial: from the service.
+            trial: the trial as the service describes it.
             histories: reports of all trials.
             cancelled: whether the sweep itself was cancelled.
         """

@@ -1,16 +1,16 @@
-"""The folder of a sweep, below HOME/sweeps, and which process writes which file.
+"""The folder of a sweep in HOME/sweeps, and which process writes which file.
 
 SWEEP/
-  sweep.json       the sweep: written at submission, and again by `extend`
+  sweep.json       the sweep: written at submission, and by `extend`
   history.json     trials of earlier sweeps for a warm start: written at submission
-  state.json       written by the driver only (before it starts by the submission, after its end by a cancel)
-  study.journal    trials, in Optuna's format: written by the driver; optuna-dashboard opens it
-  decisions.jsonl  decisions of the policy on each report, with their numbers: by the driver, before it acts on them
-  metrics.jsonl    a line for each finished trial: the parent's metrics in MLflow
-  lock             held by the driver as long as it lives
-  cancel           created to ask the sweep to end
+  state.json       written by the driver; before its start by the submission, after its end by a cancellation
+  study.journal    trials in Optuna's format, for optuna-dashboard too: written by the driver
+  decisions.jsonl  decisions of the policy on each report, with their numbers: written by the driver before it acts
+  metrics.jsonl    a line for each finished trial: metrics of the parent run in MLflow
+  lock             held by the driver while it runs
+  cancel           exists if the sweep is to be cancelled
   driver.log       output of the driver
-  reserve          bytes that the driver frees to write its last state on a full disk
+  reserve          bytes that the driver frees to write its final state on a full disk
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class SweepFolder(SupervisedFolder[SweepState]):
     state_kind = SweepState
 
     metrics = Below("metrics.jsonl")
-    """The parent's metrics."""
+    """Metrics of the parent run."""
     decided = Below("decisions.jsonl")
     """Decisions of the policies."""
     history = Below("history.json")
     """Trials of earlier sweeps; missing without a warm start."""
 
-    def loss(self, state: SweepState) -> dict[str, Any]:
+    def lost_update(self, state: SweepState) -> dict[str, Any]:
         """Return what changes in the state of a sweep whose driver died."""
         return {"reason": DRIVER_LOST}
 
@@ -65,12 +65,12 @@ class SweepFolder(SupervisedFolder[SweepState]):
         write_text(self.path / "sweep.json", record.model_dump_json(indent=1))
 
     def reserve(self) -> None:
-        """Reserve bytes for the last state, unless the disk is full already."""
+        """Reserve bytes for the final state, unless the disk is already full."""
         with suppress(OSError):
             super().reserve()
 
     def decisions(self) -> dict[tuple[int, int], Decision]:
-        """Read the decisions: (trial, report) -> decision. A torn last line never took effect."""
+        """Return (trial, report) -> decision; a truncated last line is skipped, since it never took effect."""
         decisions = {}
         for line in self.decided.read_text().splitlines() if self.decided.exists() else ():
             with suppress(ValueError):
@@ -79,11 +79,11 @@ class SweepFolder(SupervisedFolder[SweepState]):
         return decisions
 
     def decide(self, trial: int, decision: Decision) -> None:
-        """Store a decision, before it takes effect."""
+        """Store a decision on the disk; the caller applies it afterwards."""
         append(self.decided, {"time": time.time(), "trial": trial, **decision._asdict()})
 
     def study(self) -> Study:
-        """Return the study, which exists from the submission on."""
+        """Return the study, which `make_study` created at submission."""
         optuna = self._optuna()
         storage, pruner = self._storage(optuna), optuna.pruners.NopPruner()
         study: Study = optuna.load_study(study_name=self.name, storage=storage, pruner=pruner)
@@ -103,24 +103,26 @@ class SweepFolder(SupervisedFolder[SweepState]):
         return optuna
 
     def _storage(self, optuna: Any) -> Any:
+        # A journal and not SQLite: one driver writes, so no server is needed, and 60 trials with 5 reports each took
+        # 0.2 s against 2 s. Its weakness, a truncated last line, is handled by `repair`.
         return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(self.path / STUDY)))
 
     def repair(self) -> None:
-        """Remove what a killed driver left unfinished; the caller holds the lock.
+        """Remove a killed driver's stale locks and truncated lines; the caller holds the sweep's lock.
 
-        A torn last line would make the journal unreadable once another line follows it, and the next driver would wait
-        for a stale lock of Optuna's.
+        A truncated last line makes the journal unreadable once another line follows it. A stale lock of Optuna would
+        delay the next driver until its grace period is over.
         """
         for lock in self.path.glob(f"{STUDY}.lock*"):
             lock.unlink()
         for name in (STUDY, "decisions.jsonl", "metrics.jsonl"):
             path = self.path / name
-            if path.exists() and (whole := path.read_bytes()) and not whole.endswith(b"\n"):
-                os.truncate(path, whole.rfind(b"\n") + 1)
+            if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+                os.truncate(path, content.rfind(b"\n") + 1)
 
 
 def append(path: Path, document: dict[str, Any]) -> None:
-    """Append a line of JSON, which is on the disk when this returns."""
+    """Append a line of JSON, and return only once it is on the disk."""
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(document) + "\n")
         stream.flush()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
-from orchestrator.specs.sweep_spec import trials
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import best
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # states of trials that run, or are resumed with the sweep
+UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # cancelled with the sweep: resumed with it
 
 
 class TrialRow(Config):
-    """A trial."""
+    """A trial in the table of a sweep."""
 
     trial: int
-    """Its number, from 0 on."""
+    """Its number, from 0."""
     state: str
-    """running; cancelled with the sweep, and resumed with it; or completed, stopped by the policy, timed out, ended
-    early with the sweep, failed."""
+    """running, cancelled (with the sweep), completed, stopped (by the policy), timed out, ended early (by a limit of
+    the sweep), or failed."""
     settings: dict[str, Any]
     """Dotted setting -> value."""
     runs: list[str]
@@ -58,16 +58,16 @@ class TrialRow(Config):
 
 
 class SweepStatus(Config):
-    """A sweep."""
+    """The status of a sweep, with all trials."""
 
     name: str
     """Its name."""
     state: RunState
-    """Its status."""
+    """Its state."""
     reason: str | None = None
-    """Reason for it."""
+    """Reason of the state."""
     metric: str
-    """Metric by which trials are compared."""
+    """Metric that trials are compared by."""
     goal: str
     """minimize or maximize."""
     trials: int
@@ -89,7 +89,7 @@ class SweepStatus(Config):
 
     @property
     def best(self) -> TrialRow | None:
-        """The incumbent."""
+        """The best finished trial; None: no trial has a result."""
         return next((row for row in self.rows if row.incumbent), None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus
     """Return the current status of a sweep that a process of this machine drives.
 
     Args:
-        folder: of the sweep.
-        study: its study, for callers that read it repeatedly.
+        folder: the folder of the sweep.
+        study: its study, for callers that poll: an open study reads only the new lines of the journal. None: open it.
     """
     record, state = folder.record(), folder.state()
     maximize = record.spec.objective.goal == "maximize"
@@ -113,11 +113,11 @@ def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus
 def status_of(
     folder: SweepFolder, record: SweepRecord, state: SweepState, rows: list[TrialRow], incumbent: int | None = None
 ) -> SweepStatus:
-    """Return the status of a sweep.
+    """Return the status of a sweep, with its incumbent marked.
 
     Args:
-        folder, record, state: of the sweep.
-        rows: its trials, with no incumbent marked.
+        folder, record, state: the sweep.
+        rows: its trials, none of them marked as incumbent.
         incumbent: number of the best trial; None: the finished one with the best outcome.
     """
     spec = record.spec
@@ -131,7 +131,7 @@ def status_of(
         reason=state.reason,
         metric=spec.objective.metric,
         goal=spec.objective.goal,
-        trials=trials(spec),
+        trials=trial_count(spec),
         ended=sum(row.state not in UNFINISHED for row in rows),
         created=record.created,
         folder=str(folder.path),
@@ -146,7 +146,7 @@ def row_of(reports: Sequence[float], *, maximize: bool, **known: Any) -> TrialRo
     """Return the row of a trial.
 
     Args:
-        reports: all of its reports.
+        reports: all reports of the trial, including those that are not finite.
         maximize: whether more is better.
         known: the other fields of the row.
     """
@@ -163,7 +163,8 @@ def row_of(reports: Sequence[float], *, maximize: bool, **known: Any) -> TrialRo
 def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
     stored = trial.user_attrs
     end = stored.get("end", {}) if trial.state.is_finished() else {}
-    cancelled = sweep.state == RunState.CANCELLED  # its trials ended with it, and are resumed with it
+    # In the study the trials of a cancelled sweep are still running, so that a resumed sweep continues them.
+    cancelled = sweep.state == RunState.CANCELLED
     until = end.get("ended") or (sweep.ended if cancelled else None) or time.time()
     return row_of(
         list(trial.intermediate_values.values()),

@@ -29,15 +29,18 @@ def run_names(sweep: str, trial: int, replicates: int) -> list[str]:
 
 
 class TrialPlanner:
-    """Plans of trials, which all have the same code and the same environment.
+    """The planner of a sweep's trials, which all have the same code, data and environment.
+
+    Trials of different code are not comparable. A driver that is restarted after an edit must therefore refuse to
+    continue, and not mix results.
 
     Args:
         record: the sweep.
         home: the home folder, for the cache of content hashes.
-        tags: of every run.
+        tags: tags of every run.
 
     Raises:
-        ConflictError: the code, the data or the environment has changed since the earlier trials.
+        ConflictError: the code, the data or the environment has changed since the sweep started.
     """
 
     def __init__(self, record: SweepRecord, home: Path, tags: Mapping[str, str]) -> None:
@@ -55,11 +58,16 @@ class TrialPlanner:
             raise self._changed("the environment", need, have)
 
     def plan(self, trial: int, settings: Settings, seed: int | None) -> Plan:
-        """Return the plan of a run.
+        """Return the plan of one run of a trial.
+
+        Args:
+            trial: number of the trial.
+            settings: its settings, dotted path -> value.
+            seed: seed of the run; None: the trial's own.
 
         Raises:
-            SpecError, DataError: the job refuses these settings.
-            ConflictError: the data have changed since the earlier trials.
+            SpecError, DataError: the settings are invalid for the job.
+            ConflictError: the data has changed since the sweep started.
         """
         seeded = {**settings, **((seed_setting(self._base, seed) or {}) if seed is not None else {})}
         tags = {**self._base.tags, **self._tags, "orchestrator.trial": str(trial)}
@@ -68,7 +76,8 @@ class TrialPlanner:
             ConfigLayer("space", {**as_tree(seeded), "tags": tags}),
         ]
         resolved = self._resolved(build(self._model, merge(layers)), seeded)
-        plan = make_plan(resolved, home=self._home, like=self.first)
+        plan = make_plan(resolved, home=self._home, reuse=self.first)
+        # A space that varies the data has no single hash to compare with.
         if not any(path.split(".")[0] in DATA_SECTIONS for path in settings):
             self._check_data(plan)
         return plan
@@ -83,8 +92,8 @@ class TrialPlanner:
         return ConflictError(
             f"{what} changed since sweep {name} started",
             facts={"need": need, "have": have},
-            fix=f"restore what changed, then orchestrator resume {name}; or submit a new sweep: its results would not"
-            f" compare with those of {name}",
+            fix=f"restore {what} and run: orchestrator resume {name}; or submit a new sweep, whose results are not"
+            f" comparable with those of {name}",
         )
 
     def _resolved(self, spec: JobSpec, settings: Settings) -> Resolved:
@@ -98,10 +107,10 @@ def pick_gpus(used: Sequence[Sequence[str]], gpus: Sequence[str], *, per_gpu: in
     """Return GPUs for a run, the least used first; None: not enough are free.
 
     Args:
-        used: GPUs of every running run.
+        used: GPUs of each running run.
         gpus: all GPUs.
-        per_gpu: runs that may share one.
-        need: GPUs of a run.
+        per_gpu: maximum number of runs that share a GPU.
+        need: number of GPUs of a run.
     """
     load = {gpu: sum(gpu in taken for taken in used) for gpu in gpus}
     free = sorted((gpu for gpu in gpus if load[gpu] < per_gpu), key=lambda gpu: load[gpu])

@@ -1,4 +1,7 @@
-"""Keep the checkpoints and models of a sweep's best trials, and delete those of others, by its `keep_best`."""
+"""Keep the checkpoints and models of a sweep's best trials (`keep_best`), and delete those of the others.
+
+Without this, the checkpoints of every trial stay until a long sweep fills the disk.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,40 @@ from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import DeletesWeights
 from orchestrator.estimates.memory import disk_warnings
 from orchestrator.jobs.base import Plan
-from orchestrator.specs.sweep_spec import SweepSpec, trials
+from orchestrator.specs.sweep_spec import SweepSpec, trial_count
 from orchestrator.support.errors import NotFoundError, SpecError, StorageError
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.trials import run_names
 
-AUTO = 3
+AUTO = 3  # trials that keep their weights with `keep_best: auto`
 
 
 def kept_trials(spec: SweepSpec, backend: Backend) -> int | None:
-    """Return how many trials keep their weights; None: all.
+    """Return the number of trials that keep their weights; None: all.
 
     Raises:
-        SpecError: `keep_best` is a number, and the backend deletes no weights.
+        SpecError: `keep_best` is a number, and the backend cannot delete weights.
     """
     deletes = isinstance(backend, DeletesWeights)
     if spec.keep_best == "all" or (spec.keep_best == "auto" and not deletes):
         return None
     if not deletes:
         raise SpecError(
-            f"keep_best {spec.keep_best}: backend {backend.name} keeps what every trial has written",
+            f"invalid keep_best {spec.keep_best}: backend {backend.name} cannot delete weights",
             facts={"key": "keep_best"},
             fix="--set keep_best=all",
         )
     return AUTO if spec.keep_best == "auto" else spec.keep_best
 
 
-def losers(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
-    """Return the trials that keep no weights; later outcomes only add trials.
+def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: bool) -> set[int]:
+    """Return the trials whose weights can be deleted.
+
+    Later outcomes only add trials to the result, so deleting before the sweep has finished is safe.
 
     Args:
-        outcomes: results of the finished trials; None: no result to compare.
-        keep: how many trials keep theirs, in a tie those that started first. None: all.
+        outcomes: results of the finished trials; None: the trial has no result.
+        keep: number of trials that keep their weights, in a tie those that started first. None: all.
         maximize: whether more is better.
     """
     if keep is None:
@@ -53,49 +58,49 @@ def losers(outcomes: Mapping[int, float | None], keep: int | None, *, maximize: 
 
 
 def trials_on_disk(spec: SweepSpec, keep: int | None) -> int:
-    """Return how many trials have weights on the disk at the same time, at most."""
-    return trials(spec) if keep is None else min(trials(spec), keep + spec.limits.concurrent)
+    """Return the maximum number of trials with weights on the disk at the same time."""
+    return trial_count(spec) if keep is None else min(trial_count(spec), keep + spec.limits.concurrent)
 
 
-def most_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
-    """Return the most bytes that weights take on the disk at the same time; None: such a job saves none."""
+def max_weight_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
+    """Return the maximum bytes of all weights on the disk at the same time; None: the job saves no weights."""
     return None if plan.weights_bytes is None else trials_on_disk(spec, keep) * spec.replicates * plan.weights_bytes
 
 
 def kept_text(keep: int | None) -> str:
-    """Return `of the best 3 trials`."""
+    """Return the kept trials as text, such as `of the best 3 trials`."""
     return "of all trials" if keep is None else "of the best trial" if keep == 1 else f"of the best {keep} trials"
 
 
-def shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -> list[str]:
+def disk_shortage(spec: SweepSpec, plan: Plan, keep: int | None, folder: Path) -> list[str]:
     """Return a warning if the disk of a folder has less free space than all trials may need."""
-    need = most_bytes(spec, plan, keep)
+    need = max_weight_bytes(spec, plan, keep)
     return [] if need is None else disk_warnings(need, folder, f"checkpoints and models {kept_text(keep)}")
 
 
 class WeightPruner:
-    """Deletes the weights of trials while a sweep runs; a restarted driver deletes what its predecessor left.
+    """Deletes weights while a sweep runs; after a restart, also those that the previous driver did not delete.
 
     Args:
         record: the sweep.
-        backend: of the trials.
+        backend: backend of the trials.
     """
 
     def __init__(self, record: SweepRecord, backend: Backend) -> None:
         self._record, self._spec, self._backend = record, record.spec, backend
         self._pruned: set[int] = set()
 
-    def settle(self, outcomes: Mapping[int, float | None]) -> bool:
+    def prune(self, outcomes: Mapping[int, float | None]) -> bool:
         """Delete the weights of trials that are no longer among the best.
 
         Args:
-            outcomes: see `losers`.
+            outcomes: results of the finished trials, see `trials_to_prune`.
 
         Returns:
             False if a supervisor still holds one of the runs: call again later.
         """
         spec, keep = self._spec, self._record.keep
-        pending = losers(outcomes, keep, maximize=spec.objective.goal == "maximize") - self._pruned
+        pending = trials_to_prune(outcomes, keep, maximize=spec.objective.goal == "maximize") - self._pruned
         why = f"its checkpoints and models are deleted: sweep {self._record.name} keeps those {kept_text(keep)}"
         for number in sorted(pending):
             runs = run_names(self._record.name, number, spec.replicates)
@@ -106,10 +111,10 @@ class WeightPruner:
     def _prune(self, name: str, why: str) -> bool:
         try:
             if not self._backend.describe(name).state.terminal:
-                return True  # its user resumed it, so it no longer belongs to the sweep
+                return True  # its user resumed it by hand, and needs its checkpoints
             return require(self._backend, DeletesWeights).delete_weights(name, why)
         except NotFoundError:
             return True
-        except StorageError as problem:  # no reason to end a sweep
+        except StorageError as problem:  # a file that cannot be deleted is no reason to stop a sweep
             print(problem, file=sys.stderr, flush=True)
             return True

@@ -1,1 +1,1 @@
-"""Early termination of trials and limits of sweeps: pure functions of records and reports."""
+"""Early termination of trials, and limits of sweeps."""

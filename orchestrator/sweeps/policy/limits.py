@@ -19,54 +19,58 @@ class ReachedLimit(NamedTuple):
     key: str
     """hours or cost."""
     why: str
-    """`limits.hours: 2 h are over`."""
-    enough: int
-    """A value with which the sweep can run as long, or spend as much, again."""
+    """The reason as text, such as `limits.hours: 2 h are over`."""
+    next_value: int
+    """A new limit that allows the same time, or the same cost, again."""
 
 
-def reached(record: SweepRecord, spent: float) -> ReachedLimit | None:
-    """Return the limit of a sweep that is used up, None if no limit is.
+def reached_limit(record: SweepRecord, spent: float) -> ReachedLimit | None:
+    """Return the limit of a sweep that is used up; None: no limit is.
 
     Args:
-        record: the sweep.
+        record: the sweep; its hours count from the submission.
         spent: cost of all of its trials, in USD.
     """
     limits, took = record.spec.limits, (time.time() - record.created) / HOUR
     if limits.hours is not None and took > limits.hours:
         return ReachedLimit("hours", f"limits.hours: {limits.hours:g} h are over", math.ceil(took + limits.hours))
     if limits.cost is not None and spent > limits.cost:
-        why = f"limits.cost: {spent:.2f} USD are more than {limits.cost:g}"
+        why = f"limits.cost: {spent:.2f} USD spent, more than {limits.cost:g}"
         return ReachedLimit("cost", why, math.ceil(spent + limits.cost))
     return None
 
 
-def require_left(record: SweepRecord, spent: float) -> None:
-    """Refuse to resume a sweep with a used-up limit: its driver would end it immediately, as if it had completed.
+def require_unused_limits(record: SweepRecord, spent: float) -> None:
+    """Check that no limit of a sweep is used up: its driver would end it immediately, as if it had completed.
+
+    Args:
+        record: the sweep.
+        spent: cost of all of its trials, in USD.
 
     Raises:
         ConflictError: a limit is used up.
     """
-    if (limit := reached(record, spent)) is not None:
+    if (limit := reached_limit(record, spent)) is not None:
         raise ConflictError(
-            f"sweep {record.name} has used up {limit.why}",
-            fix=f"orchestrator sweep extend {record.name} --{limit.key} {limit.enough}",
+            f"sweep {record.name} has reached {limit.why}",
+            fix=f"orchestrator sweep extend {record.name} --{limit.key} {limit.next_value}",
         )
 
 
 def require_price(limits: LimitsSpec, price: float | None, fix: str) -> None:
-    """Refuse a limit of the cost for trials without a price.
+    """Check that the trials have a price if the cost is limited.
 
     Args:
-        limits: of the sweep.
-        price: USD for one of the trial's machines and hour; None: unknown.
-        fix: the command or the option that helps.
+        limits: limits of the sweep.
+        price: price of one machine and hour in USD; None: unknown.
+        fix: the command or the option that sets the price.
 
     Raises:
-        SpecError: there is such a limit, and no price.
+        SpecError: the cost is limited, and the price is unknown.
     """
     if limits.cost is not None and price is None:
         raise SpecError(
-            "limits.cost would never be reached: the trial has no price",
+            "cannot limit the cost: the trial has no price",
             facts={"key": "limits.cost", "need": "USD for one machine and hour"},
             fix=fix,
         )

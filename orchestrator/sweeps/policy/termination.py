@@ -1,19 +1,19 @@
-"""Decide when a trial is stopped early: pure functions of what all trials have reported.
+"""Decide when a trial is stopped early: pure functions of the reports of all trials.
 
-A *report* is a value of the primary metric that a trial logged, at any step; policies count reports, as Azure's do. A
-trial is judged once for each report, the k-th among all k-th reports, those of finished trials included. Bandit, median
-and truncation are Azure's:
+A *report* is a logged value of the primary metric, at any step; like Azure's, policies count reports. A trial is judged
+once for each report: its k-th report against the k-th reports of all trials, finished ones included. Bandit, median and
+truncation are Azure's:
 
     bandit      its best < best of all / (1 + slack_factor), or < best of all - slack_amount, of reports 1..k
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
-and the mirror image of each for a metric to minimize. Azure's example of a bandit compares trials at the same report,
-and does not mention trials that have reported less often; nor does Azure document values that are not finite. Here any
-policy stops a trial whose last value is not finite, and compares others by their finite values.
+and the mirror image of each for a metric to minimize. Azure documents neither trials that have reported less often nor
+values that are not finite. Here, every policy stops a trial whose last value is not finite, and compares the other
+trials by their finite values.
 
-The signed-rank test is our own: seeds of a task often tie (accuracy on a small set), SciPy's exact method ignores ties,
-and its exact permutation test calls the statistic once for each of up to 65,536 signs, while a sweep waits.
+The signed-rank test is our own. Seeds of a task often tie (accuracy on a small set), but SciPy's exact method ignores
+ties, and its exact permutation test calls the statistic for each of up to 65,536 combinations of signs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
 
 Reports = Sequence[float]
 Histories = Mapping[int, Reports]
-"""Trial -> its reports so far, of a replicated trial combined over its seeds; in the order in which trials started."""
+"""Trial -> its reports so far, combined over its seeds; in the order in which trials started."""
 Replicates = Mapping[int, Sequence[Reports]]
 """Trial -> the reports of each of its seeds."""
-MOST_PAIRS = 16  # differences in a signed-rank test, which enumerates the 2**16 combinations of their signs
+MAX_PAIRS = 16  # differences in a signed-rank test: it enumerates 2**16 combinations of signs, more would take seconds
 
 
 class Decision(NamedTuple):
@@ -39,13 +39,13 @@ class Decision(NamedTuple):
 
     stop: bool
     report: int
-    """Number of the report, from 1 on."""
+    """Number of the report, from 1."""
     why: str
     """The comparison, with its numbers."""
 
     @property
     def text(self) -> str:
-        """`stopped at report 3: 0.611 x 1.2 < 0.79`."""
+        """The decision as text, such as `stopped at report 3: 0.611 x 1.2 < 0.79`."""
         return f"{'stopped' if self.stop else 'continues'} at report {self.report}: {self.why}"
 
 
@@ -58,15 +58,18 @@ def judge(
     report: int | None = None,
     replicates: Replicates | None = None,
 ) -> Decision | None:
-    """Decide whether a trial is stopped at a report; None: the policy does not judge this report.
+    """Decide whether a trial is stopped at a report.
 
     Args:
         policy: name and parameters.
         objective: metric and goal.
         histories: reports of all trials.
-        trial: the judged trial.
-        report: number of its judged report, from 1 on; None: the last. Later reports are ignored.
+        trial: the trial to judge.
+        report: number of the report to judge, from 1; None: the last. Later reports are ignored.
         replicates: reports of each seed, for wilcoxon.
+
+    Returns:
+        The decision; None: the policy does not judge this report.
     """
     k = len(histories[trial]) if report is None else report
     if k == 0:
@@ -83,7 +86,7 @@ def judge(
 
 
 def is_due(policy: TerminationSpec, report: int) -> bool:
-    """Return whether a policy judges the report of that number; asha judges at its rungs."""
+    """Return whether a policy judges a report, given its number from 1; asha judges only at its rungs."""
     if report < policy.delay:
         return False
     if policy.policy != "asha":
@@ -96,14 +99,15 @@ def is_due(policy: TerminationSpec, report: int) -> bool:
 
 
 def best(values: Reports, *, maximize: bool) -> float:
-    """Return the best of the finite values; without any, the worst possible value."""
+    """Return the best of the finite values; without one, the worst possible value."""
     worst = -math.inf if maximize else math.inf
     return (max if maximize else min)(filter(math.isfinite, values), default=worst)
 
 
 def combine_seeds(seeds: Sequence[Reports], objective: ObjectiveSpec) -> list[float]:
-    """Combine the reports of a trial's seeds: the median or mean of each report that all seeds have made."""
+    """Return the median or mean over seeds of each report that all seeds have made."""
     combine = statistics.median if objective.over_seeds == "median" else statistics.fmean
+    # Up to the shortest history: a report that only the fast seeds have made would compare different sets of seeds.
     return [combine(column) if all(map(math.isfinite, column)) else math.nan for column in zip(*seeds, strict=False)]
 
 
@@ -140,14 +144,14 @@ class _Comparison(NamedTuple):
         sign = ("<" if worse else ">=") if self.maximize else (">" if worse else "<=")
         return f"{left} {sign} {right}"
 
-    def places(self, values: Mapping[int, float]) -> list[int]:
-        """Return trials sorted from best to worst; of equal ones, the one that started earlier is first."""
+    def ranking(self, values: Mapping[int, float]) -> list[int]:
+        """Return trials sorted from best to worst; in a tie, the one that started earlier is first."""
         return sorted(values, key=values.__getitem__, reverse=self.maximize)
 
-    def place(self, values: Mapping[int, float]) -> tuple[int, str]:
-        """Return the place of the trial, from 1 on, and the same as text."""
-        place = self.places(values).index(self.trial) + 1
-        return place, f"{_number(values[self.trial])} is number {place} of {len(values)}"
+    def rank(self, values: Mapping[int, float]) -> tuple[int, str]:
+        """Return the rank of the trial, from 1, and the same as text."""
+        rank = self.ranking(values).index(self.trial) + 1
+        return rank, f"{_number(values[self.trial])} is number {rank} of {len(values)}"
 
 
 def _bandit(case: _Comparison) -> tuple[bool, str]:
@@ -161,6 +165,7 @@ def _bandit(case: _Comparison) -> tuple[bool, str]:
         limit = f"{theirs} {'-' if case.maximize else '+'} {_number(policy.slack_amount)}"
         return stop, case.compared(mine, limit, worse=stop)
     assert policy.slack_factor is not None
+    # Below 0, as a Matthews correlation can be, a factor above 1 makes a value worse instead of better.
     if min(own, top) <= 0:
         return False, f"a ratio of {mine} and {theirs} has no meaning: use slack_amount"
     ratio = 1 + policy.slack_factor
@@ -173,6 +178,8 @@ def _bandit(case: _Comparison) -> tuple[bool, str]:
 
 
 def _median(case: _Comparison) -> tuple[bool, str]:
+    # The trial's best against running means of all, as Azure documents it: conservative, since for a metric that
+    # improves steadily a trial's best is always better than its own mean. Optuna's MedianPruner compares otherwise.
     finite = [[value for value in values if math.isfinite(value)] for values in case.peers.values()]
     means = [statistics.fmean(values) for values in finite if values]
     middle, own = statistics.median(means), case.best_of(case.trial)
@@ -185,22 +192,22 @@ def _truncation(case: _Comparison) -> tuple[bool, str]:
     assert case.policy.percentage is not None
     values = {name: best(reports[-1:], maximize=case.maximize) for name, reports in case.peers.items()}
     cut = math.floor(len(values) * case.policy.percentage / 100)
-    place, text = case.place(values)
-    return place > len(values) - cut, f"{text}, of which the last {cut} are stopped"
+    rank, text = case.rank(values)
+    return rank > len(values) - cut, f"{text}, of which the last {cut} are stopped"
 
 
 def _asha(case: _Comparison) -> tuple[bool, str]:
     assert case.policy.reduction_factor is not None
     values = {name: case.best_of(name) for name in case.peers}
     kept = max(1, len(values) // case.policy.reduction_factor)
-    place, text = case.place(values)
-    return place > kept, f"{text} in this rung, of which the first {kept} continue"
+    rank, text = case.rank(values)
+    return rank > kept, f"{text} in this rung, of which the first {kept} continue"
 
 
 def _wilcoxon(case: _Comparison) -> tuple[bool, str]:
-    """Signed-rank test (Wilcoxon 1945), one-sided: each seed's best against the same seed's best of the best trial."""
+    """Compare a trial with the best one by a one-sided signed-rank test (Wilcoxon 1945) over the best of each seed."""
     assert case.policy.p_value is not None
-    leader = case.places({name: case.best_of(name) for name in case.peers})[0]
+    leader = case.ranking({name: case.best_of(name) for name in case.peers})[0]
     if leader == case.trial:
         return False, f"{_number(case.best_of(leader))} is the best of {len(case.peers)}"
     own, other = (
@@ -215,16 +222,17 @@ def _wilcoxon(case: _Comparison) -> tuple[bool, str]:
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:
-    """Return the probability of a sum of positive ranks at least as large as this one if signs are random.
+    """Return the exact one-sided p-value of Wilcoxon's signed-rank test.
 
-    Exact: all combinations of signs are enumerated. Zeros are left out, equal sizes share the mean of their ranks.
+    This is the probability, with random signs, of a sum of positive ranks at least as large as the observed one. Zeros
+    are skipped, ties share the mean of their ranks, and all combinations of signs are enumerated.
 
     Args:
-        differences: of pairs; the first 16 that are not zero count.
+        differences: differences of the pairs; the first 16 that are not zero count.
     """
-    counted = [value for value in differences if value != 0][:MOST_PAIRS]
+    counted = [value for value in differences if value != 0][:MAX_PAIRS]
     sizes = sorted(abs(value) for value in counted)
-    ranks = [statistics.fmean(place for place, size in enumerate(sizes, 1) if size == abs(value)) for value in counted]
+    ranks = [statistics.fmean(rank for rank, size in enumerate(sizes, 1) if size == abs(value)) for value in counted]
     seen = sum(rank for rank, value in zip(ranks, counted, strict=True) if value > 0)
     sums = [
         sum(rank for rank, up in zip(ranks, signs, strict=True) if up) for signs in product((0, 1), repeat=len(ranks))

@@ -19,17 +19,20 @@ SHOWN_OF: dict[str, Document] = {"environments": {"environmentType": "UserCreate
 
 @ROUTES.add("GET", CONTAINERS)
 def list_containers(service: ResourceManager, call: Call, kind: str) -> Reply:
+    """List the assets of a kind."""
     containers = [_container(service, kind, document["name"]) for document in service.state.below(kind)]
     return service.page(call, _listed(call, containers))
 
 
 @ROUTES.add("GET", f"{CONTAINERS}/{{name}}")
 def get_container(service: ResourceManager, call: Call, kind: str, name: str) -> Reply:
+    """Return an asset with its newest version and the next free number."""
     return Reply.json(_container(service, kind, name))
 
 
 @ROUTES.add("PUT", f"{CONTAINERS}/{{name}}")
 def put_container(service: ResourceManager, call: Call, kind: str, name: str) -> Reply:
+    """Create or change an asset without a version."""
     container, new = service.state.put(f"{kind}/{name}", kind, service.body(call, kind))
     return Reply.json(container, 201 if new else 200)
 
@@ -53,6 +56,11 @@ def list_versions(service: ResourceManager, call: Call, kind: str, name: str) ->
 
 @ROUTES.add("PUT", f"{VERSIONS}/{{version}}")
 def put_version(service: ResourceManager, call: Call, kind: str, name: str, version: str) -> Reply:
+    """Create a version of an asset, or change the properties of one that may change.
+
+    Raises:
+        Refusal: the body is invalid, or would change a fixed property.
+    """
     wants = service.body(call, f"{kind}/versions")["properties"]
     path = f"{kind}/{name}/versions/{version}"
     if (before := service.state.resources.get(path)) is not None:
@@ -70,7 +78,11 @@ def put_version(service: ResourceManager, call: Call, kind: str, name: str, vers
 
 @ROUTES.add("POST", f"{VERSIONS}/{{version}}/startPendingUpload")
 def start_upload(service: ResourceManager, call: Call, kind: str, name: str, version: str) -> Reply:
-    """Make a container for the files of a version before the version itself."""
+    """Create a container for the files of a version before the version itself.
+
+    Raises:
+        Refusal: a body other than the one that azure-ai-ml sends.
+    """
     wanted, place = call.json, service.state.place
     if wanted != {"pendingUploadType": "TemporaryBlobReference"}:
         raise Refusal(400, "InvalidRequestContent", f"unexpected body of startPendingUpload: {wanted}")
@@ -120,6 +132,7 @@ def _listed(call: Call, documents: list[Document]) -> list[Document]:
 
 @ROUTES.add("GET", "datastores")
 def list_datastores(service: ResourceManager, call: Call) -> Reply:
+    """List the datastores, or only the default one."""
     only_default = call.query.get("isDefault", "").lower() == "true"
     names = [DEFAULT] if only_default else service.storage.datastores
     return Reply.json({"value": [_datastore(service, name) for name in names]})
@@ -127,11 +140,17 @@ def list_datastores(service: ResourceManager, call: Call) -> Reply:
 
 @ROUTES.add("GET", "datastores/{name}")
 def get_datastore(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Return a datastore."""
     return Reply.json(_datastore(service, name))
 
 
 @ROUTES.add("POST", "datastores/{name}/listSecrets")
 def list_secrets(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Return the account's key, or a SAS if the client asks for a secret that expires.
+
+    Raises:
+        Refusal: the datastore does not exist, or is identity-based.
+    """
     container = _datastore(service, name)["properties"]["containerName"]
     if service.storage.by_identity:
         raise Refusal(400, "UserError", f"Datastore {name} is identity based: it has no secrets.")

@@ -12,11 +12,17 @@ ENDPOINTS = "onlineEndpoints"
 
 @ROUTES.add("GET", ENDPOINTS)
 def list_endpoints(service: ResourceManager, call: Call) -> Reply:
+    """List the endpoints."""
     return service.page(call, service.state.below(ENDPOINTS))
 
 
 @ROUTES.add("PUT", f"{ENDPOINTS}/{{name}}")
 def put_endpoint(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Create or change an endpoint.
+
+    Raises:
+        Refusal: the traffic does not sum up to 0 or 100, or goes to an unknown deployment.
+    """
     body = service.body(call, ENDPOINTS)
     traffic = body["properties"].get("traffic") or {}
     if sum(traffic.values()) not in (0, 100):
@@ -45,6 +51,7 @@ def put_endpoint(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("DELETE", f"{ENDPOINTS}/{{name}}")
 def delete_endpoint(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Delete an endpoint with its deployments."""
     if f"{ENDPOINTS}/{name}" not in service.state.resources:
         return Reply(204)
     for path in [path for path in service.state.resources if f"{path}/".startswith(f"{ENDPOINTS}/{name}/")]:
@@ -54,18 +61,25 @@ def delete_endpoint(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("POST", f"{ENDPOINTS}/{{name}}/listKeys")
 def list_keys(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Return the keys of an endpoint."""
     service.get(f"{ENDPOINTS}/{name}")
     return Reply.json({"primaryKey": service.scoring_key, "secondaryKey": service.scoring_key})
 
 
 @ROUTES.add("GET", f"{ENDPOINTS}/{{name}}/deployments")
 def list_deployments(service: ResourceManager, call: Call, name: str) -> Reply:
+    """List the deployments of an endpoint."""
     service.get(f"{ENDPOINTS}/{name}")
     return service.page(call, service.state.below(f"{ENDPOINTS}/{name}/deployments"))
 
 
 @ROUTES.add("PUT", f"{ENDPOINTS}/{{name}}/deployments/{{deployment}}")
 def put_deployment(service: ResourceManager, call: Call, name: str, deployment: str) -> Reply:
+    """Create or change a deployment.
+
+    Raises:
+        Refusal: its machine size, model or environment does not exist.
+    """
     service.get(f"{ENDPOINTS}/{name}")
     body = service.body(call, f"{ENDPOINTS}/deployments")
     wanted = body["properties"]
@@ -76,7 +90,7 @@ def put_deployment(service: ResourceManager, call: Call, name: str, deployment: 
     for key in ("model", "environmentId"):
         identity = wanted.get(key) or ""
         ours = f"azureml:{identity.removeprefix('azureml:')}".lower().startswith(base)
-        if ours and service.state.named(identity) is None:
+        if ours and service.state.by_id(identity) is None:
             raise Refusal(400, "BadArgument", f"The {key} {identity} could not be found.")
     properties = {"scaleSettings": {"scaleType": "Default"}, **wanted, "provisioningState": "Succeeded"}
     return service.put(
@@ -86,6 +100,11 @@ def put_deployment(service: ResourceManager, call: Call, name: str, deployment: 
 
 @ROUTES.add("DELETE", f"{ENDPOINTS}/{{name}}/deployments/{{deployment}}")
 def delete_deployment(service: ResourceManager, call: Call, name: str, deployment: str) -> Reply:
+    """Delete a deployment.
+
+    Raises:
+        Refusal: it still gets traffic.
+    """
     endpoint = service.get(f"{ENDPOINTS}/{name}")
     if endpoint["properties"]["traffic"].get(deployment):
         raise Refusal(400, "BadArgument", f"Deployment {deployment} still gets traffic.")

@@ -23,28 +23,35 @@ def list_jobs(service: ResourceManager, call: Call) -> Reply:
     jobs = (
         job for job in service.jobs.all() if job.parent is None and job.properties.get("isArchived", False) in archived
     )
-    return service.page(call, [shown(service, job) for job in jobs])
+    return service.page(call, [job_document(service, job) for job in jobs])
 
 
 @ROUTES.add("GET", "jobs/{name}")
 def get_job(service: ResourceManager, call: Call, name: str) -> Reply:
-    return Reply.json(shown(service, find(service, name)))
+    """Return a job."""
+    return Reply.json(job_document(service, find(service, name)))
 
 
 @ROUTES.add("PUT", "jobs/{name}")
 def put_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Submit a job, or change an existing one; repeating the same PUT changes nothing.
+
+    Raises:
+        Refusal: the body is invalid, or a job of that name has another body.
+    """
     properties: Document = service.body(call, "jobs")["properties"]
     if not NAME.fullmatch(name):
         raise Refusal(400, "UserError", f"The job name {name} is invalid.")
-    if (before := service.jobs.get(name)) is not None:
+    if (before := service.jobs.get(name)) is not None:  # a client whose reply was lost may send the same job again
         _change(before, properties)
-        return Reply.json(shown(service, before))
+        return Reply.json(job_document(service, before))
     _check_references(service, properties)
-    return Reply.json(shown(service, service.jobs.submit(name, properties)), 201)
+    return Reply.json(job_document(service, service.jobs.submit(name, properties)), 201)
 
 
 @ROUTES.add("POST", "jobs/{name}/cancel")
 def cancel_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Cancel a job, as a long-running operation; a finished one stays as it is."""
     job = find(service, name)
     if job.status in ENDED:
         return Reply(200)
@@ -54,6 +61,11 @@ def cancel_job(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("DELETE", "jobs/{name}")
 def delete_job(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Refuse to delete a job.
+
+    Raises:
+        Refusal: always.
+    """
     raise Refusal(405, "MethodNotAllowed", "Jobs cannot be deleted; they can be archived.")
 
 
@@ -84,7 +96,7 @@ def _check_references(service: ResourceManager, properties: Document) -> None:
         raise Refusal(400, "UserError", " ".join(wrong))
     work = properties.get("trial", properties)
     for key in ("codeId", "environmentId"):
-        if (identity := work.get(key)) is not None and service.state.named(identity) is None:
+        if (identity := work.get(key)) is not None and service.state.by_id(identity) is None:
             raise Refusal(400, "UserError", f"The {key} {identity} could not be found.")
     nodes = (work.get("resources") or properties.get("resources") or {}).get("instanceCount", 1)
     if nodes < 1:
@@ -103,7 +115,7 @@ def _check_references(service: ResourceManager, properties: Document) -> None:
         )
 
 
-def shown(service: ResourceManager, job: CloudJob) -> Document:
+def job_document(service: ResourceManager, job: CloudJob) -> Document:
     """Return a job as a GET shows it."""
     place = service.state.place
     outputs = {

@@ -113,6 +113,7 @@ class Prices:
 
 @ROUTES.add("GET", f"{REGION}/{{kind:usages|quotas}}")
 def list_limits(service: ResourceManager, call: Call, region: str, kind: str) -> Reply:
+    """List the quota of each VM family, in cores, and for `usages` the cores in use."""
     used, quotas = cores_in_use(service), service.state.quotas
     families = sorted({size.family for size in SIZES.values()} | quotas.keys())
     return Reply.json(
@@ -134,6 +135,7 @@ def list_limits(service: ResourceManager, call: Call, region: str, kind: str) ->
 
 @ROUTES.add("GET", f"{REGION}/vmSizes")
 def list_sizes(service: ResourceManager, call: Call, region: str) -> Reply:
+    """List the machine sizes of the region."""
     return Reply.json(
         {
             "value": [
@@ -157,16 +159,19 @@ def list_sizes(service: ResourceManager, call: Call, region: str) -> Reply:
 
 @ROUTES.add("GET", "computes")
 def list_computes(service: ResourceManager, call: Call) -> Reply:
+    """List the clusters."""
     return service.page(call, [_with_nodes(service, cluster) for cluster in service.state.below("computes")])
 
 
 @ROUTES.add("GET", "computes/{name}")
 def get_compute(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Return a cluster with its nodes."""
     return Reply.json(_with_nodes(service, service.get(f"computes/{name}")))
 
 
 @ROUTES.add("PUT", "computes/{name}")
 def put_compute(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Create or change a cluster, as a long-running operation."""
     body = service.body(call, "computes")
     wanted = body["properties"]["properties"]
     _check_change(service.state.resources.get(f"computes/{name}"), wanted)
@@ -181,6 +186,8 @@ def put_compute(service: ResourceManager, call: Call, name: str) -> Reply:
     }
     document = {**body, "properties": properties, "location": body.get("location", service.state.place.region)}
     cluster, new = service.state.put(f"computes/{name}", "computes", document)
+    # The reply shows the beginning of the operation, a later GET its result: clients must poll the operation, as on
+    # Azure.
     shown = _with_nodes(service, cluster)
     shown["properties"]["provisioningState"] = "Creating"
     return service.accepted("compute", 201 if new else 200, shown, error)
@@ -188,6 +195,11 @@ def put_compute(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("DELETE", "computes/{name}")
 def delete_compute(service: ResourceManager, call: Call, name: str) -> Reply:
+    """Delete a cluster, as a long-running operation; one that does not exist counts as deleted.
+
+    Raises:
+        Refusal: the call does not state what happens to the machines.
+    """
     if f"computes/{name}" not in service.state.resources:
         return Reply(204)
     if call.query.get("underlyingResourceAction") not in ("Delete", "Detach"):
@@ -212,6 +224,7 @@ def _check_quota(service: ResourceManager, name: str, wanted: Document) -> None:
         raise Refusal(
             400, "InvalidPropertyValue", f"VM size {wanted['vmSize']} is not supported in {service.state.place.region}."
         )
+    # the maximum counts, whether the machines run or not
     need = wanted.get("scaleSettings", {}).get("maxNodeCount", 0) * size.cores
     limit = service.state.quotas.get(size.family, DEFAULT_QUOTA)
     if need > limit:

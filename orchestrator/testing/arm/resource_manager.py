@@ -14,7 +14,7 @@ from orchestrator.testing.proxy.login import Login
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes
 from orchestrator.testing.schemas.schema import mismatches
 
-POLL_HEADERS = {"retry-after-ms": "20"}
+POLL_HEADERS = {"retry-after-ms": "20"}  # without it, azure-core polls every 30 s; it ignores a `Retry-After: 0`
 REGION = f"providers/{PROVIDER}/locations/{{region}}"
 ROUTES = Routes()
 
@@ -59,6 +59,7 @@ class ResourceManager:
         base = f"/subscriptions/{place.subscription}/"
         if not f"{call.path}/".lower().startswith(base.lower()):
             raise Refusal(404, "SubscriptionNotFound", f"The subscription of {call.path} could not be found.")
+        # ARM paths are case-insensitive, and the SDK writes `resourcegroups` in some of them
         head, marker, tail = call.path.partition("/workspaces/")
         if not marker:
             return call.path[len(base) :].strip("/")
@@ -114,6 +115,7 @@ class ResourceManager:
         """
         name = str(uuid.uuid4())
         last: Document = {"status": "Failed", "error": error} if error else {"status": "Succeeded"}
+        # one answer in progress, so that every client polls at least twice
         self.state.operations[name] = [{"status": "InProgress"}, last]
         path = f"{self.state.place.locations_path}/{kind}OperationsStatus/{name}"
         url = f"https://management.azure.com{path}?api-version=2023-08-01-preview"
@@ -122,7 +124,13 @@ class ResourceManager:
         return reply
 
     def put(self, path: str, kind: str, document: Document) -> Reply:
-        """Store a resource, as a long-running operation of an endpoint."""
+        """Store a resource, as a long-running operation of an endpoint.
+
+        Args:
+            path: below the workspace.
+            kind: its type in ARM.
+            document: body of the PUT.
+        """
         resource, new = self.state.put(path, kind, document)
         return self.accepted("mfe", 201 if new else 200, resource)
 
@@ -134,6 +142,11 @@ class ResourceManager:
 
 @ROUTES.add("GET", f"{REGION}/{{kind:compute|job|mfe}}OperationsStatus/{{name}}")
 def get_operation(service: ResourceManager, call: Call, region: str, kind: str, name: str) -> Reply:
+    """Return the status of a long-running operation: first `InProgress`, then its result.
+
+    Raises:
+        Refusal: it does not exist.
+    """
     if (answers := service.state.operations.get(name)) is None:
         raise Refusal(404, "OperationNotFound", f"Operation '{name}' was not found.")
     answer = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -142,6 +155,7 @@ def get_operation(service: ResourceManager, call: Call, region: str, kind: str, 
 
 @ROUTES.add("GET", "")
 def get_workspace(service: ResourceManager, call: Call) -> Reply:
+    """Return the workspace, with the address from which clients learn the hosts of the data plane."""
     place = service.state.place
     return Reply.json(
         {
@@ -170,4 +184,5 @@ def get_workspace(service: ResourceManager, call: Call) -> Reply:
 @ROUTES.add("GET", "onlineEndpoints/{name}/deployments/{deployment}")
 @ROUTES.add("GET", "(environments|data|models|codes)/{name}/versions/{version}")
 def get_resource(service: ResourceManager, call: Call, **_: str) -> Reply:
+    """Return a resource as it was stored."""
     return Reply.json(service.get(service.path(call)))

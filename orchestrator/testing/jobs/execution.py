@@ -49,7 +49,7 @@ def path_of(uri: str, state: State, storage: Storage) -> Path:
         container, name = storage.datastores.get(matched["store"], ""), matched["path"]
     elif parts.scheme in ("http", "https", "wasbs") and parts.hostname == state.place.blob_host:
         container, _, name = unquote(parts.path).lstrip("/").partition("/")
-    elif (asset := state.named(uri)) is not None:
+    elif (asset := state.by_id(uri)) is not None:
         properties = asset["properties"]
         return path_of(
             properties.get("dataUri") or properties.get("modelUri") or properties.get("codeUri"), state, storage
@@ -91,7 +91,7 @@ class Mounts:
             source = path_of(uri, self.state, self.storage)
             source.mkdir(parents=True, exist_ok=True)
             target = self._target("outputs", name)
-            target.symlink_to(source)
+            target.symlink_to(source)  # a link, not a copy: a job that is killed has written its checkpoints
             self.values["outputs", name] = str(target)
 
     def _input(self, name: str, described: Document) -> str:
@@ -194,7 +194,7 @@ class Executor:
         if distribution.get("distributionType") != "PyTorch":
             return {logs / "std_log.txt": {"NODE_RANK": "0"}}
         per_node = distribution.get("processCountPerInstance") or 1
-        with socket.socket() as probe:
+        with socket.socket() as probe:  # a free port: several jobs run on this machine at the same time
             probe.bind(("127.0.0.1", 0))
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
         return {

@@ -88,11 +88,17 @@ class Jobs:
         self._held = False
         self.closing = False
         self.crashes: list[Exception] = []
-        self.conduct: Callable[[CloudJob], tuple[str, Document | None]] | None = None
+        self.run_sweep: Callable[[CloudJob], tuple[str, Document | None]] | None = None
         """Runs a sweep; returns its last status and error."""
 
     def submit(self, name: str, properties: Document, *, parent: str | None = None) -> CloudJob:
-        """Add a job and start it."""
+        """Add a job and start it in a thread of its own.
+
+        Args:
+            name: of the job.
+            properties: as they were put.
+            parent: the sweep that it is a trial of.
+        """
         job = CloudJob(name, properties, parent=parent)
         with self._changed:
             self._jobs[name] = job
@@ -124,7 +130,15 @@ class Jobs:
             self._changed.notify_all()
 
     def move(self, job: CloudJob, status: str, error: Document | None = None) -> None:
-        """Set the status of a job; a finished job keeps its own."""
+        """Set the status of a job; a finished job keeps its own.
+
+        Args:
+            job: the job.
+            status: the new status.
+            error: {code, message} that the job shows.
+        """
+        # A cancel races with the thread that runs the job: after its request only a final status may follow, and after
+        # a final status none. Otherwise a client could see Running after Canceled.
         with self._changed:
             if job.status in ENDED or (job.status == CANCEL_REQUESTED and status not in ENDED):
                 return
@@ -166,6 +180,11 @@ class Jobs:
     def wait(self, job: CloudJob, statuses: tuple[str, ...], seconds: float) -> str:
         """Wait until a job has one of the statuses or has finished; return its status.
 
+        Args:
+            job: the job.
+            statuses: to wait for.
+            seconds: time limit.
+
         Raises:
             TimeoutError: it took longer.
         """
@@ -185,6 +204,7 @@ class Jobs:
             self.closing = True
             running = [job.launch for job in self._jobs.values() if job.launch is not None]
             self._changed.notify_all()
+        # outside of the lock, which the threads need to finish; `launched` kills processes that start meanwhile
         for launch in running:
             launch.kill()
         for thread in self._threads:
@@ -218,8 +238,8 @@ class Jobs:
         for status in (PREPARING, RUNNING):
             self.move(job, status)
         try:
-            assert self.conduct is not None
-            status, error = self.conduct(job)
+            assert self.run_sweep is not None
+            status, error = self.run_sweep(job)
         except Exception as problem:
             status, error = FAILED, self._crash(problem)
         self.move(job, status, error)
@@ -232,7 +252,8 @@ class Jobs:
     def _wait_for_nodes(self, job: CloudJob) -> bool:
         """Wait until the cluster has enough free nodes, and run the job then; False: it was cancelled before."""
         while True:
-            limit = None if job.cluster is None else self._capacity(job.cluster)  # takes a lock of its own
+            # before the lock below: it takes that of the state, whose holders wait for this one in `all`
+            limit = None if job.cluster is None else self._capacity(job.cluster)
             with self._changed:
                 if job.status == CANCEL_REQUESTED or self.closing:
                     return False
@@ -242,7 +263,7 @@ class Jobs:
                 self._changed.wait(0.2)
 
     def launched(self, job: CloudJob, launch: Launch | None) -> None:
-        """Note the processes of a job, or with None their end."""
+        """Record the processes of a job, or with None their end."""
         with self._changed:
             job.launch = launch
             late = self.closing or job.lost is not None or job.status == CANCEL_REQUESTED

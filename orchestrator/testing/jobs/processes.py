@@ -16,12 +16,12 @@ GRACE_SECONDS = 30.0
 """From the SIGTERM of a cancel to SIGKILL."""
 PEER_GRACE_SECONDS = 5.0
 """The same where another process of the job failed."""
-EMPTY_LOOKS = 2
+EMPTY_SCANS = 2
 """Looks in a row that must find no process: while a process begins a program it has no environment."""
 
 
 class Launch:
-    """A job's processes, all started together.
+    """The processes of a job, all started together.
 
     Args:
         command: shell command.
@@ -33,6 +33,7 @@ class Launch:
     def __init__(
         self, command: str, folder: Path, processes: Mapping[Path, Mapping[str, str]], common: Mapping[str, str]
     ) -> None:
+        # descendants inherit the environment, even those that leave the session: `kill` finds them all by this mark
         self._marker = f"{JOB_VARIABLE}={common[JOB_VARIABLE]}".encode()
         self._children: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
@@ -69,7 +70,7 @@ class Launch:
                 self.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._children[codes.index(None)].wait(0.05)
-        self.kill()  # what the processes left behind in their sessions
+        self.kill()  # descendants that outlived the processes
         return first
 
     def stop(self, seconds: float = GRACE_SECONDS) -> None:
@@ -84,10 +85,12 @@ class Launch:
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the job, in whatever session, as when its machine goes away."""
-        looks = 0
-        while looks < EMPTY_LOOKS:
+        # Repeated, because a process may fork between the scan and its own death, and a scan may miss one that is just
+        # starting a program.
+        empty_scans = 0
+        while empty_scans < EMPTY_SCANS:
             pids = self._alive()
-            looks = 0 if pids else looks + 1
+            empty_scans = 0 if pids else empty_scans + 1
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

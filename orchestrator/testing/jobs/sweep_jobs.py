@@ -14,7 +14,7 @@ from statistics import NormalDist
 from typing import Any
 
 from orchestrator.specs.sweep_spec import ObjectiveSpec, TerminationSpec
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, quantiles, uniform
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, quantiles, uniform
 from orchestrator.sweeps.policy.termination import best, judge
 from orchestrator.testing.cloud_state import Document
 from orchestrator.testing.jobs.job_table import (
@@ -29,18 +29,18 @@ from orchestrator.testing.jobs.job_table import (
 )
 
 POLL_SECONDS = 0.03
-MOST_TRIALS, DAYS = 1000, 60
+MAX_TRIALS, DAYS = 1000, 60  # limits of a sweep that sets none
 BINDING = re.compile(r"\${{\s*search_space\.(?P<name>\w+)\s*}}")
-OF_THE_TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
-OF_THE_SWEEP = ("computeId", "experimentName", "identity", "inputs")
+TRIAL_KEYS = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
+SWEEP_KEYS = ("computeId", "experimentName", "identity", "inputs")
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
-BAYESIAN_KINDS = ("choice", "uniform", "quniform")
-TAIL = 1e-9
-LAWS: Mapping[str, Callable[[float, float, float], float]] = {
+BAYESIAN_KINDS = ("choice", "uniform", "quniform")  # distributions that the service accepts with bayesian sampling
+TAIL = 1e-9  # quantiles closer to 0 or 1 are clipped: those of 0 and 1 are infinite
+DISTRIBUTIONS: Mapping[str, Callable[[float, float, float], float]] = {
     "uniform": lambda unit, low, high: low + (high - low) * unit,
     "loguniform": lambda unit, low, high: math.exp(low + (high - low) * unit),
     "normal": lambda unit, mean, deviation: NormalDist(mean, deviation).inv_cdf(min(max(unit, TAIL), 1 - TAIL)),
-    "lognormal": lambda unit, mean, deviation: math.exp(LAWS["normal"](unit, mean, deviation)),
+    "lognormal": lambda unit, mean, deviation: math.exp(DISTRIBUTIONS["normal"](unit, mean, deviation)),
 }
 """Distribution -> its quantile function, of two numbers; of `loguniform` they are logarithms of the bounds."""
 
@@ -58,16 +58,16 @@ def problems(sweep: Document) -> list[str]:
 def _space_problems(space: Document, algorithm: str) -> Iterator[str]:
     if not space:
         yield "The search space is empty."
-    for name, law in space.items():
-        kind = _kind(law)
+    for name, distribution in space.items():
+        kind = _kind(distribution)
         if kind is None:
-            yield f"The search space of {name} is invalid: {json.dumps(law)}"
+            yield f"The search space of {name} is invalid: {json.dumps(distribution)}"
         elif algorithm == "grid" and kind != "choice":
             yield f"Grid sampling supports choice only, and {name} is {kind}."
         elif algorithm == "bayesian" and kind not in BAYESIAN_KINDS:
             yield f"Bayesian sampling supports {', '.join(BAYESIAN_KINDS)} only, and {name} is {kind}."
-    if algorithm == "sobol" and len(space) > MOST_DIMENSIONS:
-        yield f"The double draws Sobol's sequence in at most {MOST_DIMENSIONS} dimensions."
+    if algorithm == "sobol" and len(space) > MAX_DIMENSIONS:
+        yield f"The double draws Sobol's sequence in at most {MAX_DIMENSIONS} dimensions."
 
 
 def draw(sweep: Document, index: int) -> dict[str, Any]:
@@ -82,8 +82,12 @@ def draw(sweep: Document, index: int) -> dict[str, Any]:
         return _grid_point(space, index)
     units = quantiles(_algorithm(sweep), seed, index, [*space])
     return {
-        name: _value(law, units[name], lambda inner, name=name: uniform(seed, index, f"{name}.{inner}"))  # type: ignore[misc]
-        for name, law in space.items()
+        name: _value(
+            distribution,
+            units[name],
+            lambda inner, name=name: uniform(seed, index, f"{name}.{inner}"),  # type: ignore[misc]
+        )
+        for name, distribution in space.items()
     }
 
 
@@ -94,31 +98,36 @@ def _algorithm(sweep: Document) -> str:
     return str(sampling.get("rule") or named).lower() if named == "random" else named
 
 
-def _kind(law: Any) -> str | None:
+def _kind(distribution: Any) -> str | None:
     """Return the name of a distribution, None if it is unknown or its numbers are invalid."""
-    if not (isinstance(law, list) and len(law) == 2 and isinstance(law[0], str) and isinstance(law[1], list)):
+    if not (
+        isinstance(distribution, list)
+        and len(distribution) == 2
+        and isinstance(distribution[0], str)
+        and isinstance(distribution[1], list)
+    ):
         return None
-    name, numbers = law
+    name, numbers = distribution
     if name == "choice":
         return name if len(numbers) == 1 and isinstance(numbers[0], list) and numbers[0] else None
     if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
         return None
     if name == "randint":
         return name if len(numbers) == 1 and isinstance(numbers[0], int) and numbers[0] > 0 else None
-    if name in LAWS:
+    if name in DISTRIBUTIONS:
         return name if len(numbers) == 2 else None
-    return name if name[:1] == "q" and name[1:] in LAWS and len(numbers) == 3 and numbers[2] > 0 else None
+    return name if name[:1] == "q" and name[1:] in DISTRIBUTIONS and len(numbers) == 3 and numbers[2] > 0 else None
 
 
-def _value(law: Any, unit: float, more: Callable[[str], float]) -> Any:
+def _value(distribution: Any, unit: float, more: Callable[[str], float]) -> Any:
     """Return the value at a quantile of a distribution.
 
     Args:
-        law: its wire form.
+        distribution: its wire form.
         unit: the quantile, 0 <= unit < 1.
         more: quantiles of the parameters below an option that is a mapping.
     """
-    name, numbers = law
+    name, numbers = distribution
     if name == "choice":
         option = numbers[0][int(unit * len(numbers[0]))]
         if not isinstance(option, dict):
@@ -131,9 +140,9 @@ def _value(law: Any, unit: float, more: Callable[[str], float]) -> Any:
         }
     if name == "randint":
         return int(unit * numbers[0])
-    if name in LAWS:
-        return LAWS[name](unit, *numbers)
-    number = round(LAWS[name[1:]](unit, *numbers[:2]) / numbers[2]) * numbers[2]
+    if name in DISTRIBUTIONS:
+        return DISTRIBUTIONS[name](unit, *numbers)
+    number = round(DISTRIBUTIONS[name[1:]](unit, *numbers[:2]) / numbers[2]) * numbers[2]
     return number if isinstance(number, int) else float(f"{number:.12g}")
 
 
@@ -147,7 +156,7 @@ def _grid_point(space: Document, index: int) -> dict[str, Any]:
 
 
 class SweepJob:
-    """A running sweep.
+    """A running sweep, in the thread of its job.
 
     Args:
         job: the sweep.
@@ -161,16 +170,16 @@ class SweepJob:
         self._metric = sweep["objective"]["primaryMetric"]
         self._objective = ObjectiveSpec(metric=self._metric, goal=sweep["objective"]["goal"].lower())
         self._policy = _policy(sweep.get("earlyTermination") or {})
-        points = MOST_TRIALS
+        points = MAX_TRIALS
         if _algorithm(sweep) == "grid":
             points = math.prod(len(options) for _, (options,) in sweep["searchSpace"].values())
-        self._total = min(limits.get("maxTotalTrials") or MOST_TRIALS, points)
+        self._total = min(limits.get("maxTotalTrials") or MAX_TRIALS, points)
         self._concurrent = limits.get("maxConcurrentTrials") or self._total
         self._ends = time.monotonic() + (seconds(limits.get("timeout")) or DAYS * 86400)
         self._trials: list[CloudJob] = []
         self._histories: dict[int, list[float]] = {}
 
-    def conduct(self) -> tuple[str, Document | None]:
+    def run(self) -> tuple[str, Document | None]:
         """Run the sweep to its end; return its last status and error."""
         while not self._jobs.closing:
             running = [trial for trial in self._trials if trial.status not in ENDED]
@@ -196,6 +205,8 @@ class SweepJob:
             history, reports = self._histories[number], self._reports(trial.name, self._metric)
             while len(history) < len(reports):
                 history.append(reports[len(history)])
+                # report by report, also when several arrived since the last look: the decision must not depend on the
+                # speed of this machine
                 if self._falls_behind(number) and trial.status not in ENDED:
                     self._jobs.cancel(trial)
         maximize = self._objective.goal == "maximize"
@@ -205,6 +216,7 @@ class SweepJob:
             if trial.status != FAILED and math.isfinite(score := best(self._histories[number], maximize=maximize))
         }
         if scores:
+            # these two properties are how clients find the best trial, such as `jobs.download`
             top = (max if maximize else min)(scores, key=lambda name: scores[name])
             before = self._job.properties.get("properties") or {}
             self._job.properties["properties"] = {**before, "best_child_run_id": top, "score": str(scores[top])}
@@ -234,8 +246,8 @@ def _trial(sweep: Document, name: str, point: Mapping[str, Any]) -> Document:
         if output.get("uri") is not None:  # `${{name}}` in its path is the trial's own name
             output["uri"] = re.sub(r"\${{\s*name\s*}}", name, output["uri"])
     return {
-        **{key: sweep[key] for key in OF_THE_SWEEP if key in sweep},
-        **{key: trial[key] for key in OF_THE_TRIAL if key in trial},
+        **{key: sweep[key] for key in SWEEP_KEYS if key in sweep},
+        **{key: trial[key] for key in TRIAL_KEYS if key in trial},
         "jobType": "Command",
         "displayName": name,
         "command": BINDING.sub(lambda binding: values[binding["name"]], trial["command"]),

@@ -15,7 +15,7 @@ from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 LOGIN_HOST = "login.microsoftonline.com"
 METADATA_HOST = "169.254.169.254"
 SECRET = "double-client-secret"
-LIFETIME = 3600
+LIFETIME = 3600  # seconds that a token is valid, about as on Azure
 
 
 @dataclass
@@ -116,6 +116,7 @@ class Login:
             raise Refusal.usual(401)
 
     def expire(self) -> None:
-        """Expire all tokens but those of jobs, which the service renews."""
+        """Expire all tokens except those of jobs, which the service renews."""
+        # tokens of jobs are recognised by their long lifetime
         soon = time.time() + 2 * max(self.lifetime, LIFETIME)
         self.expiry.update({token: 0.0 for token, ends in list(self.expiry.items()) if ends < soon})

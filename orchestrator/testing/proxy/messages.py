@@ -37,8 +37,16 @@ class Call:
     body: bytes = b""
 
     @classmethod
-    def of(cls, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
-        """Parse a request line's target, `/path?query`."""
+    def parse(cls, method: str, host: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
+        """Return the call of a request.
+
+        Args:
+            method: HTTP method.
+            host: name of the host.
+            target: of the request line, `/path?query`.
+            headers: with names in lower case.
+            body: content.
+        """
         parts = urlsplit(target)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         return cls(method, host, unquote(parts.path), query, headers, body)
@@ -74,7 +82,13 @@ class Call:
 
 
 def page(items: Sequence[Any], size: int, token: str | None) -> tuple[list[Any], str | None]:
-    """Return one page of a list and the token of the next page, None after the last."""
+    """Return one page of a list and the token of the next page, None after the last.
+
+    Args:
+        items: the whole list.
+        size: items on a page.
+        token: index of the first item. None: the first page.
+    """
     first = int(token or 0)
     last = first + size
     return list(items[first:last]), str(last) if last < len(items) else None
@@ -111,11 +125,18 @@ class Refusal(Exception):  # noqa: N818
     def usual(
         cls, status: int, code: str | None = None, message: str | None = None, retry_after: float | None = None
     ) -> Refusal:
-        """Return an error of that status, with Azure's usual code and message unless others are given."""
+        """Return an error with Azure's usual code and message for its status.
+
+        Args:
+            status: HTTP status.
+            code: replaces the usual code.
+            message: replaces the usual message.
+            retry_after: seconds in the header `Retry-After`, or in `retry-after-ms` if less than one.
+        """
         usual = USUAL_ERRORS.get(status, ("Error", f"The service answers {status}."))
         headers = {}
         if retry_after is not None:
-            seconds = {"Retry-After": str(round(retry_after))}  # clients look at this first, and it has no fractions
+            seconds = {"Retry-After": str(round(retry_after))}  # azure-core reads it first, and it has no fractions
             headers = seconds if retry_after >= 1 else {"retry-after-ms": str(round(1000 * retry_after))}
         if status == 401:
             headers["WWW-Authenticate"] = (
@@ -155,6 +176,11 @@ class Routes(list[tuple[str, re.Pattern[str], Handler]]):
 
     def answer(self, service: Any, call: Call, path: str) -> Reply:
         """Call the first handler whose template matches.
+
+        Args:
+            service: first argument of the handler.
+            call: the call.
+            path: its path below the service.
 
         Raises:
             Refusal: no template does.

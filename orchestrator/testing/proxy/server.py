@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, urlsplit
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 
 Answer = Callable[[Call], Reply]
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 s: close sends RST, as a lost connection does, in place of FIN
 HOSTS_SIGNED_FOR = (
     "management.azure.com",
     "login.microsoftonline.com",
@@ -110,7 +110,7 @@ def redacted(document: Any) -> Any:
 
 
 class Moment(StrEnum):
-    """When a fault strikes."""
+    """The moment of a call at which a fault occurs."""
 
     ANSWER = "answer"
     """Nothing is done; the answer is an error."""
@@ -130,7 +130,7 @@ class Fault:
     """Pattern of `fnmatch` for the line of a call."""
     moment: Moment
     times: int
-    """How often it still strikes."""
+    """How often it will still occur."""
     refusal: Refusal | None = None
     """The error, at the moment ANSWER."""
 
@@ -143,8 +143,8 @@ class Faults(list[Fault]):
         self._lock = threading.Lock()
 
     def take(self, call: Call) -> Fault | None:
-        """Return the first fault that matches a call, and count that it struck."""
-        with self._lock:
+        """Return the first fault that matches a call, and count it down."""
+        with self._lock:  # connections are served by threads: a fault with times=1 must occur once
             for fault in self:
                 if fault.times and fnmatchcase(call.line, fault.match):
                     fault.times -= 1
@@ -153,7 +153,7 @@ class Faults(list[Fault]):
 
     @property
     def left(self) -> list[str]:
-        """Patterns of faults that have not struck as often as requested."""
+        """Patterns of faults that have not occurred as often as requested."""
         return [fault.match for fault in self if fault.times]
 
 
@@ -162,16 +162,16 @@ class Proxy(ThreadingMixIn, TCPServer):
 
     Args:
         answer: answers a call.
-        knows: whether a host is one of the double's.
+        is_known_host: whether a host is one of the double's.
         context: TLS context of these hosts.
     """
 
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, answer: Answer, knows: Callable[[str], bool], context: ssl.SSLContext) -> None:
+    def __init__(self, answer: Answer, is_known_host: Callable[[str], bool], context: ssl.SSLContext) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer, self.knows, self.context = answer, knows, context
+        self.answer, self.is_known_host, self.context = answer, is_known_host, context
         self.faults = Faults()
         self.recorded: list[Recorded] = []
         self.refused: list[str] = []
@@ -210,7 +210,7 @@ class Proxy(ThreadingMixIn, TCPServer):
         self.server_close()
 
     def track(self, connection: socket.socket | None, *, was: socket.socket | None = None) -> None:
-        """Note a connection to end when the proxy closes.
+        """Register a connection that must end when the proxy closes.
 
         Args:
             connection: an open one; None: only forget the other.
@@ -230,6 +230,7 @@ class Proxy(ThreadingMixIn, TCPServer):
 
 
 def _end(connection: socket.socket) -> None:
+    # shutdown, not close: it wakes the thread that is blocked in a read of this connection
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -241,6 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
+        # headers and body are two small writes: Nagle's algorithm would delay each answer by 40 ms
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         self.server.track(self.request)
 
@@ -253,11 +255,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         host = self.path.rpartition(":")[0].lower()
-        if not self.server.knows(host):
+        if not self.server.is_known_host(host):
             self._refuse(host)
             return
         self.send_response(200, "Connection established")
         self.end_headers()
+        # From here on the client sends TLS over the same socket: wrap it, and let this handler serve the requests
+        # inside as if they had arrived directly.
         self.tunnel = host
         was = self.request
         self.request = self.server.context.wrap_socket(was, server_side=True)
@@ -268,14 +272,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         target = urlsplit(self.path)
         host = self.tunnel or target.hostname or "127.0.0.1"
-        if not self.server.knows(host):
+        if not self.server.is_known_host(host):
             self._refuse(host)
             return
         path = target._replace(scheme="", netloc="").geturl()
         named = {name.lower(): value for name, value in self.headers.items()}
-        call = Call.of(self.command, host, path, named, b"")
+        call = Call.parse(self.command, host, path, named, b"")
         length = int(named.get("content-length", 0))
         fault = self.server.faults.take(call)
+        # before the body is read: a client that is still sending gets the reset
         if fault is not None and fault.moment in (Moment.CONNECTION, Moment.UPLOAD):
             self.rfile.read(length // 2 if fault.moment is Moment.UPLOAD else 0)
             self._reset(call)

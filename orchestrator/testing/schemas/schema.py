@@ -46,7 +46,7 @@ KINDS = {
 NUMBERS = {"slackAmount", "slackFactor"}
 """Fields that are integers in the published schemas, and numbers in the service's own definition."""
 LIMITS = ("enum", "pattern", "minLength", "maxLength", "minimum", "maximum")
-OF_THE_PATH = {"apiVersion", "name", "type", "resources"}
+PATH_KEYS = {"apiVersion", "name", "type", "resources"}
 PUBLISHED = {
     "2022-02-01-preview": "2023-04-01-preview",
     "2022-10-01": "2023-04-01-preview",
@@ -112,13 +112,13 @@ def cut_version(document: Node, resources: tuple[str, ...]) -> Node:
     cut: Node = {}
     for resource in resources:
         node = simplified(document["resourceDefinitions"][f"workspaces_{resource}"])
-        node["properties"] = {name: rule for name, rule in node["properties"].items() if name not in OF_THE_PATH}
-        node["required"] = sorted(set(node["required"]) - OF_THE_PATH)
+        node["properties"] = {name: rule for name, rule in node["properties"].items() if name not in PATH_KEYS}
+        node["required"] = sorted(set(node["required"]) - PATH_KEYS)
         cut[resource.replace("_", "/")] = node
     definitions: Node = {}
     wanted = references(cut)
     while wanted:
-        name = min(wanted)
+        name = min(wanted)  # in a fixed order: the committed files must not change with each run
         definitions[name] = simplified(document["definitions"][name])
         wanted = (wanted | references(definitions[name])) - definitions.keys()
     complete_kinds(definitions)

@@ -1,6 +1,6 @@
 """MLflow's REST API as the workspace offers it: each job is a run, whose id is the job's name.
 
-MLflow's own stores cannot serve it: they make up the ids of runs, and loading its server takes seconds, while the
+MLflow's own stores cannot serve it: they generate the ids of runs, and loading its server takes seconds, while the
 double starts in 0.1 s.
 """
 
@@ -21,7 +21,7 @@ PREFIX = re.compile(r"/mlflow/v[12]\.0(?P<workspace>/.*?)/api/2\.0/mlflow/(?P<re
 STATUSES = {COMPLETED: "FINISHED", FAILED: "FAILED", CANCELED: "KILLED", QUEUED: "SCHEDULED", STARTING: "SCHEDULED"}
 """Status of a job -> status of its run; any other is RUNNING."""
 CLAUSE = re.compile(r"""\s*(?P<kind>\w+)\.[`"]?(?P<key>[\w. /-]+?)[`"]?\s*(?P<sign>!?=)\s*'(?P<value>[^']*)'\s*""")
-MOST_METRICS, MOST_PARAMS = 1000, 100
+MAX_METRICS, MAX_PARAMS = 1000, 100  # in one request: limits of MLflow's server (mlflow/utils/validation.py)
 BATCH_KEYS = {"log-metric": "metrics", "log-parameter": "params", "set-tag": "tags"}
 """Call that logs one value -> the key of the same value in a batch."""
 
@@ -79,7 +79,7 @@ class Tracking:
         try:
             with self.state.lock:
                 if matched["rest"].startswith("experiments/"):
-                    self.runs()  # adds the experiments of jobs
+                    self.runs()  # adds the experiments of jobs that no call has asked for yet
                 return ROUTES.answer(self, call, matched["rest"])
         except Refusal as refusal:
             return Reply.json({"error_code": refusal.code, "message": refusal.message}, refusal.status)
@@ -119,7 +119,14 @@ class Tracking:
         self.add(job.name, experiment, name, {**tags, **(job.properties.get("tags") or {})})
 
     def add(self, run_id: str, experiment: str, name: str, tags: dict[str, str]) -> MlflowRun:
-        """Add a run."""
+        """Add a run.
+
+        Args:
+            run_id: its id; for a job its name.
+            experiment: id of its experiment.
+            name: its display name.
+            tags: its tags.
+        """
         place = self.state.place
         artifacts = f"azureml://{place.data_plane}/mlflow/v2.0{place.workspace_path}/experiments/{experiment}"
         info: Document = {
@@ -137,8 +144,8 @@ class Tracking:
         return self.known[run_id]
 
     def experiment(self, name: str) -> str:
-        """Return the id of an experiment; make it if it does not exist."""
-        identity = str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+        """Return the id of an experiment; create it if it does not exist."""
+        identity = str(uuid.uuid5(uuid.NAMESPACE_URL, name))  # the same name gives the same id, in every double
         self.experiments[identity] = name
         return identity
 
@@ -155,6 +162,11 @@ class Tracking:
 
 @ROUTES.add("GET", "experiments/get-by-name")
 def get_experiment_by_name(service: Tracking, call: Call) -> Reply:
+    """Return an experiment by its name.
+
+    Raises:
+        Refusal: it does not exist.
+    """
     if (name := call.query["experiment_name"]) not in service.experiments.values():
         raise Refusal(404, "RESOURCE_DOES_NOT_EXIST", f"Could not find experiment with name '{name}'")
     return Reply.json({"experiment": service.experiment_document(service.experiment(name))})
@@ -162,11 +174,17 @@ def get_experiment_by_name(service: Tracking, call: Call) -> Reply:
 
 @ROUTES.add("GET", "experiments/get")
 def get_experiment(service: Tracking, call: Call) -> Reply:
+    """Return an experiment by its id."""
     return Reply.json({"experiment": service.experiment_document(call.query["experiment_id"])})
 
 
 @ROUTES.add("POST", "experiments/create")
 def create_experiment(service: Tracking, call: Call) -> Reply:
+    """Create an experiment.
+
+    Raises:
+        Refusal: it exists.
+    """
     if (name := call.json["name"]) in service.experiments.values():
         raise Refusal(400, "RESOURCE_ALREADY_EXISTS", f"Experiment '{name}' already exists.")
     return Reply.json({"experiment_id": service.experiment(name)})
@@ -174,11 +192,13 @@ def create_experiment(service: Tracking, call: Call) -> Reply:
 
 @ROUTES.add("POST", "experiments/search")
 def search_experiments(service: Tracking, call: Call) -> Reply:
+    """List all experiments; filters are ignored."""
     return Reply.json({"experiments": [service.experiment_document(identity) for identity in service.experiments]})
 
 
 @ROUTES.add("POST", "runs/create")
 def create_run(service: Tracking, call: Call) -> Reply:
+    """Create a run that belongs to no job."""
     wanted = call.json
     experiment = service.experiment_document(wanted["experiment_id"])["experiment_id"]
     tags = _pairs(wanted.get("tags"))
@@ -188,11 +208,13 @@ def create_run(service: Tracking, call: Call) -> Reply:
 
 @ROUTES.add("GET", "runs/get")
 def get_run(service: Tracking, call: Call) -> Reply:
+    """Return a run."""
     return Reply.json({"run": _wanted(service, call).document()})
 
 
 @ROUTES.add("POST", "runs/update")
 def update_run(service: Tracking, call: Call) -> Reply:
+    """Change the status, name or end of a run."""
     wanted, info = call.json, service.run(call.json["run_id"]).info
     info |= {key: wanted[key] for key in ("status", "run_name") if wanted.get(key)}
     if "end_time" in wanted:
@@ -202,12 +224,17 @@ def update_run(service: Tracking, call: Call) -> Reply:
 
 @ROUTES.add("POST", "runs/{what:log-batch|log-metric|log-parameter|set-tag}")
 def log_values(service: Tracking, call: Call, what: str) -> Reply:
+    """Log metrics, parameters and tags, one by one or in a batch.
+
+    Raises:
+        Refusal: too many values in one request, or a parameter that was logged with another value.
+    """
     run, body = service.run(call.json["run_id"]), call.json
     batch = body if what == "log-batch" else {BATCH_KEYS[what]: [body]}
     metrics, params = batch.get("metrics", []), _pairs(batch.get("params"))
-    if len(metrics) > MOST_METRICS or len(params) > MOST_PARAMS:
+    if len(metrics) > MAX_METRICS or len(params) > MAX_PARAMS:
         raise Refusal(
-            400, "INVALID_PARAMETER_VALUE", f"at most {MOST_METRICS} metrics and {MOST_PARAMS} params in one request"
+            400, "INVALID_PARAMETER_VALUE", f"at most {MAX_METRICS} metrics and {MAX_PARAMS} params in one request"
         )
     for metric in metrics:
         point = {"value": metric["value"], "timestamp": int(metric["timestamp"]), "step": int(metric.get("step", 0))}
@@ -221,6 +248,7 @@ def log_values(service: Tracking, call: Call, what: str) -> Reply:
 
 @ROUTES.add("GET", "metrics/get-history")
 def get_history(service: Tracking, call: Call) -> Reply:
+    """Return all points of a metric, in pages."""
     key = call.query["metric_key"]
     points = [{"key": key, **point} for point in _wanted(service, call).metrics.get(key, [])]
     return _page("metrics", points, int(call.query.get("max_results") or 25_000), call.query.get("page_token"))
@@ -228,7 +256,7 @@ def get_history(service: Tracking, call: Call) -> Reply:
 
 @ROUTES.add("POST", "runs/search")
 def search_runs(service: Tracking, call: Call) -> Reply:
-    """Search by equalities and inequalities joined by `and`."""
+    """Search runs by equalities and inequalities joined by `and`."""
     wanted, experiments = call.json, call.json.get("experiment_ids", [])
     clauses = parse_filter(wanted.get("filter", ""), CLAUSE, "INVALID_PARAMETER_VALUE")
     runs = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from orchestrator.testing.arm.job_resources import find, shown
+from orchestrator.testing.arm.job_resources import find, job_document
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.cloud_state import ARTIFACTS, Document
 from orchestrator.testing.jobs.job_table import CloudJob
@@ -87,11 +87,13 @@ def _run(job: CloudJob) -> Document:
 
 @ROUTES.add("GET", "history/v1.0/runs/{name}")
 def get_run(service: RunHistory, call: Call, name: str) -> Reply:
+    """Return a run."""
     return Reply.json(_run(find(service.manager, name)))
 
 
 @ROUTES.add("GET", "history/v1.0/runs/{name}/details")
 def get_details(service: RunHistory, call: Call, name: str) -> Reply:
+    """Return a run with the addresses of its logs."""
     job = find(service.manager, name)
     return Reply.json({**_run(job), "logFiles": service.logs(job), "inputDatasets": [], "outputDatasets": []})
 
@@ -108,6 +110,7 @@ def get_children(service: RunHistory, call: Call, name: str) -> Reply:
 
 @ROUTES.add("PATCH", "history/v1.0/experiments/{experiment}/runs/{name}")
 def patch_run(service: RunHistory, call: Call, experiment: str, name: str) -> Reply:
+    """Change name, description or tags of a run, or archive it: azure-ai-ml 1.35 sends this in place of a PUT."""
     job, wanted = find(service.manager, name), call.json
     job.properties |= {ours: wanted[key] for key, ours in CHANGEABLE.items() if wanted.get(key) is not None}
     return Reply.json(_run(job))
@@ -115,6 +118,7 @@ def patch_run(service: RunHistory, call: Call, experiment: str, name: str) -> Re
 
 @ROUTES.add("POST", "history/v1.0/rundata")
 def get_run_data(service: RunHistory, call: Call) -> Reply:
+    """Return a run with its outputs, for `jobs.download`."""
     job = find(service.manager, call.json["runId"])
     return Reply.json(
         {
@@ -122,7 +126,7 @@ def get_run_data(service: RunHistory, call: Call) -> Reply:
                 **_run(job),
                 "outputs": {
                     name: {"assetId": f"azureml://job/{job.name}/{name}", "type": "uri_folder"}
-                    for name in shown(service.manager, job)["properties"]["outputs"]
+                    for name in job_document(service.manager, job)["properties"]["outputs"]
                     if name != "default"
                 },
             }
@@ -137,7 +141,7 @@ def resolve_uris(service: RunHistory, call: Call) -> Reply:
     scope = f"subscriptions/{place.subscription}/resourcegroups/{place.resource_group}/workspaces/{place.workspace}"
     for asset in call.json["values"]:
         name, _, output = asset.removeprefix("azureml://job/").partition("/")
-        uri = shown(service.manager, find(service.manager, name))["properties"]["outputs"][output]["uri"]
+        uri = job_document(service.manager, find(service.manager, name))["properties"]["outputs"][output]["uri"]
         uri = uri.replace("azureml://datastores/", f"azureml://{scope}/datastores/", 1)
         values[asset] = {"uri": uri, "type": "uri_folder"}
     return Reply.json({"values": values})

@@ -1,4 +1,4 @@
-"""A kind of job that another package adds: text in, a file of statistics out."""
+"""A job kind added by another package: reads a text, writes a file of statistics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TokenizeConfig(Config):
 
 
 class TokenizeSpec(TokenizeConfig, JobSpec):
-    """Spec of the user."""
+    """Spec of a tokenisation."""
 
     kind: Literal["tokenize"] = "tokenize"
     """Which job this is."""
@@ -37,7 +37,7 @@ class TokenizeSpec(TokenizeConfig, JobSpec):
     code: CodeSpec = CodeSpec(folder=HERE / "job", entry="count_tokens")
 
     def job_config(self) -> TokenizeConfig:
-        """Return the part that the job itself reads."""
+        """Return the part of the spec that the job reads."""
         return self.part(TokenizeConfig)
 
 
@@ -55,7 +55,7 @@ class TokenizePlan(Plan):
 
 
 class TokenizeKind(JobKind):
-    """Counts of the words of a text."""
+    """The kind: counts the words of a text."""
 
     name = "tokenize"
     subject = "words"
@@ -65,10 +65,10 @@ class TokenizeKind(JobKind):
     paths = PathKeys(files=("text",))
 
     def data_flag(self, words: list[str]) -> dict[str, tuple[Any, str]]:
-        """Return key -> value and flag of the file given by --data."""
+        """Return key -> value, and the flag, of the file given by --data."""
         return {"text": (words[0] if words else None, "--data")}
 
-    def plan(self, resolved: Resolved, home: Path, like: Plan | None) -> TokenizePlan:
+    def plan(self, resolved: Resolved, home: Path, reuse: Plan | None) -> TokenizePlan:
         """Read text and code, and return the plan."""
         spec = resolved.spec
         assert isinstance(spec, TokenizeSpec)
@@ -77,7 +77,7 @@ class TokenizeKind(JobKind):
         data = files_fingerprint(str(job.text), files, home / FINGERPRINT_CACHE)
         shaping = {"text": data.sha256, "lowercase": job.lowercase}
         return TokenizePlan(
-            **SharedFacts.of(resolved, home, [job.text], like).fields(shaping, data),
+            **SharedFacts.of(resolved, home, [job.text], reuse).fields(shaping, data),
             needs=Needs(
                 (JobInput(DATA, "text", data.sha256, list_files=lambda: files),),
                 {"text": At(DATA, job.text.name)},

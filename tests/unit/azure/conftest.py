@@ -1,4 +1,4 @@
-"""Plans for Azure, and nothing of this machine's own settings."""
+"""Plans for Azure, isolated from the settings of this machine."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def make_plan(tmp_path: Path) -> MakePlan:
 
 
 def request_of(plan: Plan) -> AzureRequest:
-    """Return its request in a workspace called place."""
+    """Return the request for a plan in a workspace named `place`."""
     return build_request(plan, plan.name, WORKSPACE)

@@ -1,4 +1,4 @@
-"""Job files of az ml: taken as they are, or refused with line and reason."""
+"""Job files of az ml: sent unchanged, or refused with line and reason."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (COMMAND.replace("type: pytorch", "type: torch.distributed"), "job.yml:19: distribution.type: "),
         (COMMAND + "epcohs: 3\n", "job.yml:27: epcohs: Unknown field"),
@@ -113,7 +113,7 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
         (COMMAND.replace("{{inputs.epochs", "{{inputs.epoch"), "job.yml:3: command: ${{inputs.epoch}} names none of"),
         (COMMAND.replace("compute: azureml:gpu-cluster\n", ""), "compute: missing"),
         (COMMAND + "type: pipeline\n", "job.yml:27: type: unknown type of job 'pipeline'"),
-        (COMMAND + "command: again\n", "job.yml:27: command: written twice (first on line 3)"),
+        (COMMAND + "command: again\n", "job.yml:27: command: duplicate key (first on line 3)"),
         (SWEEP.replace("random", "grid"), "job.yml:11: search_space.b: grid sampling allows only choice"),
         (
             SWEEP.replace("random", "bayesian") + "early_termination: {type: median_stopping}\n",
@@ -129,11 +129,11 @@ def test_sweep_job_is_sent_unchanged(write: Write) -> None:
         ),
     ],
 )
-def test_refused_key_has_line_and_reason(text: str, said: str, write: Write) -> None:
+def test_refused_key_has_line_and_reason(text: str, message: str, write: Write) -> None:
     write(text)
     with pytest.raises(SpecError) as failure:
         read_job_file(Path("job.yml"))
-    assert said in str(failure.value)
+    assert message in str(failure.value)
 
 
 def test_submit_of_job_file_prints_its_body(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_submit_of_job_file_prints_its_body(write: Write, capsys: pytest.Capture
         ("--new",),
     ],
 )
-def test_flag_without_use_for_job_file_is_refused(
+def test_useless_flag_with_job_file_is_refused(
     words: tuple[str, ...], write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(COMMAND)

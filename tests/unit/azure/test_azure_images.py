@@ -1,4 +1,4 @@
-"""The environments of the jobs: they pin what the project is tested with, and their version is their content."""
+"""Environments of the jobs: they pin the tested versions, and their own version is the hash of their content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = {"mlflow": "mlflow-skinny", "sklearn": "scikit-learn", "yaml": "PyYAML"}
 PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
 
 
-def wanted() -> list[str]:
+def required_packages() -> list[str]:
     lines = (ENVIRONMENTS / "train-gpu" / "requirements.txt").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -27,10 +27,10 @@ def test_environments_have_the_pinned_versions() -> None:
     pip = conda["dependencies"][-1]["pip"]
     assert "python=3.11" in conda["dependencies"]
     found = dict(line.split("==") for line in pip if not line.startswith("--"))
-    assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in wanted()}
+    assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in required_packages()}
 
 
-OPTIONAL = {"datasets", "onnxruntime"}  # optional for a run; an error names the package to install
+OPTIONAL = {"datasets", "onnxruntime"}  # optional: an error names the package to install
 
 
 def test_environments_have_all_imported_packages() -> None:
@@ -44,7 +44,7 @@ def test_environments_have_all_imported_packages() -> None:
     import sys
 
     packages = {NAMES.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"train_jobs"}}
-    assert packages - OPTIONAL <= set(wanted())
+    assert packages - OPTIONAL <= set(required_packages())
 
 
 @pytest.fixture
@@ -89,6 +89,6 @@ def test_serving_environment_has_training_versions() -> None:
     found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if not line.startswith("--"))
     assert "python=3.11" in conda["dependencies"]
     assert found.pop("azureml-inference-server-http")
-    assert found.pop("pydantic").startswith("2.12.")  # the server's own limit; the resolution is tested, and slow
+    assert found.pop("pydantic").startswith("2.12.")  # limit of the server; a slow test covers the resolution
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in found}
     assert {"torch", "tokenizers", "safetensors", "numpy", "pyarrow", "PyYAML"} == found.keys()

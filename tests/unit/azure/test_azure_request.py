@@ -1,7 +1,6 @@
-"""Every body that would be sent: held against golden files, against what Microsoft's SDK makes of the same, and against
-what the service would refuse.
+"""Request bodies compared with golden files, with those of Microsoft's SDK, and with the limits of the service.
 
-    UPDATE_GOLDEN=1 pytest tests/unit/azure/test_azure_request.py     writes the golden files again; read the difference
+UPDATE_GOLDEN=1 pytest tests/unit/azure/test_azure_request.py     rewrites the golden files; read the diff
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
-    """Return the request; values that differ between checkouts are replaced by their names."""
+def with_placeholders(plan: Plan, request: AzureRequest) -> dict[str, Any]:
+    """Return the request; values that differ between checkouts are replaced by placeholders."""
     text = json.dumps(request.model_dump(mode="json"))
     snapshot = plan.snapshot
     image = train_image(plan.compute.device)
@@ -93,7 +92,7 @@ def plain(plan: Plan, request: AzureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize("name", JOBS)
 def test_request_equals_golden_file(name: str, make_plan: MakePlan) -> None:
     plan = make_plan(JOBS[name])
-    found = plain(plan, request_of(plan))
+    found = with_placeholders(plan, request_of(plan))
     path = GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -109,17 +108,17 @@ def test_submission_shows_inputs_outputs_and_options(make_plan: MakePlan, tmp_pa
 
 
 def without_ids(body: Body) -> Body:
-    """Return a job's body with `azureml:NAME[:VERSION]` for Azure's ids, without empty values."""
+    """Return the body of a job with `azureml:NAME[:VERSION]` in place of Azure's ids, without empty values."""
     from orchestrator.backends.azure.az_yaml import _short
 
-    def short(value: Any) -> Any:
+    def short_id(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: short(inner) for key, inner in value.items() if inner not in ({}, None)}
+            return {key: short_id(inner) for key, inner in value.items() if inner not in ({}, None)}
         if isinstance(value, str):
             return _short(value).removeprefix("azureml:") if "/datastores/" not in value else value
         return value
 
-    return {key: value for key, value in short(body["properties"]).items() if value != {}}
+    return {key: value for key, value in short_id(body["properties"]).items() if value != {}}
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -193,9 +192,9 @@ def test_texts_keep_their_names_in_one_folder(make_plan: MakePlan, tmp_path: Pat
     [
         ({"compute.cluster": None}, "no cluster to run on"),
         ({"compute.cluster": "1gpu"}, "3 to 24 letters"),
-        ({"compute.sku": "Standard_NC24rs_v3"}, "was retired"),
+        ({"compute.sku": "Standard_NC24rs_v3"}, "Azure retired it"),
         ({"compute.sku": None}, "GPUs of cluster gpu are unknown"),
-        ({"compute.processes_per_node": 2}, "is more than Standard_NC4as_T4_v3 has GPUs (1)"),
+        ({"compute.processes_per_node": 2}, "Standard_NC4as_T4_v3 has 1 GPUs"),
         ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has none"),
         ({"compute.sku": "Standard_ND96isr_H100_v5", "compute.nodes": 101, "train.global_batch_size": 8080}, "at most"),
         ({"compute.nodes": 3, "compute.max_nodes": 2}, "max_nodes 2 is less than nodes 3"),
@@ -210,7 +209,7 @@ def test_texts_keep_their_names_in_one_folder(make_plan: MakePlan, tmp_path: Pat
         ({"azure.data": "https://x.blob.core.windows.net/c/t?sig=secret"}, "would be a secret"),
     ],
 )
-def test_request_that_service_refuses_is_refused_here(
+def test_request_refused_by_service_is_refused_locally(
     overrides: dict[str, Any], words: str, make_plan: MakePlan
 ) -> None:
     with pytest.raises(SpecError) as failure:
@@ -220,11 +219,11 @@ def test_request_that_service_refuses_is_refused_here(
 
 def test_low_priority_job_has_shorter_limit(make_plan: MakePlan) -> None:
     plan = make_plan({"compute.tier": "low-priority", "azure.timeout_hours": 200})
-    with pytest.raises(SpecError, match="lets a job run"):
+    with pytest.raises(SpecError, match="Azure ends jobs on low-priority machines earlier"):
         request_of(plan)
 
 
-def test_dry_run_needs_no_network_and_no_sdk(tmp_path: Path) -> None:
+def test_dry_run_needs_neither_network_nor_sdk(tmp_path: Path) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     write_spec(tmp_path / "job.yaml", compute={"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"})
     words = ("submit", "pretrain", "-f", "job.yaml", "-b", "azure", "--dry-run")
@@ -270,7 +269,7 @@ def test_setting_without_effect_is_a_warning(make_plan: MakePlan) -> None:
     assert "compute.sku has no effect" in local
 
 
-def test_notes_have_eviction_cost_and_environment(make_plan: MakePlan, tmp_path: Path) -> None:
+def test_plan_notes_eviction_cost_and_environment(make_plan: MakePlan, tmp_path: Path) -> None:
     from orchestrator.backends.azure.assets import remember_asset
     from orchestrator.backends.azure.submission import request_notes
 
@@ -288,7 +287,7 @@ def test_notes_have_eviction_cost_and_environment(make_plan: MakePlan, tmp_path:
     assert "eviction" not in dict(note.split(": ", 1) for note in request_notes(request, make_plan(), tmp_path))
 
 
-def test_plan_has_list_price_with_its_date(make_plan: MakePlan) -> None:
+def test_plan_has_dated_list_price(make_plan: MakePlan) -> None:
     plan = make_plan()
     assert plan.compute.price_per_hour == 0.526
     assert "list price of 2025-01 in eastus" in plan.summary()
@@ -335,11 +334,11 @@ def test_sources_keep_settings_and_job_fetches_datasets(make_plan: MakePlan) -> 
     assert source["weight"] == 2.0
 
 
-@pytest.mark.parametrize(("store", "said"), [("words", "--set 'store=${{outputs.stores}}/words' "), (None, "")])
+@pytest.mark.parametrize(("store", "note"), [("words", "--set 'store=${{outputs.stores}}/words' "), (None, "")])
 def test_preparation_writes_store_where_training_reads(
-    store: str | None, said: str, make_plan: MakePlan, tmp_path: Path
+    store: str | None, note: str, make_plan: MakePlan, tmp_path: Path
 ) -> None:
-    make_plan()  # writes the text
+    make_plan()  # creates the text
     where = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "compute.nodes": 2}
     text = {"data.text": ["corpus/notes.txt"], "azure.preflight": False, "compute.tier": "low-priority"}
     orchestrator = Orchestrator(home=tmp_path / "home", environ={})
@@ -348,7 +347,7 @@ def test_preparation_writes_store_where_training_reads(
     body = request.job["properties"]
     assert body["command"].endswith(
         "exec python -m train_jobs.prepare --config ${{inputs.job}}/config.json "
-        f"--set 'data.text=[\"${{{{inputs.text}}}}/notes.txt\"]' {said}"
+        f"--set 'data.text=[\"${{{{inputs.text}}}}/notes.txt\"]' {note}"
         "--output ${{outputs.run}} --cache ${{outputs.stores}} --device cpu"
     )
     assert body["outputs"]["stores"]["uri"].endswith("/paths/orchestrator/token-stores/")
@@ -366,6 +365,6 @@ def test_gpu_unsupported_by_torch_is_refused(make_plan: MakePlan) -> None:
     with pytest.raises(SpecError, match="V100 GPUs, which the environment's torch cannot use") as failure:
         request_of(plan)
     assert failure.value.fix == "--sku Standard_ND96asr_v4"
-    assert "CUDA 13" in str(failure.value.facts["why"])
+    assert "CUDA 13" in str(failure.value.facts["reason"])
     own = make_plan({**v100, "azure.environment": "azureml:mine:7"})
     assert request_of(own).cluster.body is not None

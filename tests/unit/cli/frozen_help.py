@@ -1,4 +1,4 @@
-"""All that --help says; after a change on purpose `python -m tests.unit.cli.frozen_help` writes help.txt anew."""
+"""Everything that --help prints; after an intended change, `python -m tests.unit.cli.frozen_help` rewrites help.txt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("help.txt")
 def parsers(
     parser: argparse.ArgumentParser | None = None, name: str = ""
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every verb and every action of a verb: `report`, `sweep`, `sweep show`."""
+    """Yield every verb and every action of a verb: `report`, `sweep`, `sweep show`."""
     parser = build_parser() if parser is None else parser
     if name:
         yield name, parser
@@ -25,14 +25,14 @@ def parsers(
 
 
 def examples(parser: argparse.ArgumentParser) -> list[list[str]]:
-    """Command lines in a verb's help, without `orchestrator`; a comment behind one stands apart by several blanks."""
+    """Return the examples in a verb's help, without `orchestrator` and without their comments."""
     lines = str(parser.epilog).splitlines()
     shown = [line.strip().removeprefix("orchestrator ") for line in lines if line.startswith("  orchestrator ")]
     return [line.split("   ")[0].replace("'", "").split() for line in shown]
 
 
 def text() -> str:
-    """What a user can say and read, one line a thing, in no Python version's own layout."""
+    """Return all options and texts, one per line, independent of the layout of a Python version."""
     return "\n".join(line for name, parser in sorted(parsers()) for line in _lines(name, parser)) + "\n"
 
 

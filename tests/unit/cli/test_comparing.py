@@ -1,4 +1,4 @@
-"""diff and cost from the command line."""
+"""The commands diff and cost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def plan(**changes: Any) -> dict[str, Any]:
     return {**whole, **changes}
 
 
-def priced(price: float) -> dict[str, Any]:
+def plan_with_price(price: float) -> dict[str, Any]:
     compute = {**PLAN["compute"], "price_per_hour": price}
     changes = {"compute.price_per_hour": {"value": price, "from": "job.yaml:7"}}
     return plan(compute=compute, changes=changes)
 
 
-def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command, on_terminal: Command) -> None:
+def test_diff_fits_80_columns(home: Path, orchestrator: Command, on_terminal: Command) -> None:
     report(make_run(home, "one", plan=plan()), 100, validation_unigram_entropy=5.8175123456)
     other = plan(
         spec={"train": {"steps": 200}, "tags": {"team": "nlp"}, "data": {"text": [LONG, LONG]}},
@@ -45,7 +45,7 @@ def test_a_difference_reads_in_80_columns(home: Path, orchestrator: Command, on_
         folder.mkdir()
         (folder / "loop.py").write_text(f"{name}\n")
     (home / "runs/two/code/new.py").touch()
-    assert f"a.txt -> {LONG}" in orchestrator("diff", "one", "two").out, "in a pipe nothing is cut"
+    assert f"a.txt -> {LONG}" in orchestrator("diff", "one", "two").out, "output to a pipe is not truncated"
     done = on_terminal("diff", "one", "two")
     assert done.code == 0
     lines = done.out.splitlines()
@@ -78,7 +78,7 @@ def test_long_diff_truncated_empty_diff_reported(home: Path, orchestrator: Comma
     assert "same spec" not in out
 
 
-def test_code_that_differs_elsewhere_is_told_by_its_digest(
+def test_diff_shows_digest_of_code_on_another_machine(
     home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(home, "one", plan=plan())
@@ -87,7 +87,7 @@ def test_code_that_differs_elsewhere_is_told_by_its_digest(
     assert "  digest  c0de -> beef" in orchestrator("diff", "one", "two").out
 
 
-def test_a_difference_needs_two_runs(home: Path, orchestrator: Command) -> None:
+def test_diff_needs_two_runs(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan())
     assert orchestrator("diff", "one").code == 2
     assert orchestrator("diff", "one", "one", "one").code == 2
@@ -95,15 +95,15 @@ def test_a_difference_needs_two_runs(home: Path, orchestrator: Command) -> None:
     assert orchestrator("diff", "one", "missing").code == 5
 
 
-def test_what_a_run_cost(home: Path, orchestrator: Command) -> None:
+def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
     attempts = [{"started": 0.0, "ended": 1800.0, "step": 50}, {"started": 2000.0, "ended": 3800.0}]
-    run = make_run(home, "one", plan=priced(36.0), attempts=attempts)
+    run = make_run(home, "one", plan=plan_with_price(36.0), attempts=attempts)
     report(run, 20, at=900.0)
     assert orchestrator("cost", "one").out.splitlines() == [
         "one",
         "  node hours     1: 2 attempts on 1 node",
         "  process hours  2",
-        "  price          $36.00 a node and hour (job.yaml:7)",
+        "  price          $36.00 per node and hour (job.yaml:7)",
         "  cost           $36.00",
         "  repeated       30 steps, 0.25 node hours, $9.00",
     ]
@@ -112,11 +112,11 @@ def test_what_a_run_cost(home: Path, orchestrator: Command) -> None:
     assert document["total"]["cost"] == 36.0
 
 
-def test_without_a_price_the_hours_stand(home: Path, orchestrator: Command) -> None:
+def test_cost_without_price_shows_hours(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 7200.0}])
     lines = orchestrator("cost", "one").out.splitlines()
     assert "  node hours     2: 1 attempt on 1 node" in lines
-    assert "  cost           no price (--set compute.price_per_hour=USD, at submission)" in lines
+    assert "  cost           no price (set it at submission: --set compute.price_per_hour=USD)" in lines
     assert not [line for line in lines if "repeated" in line]
     assert orchestrator("cost", "one", "-o", "json").json["total"] == {
         "node_hours": 2.0,
@@ -127,11 +127,11 @@ def test_without_a_price_the_hours_stand(home: Path, orchestrator: Command) -> N
     }
 
 
-def test_the_costs_of_all_runs_add_up(home: Path, orchestrator: Command) -> None:
+def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> None:
     hour = [{"started": 0.0, "ended": 3600.0}]
     make_run(home, "free", plan=plan(), attempts=hour)
-    make_run(home, "dear", plan=priced(36.0), attempts=hour, age=1)
-    make_run(home, "cheap", plan=priced(0.5), attempts=hour, age=2)
+    make_run(home, "dear", plan=plan_with_price(36.0), attempts=hour, age=1)
+    make_run(home, "cheap", plan=plan_with_price(0.5), attempts=hour, age=2)
     (make_run(home, "bad", age=3).path / "plan.json").write_text("{")
     done = orchestrator("cost", "--all")
     assert done.code == 0
@@ -141,13 +141,16 @@ def test_the_costs_of_all_runs_add_up(home: Path, orchestrator: Command) -> None
         ["dear", "1", "2", "$36.00", "0"],
         ["cheap", "1", "2", "$0.50", "0"],
         ["total", "3", "6", "$36.50", "0"],
-        ["1", "of", "3", "runs:", "no", "price", "(--set", "compute.price_per_hour=USD,", "at", "submission)"],
+        [
+            *("1", "of", "3", "runs:", "no", "price"),
+            *("(set", "it", "at", "submission:", "--set", "compute.price_per_hour=USD)"),
+        ],
     ]
-    assert "run bad is damaged: not counted" in done.err
+    assert "run bad: it is damaged; its cost is this run is not counted" in done.err
     assert orchestrator("cost", "bad").code == 1
 
 
-def test_cost_wants_runs_or_all_of_them(home: Path, orchestrator: Command) -> None:
+def test_cost_needs_runs_or_all(home: Path, orchestrator: Command) -> None:
     assert orchestrator("cost", "--all").out == ""
     make_run(home, "one", plan=plan())
     for words in (("cost",), ("cost", "one", "--all")):

@@ -1,4 +1,4 @@
-"""Completion, as the shells ask for it: bash itself, and what argcomplete's protocol answers."""
+"""Shell completion: bash itself, and the protocol of argcomplete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
 from train_jobs.artifacts.layers import preset_names
 
-# what bash does when TAB is pressed: the function that the script registered, with the line as it stands
+# bash calls the registered function with the current line when TAB is pressed
 PRESS_TAB = """
 source <(orchestrator completion bash)
 complete -p orchestrator
@@ -27,7 +27,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Console:
-    """A home with two runs and a sweep, and `orchestrator` on the PATH."""
+    """Return the command line with a home of two runs and a sweep, and `orchestrator` on the PATH."""
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     for age, name in enumerate(["pretrain-tiny-00000001", "other-00000002"]):
         make_run(console.home, name, age=age)
@@ -41,7 +41,7 @@ def shell(tmp_path: Path) -> Console:
     return console
 
 
-def offered(console: Console, line: str) -> list[str]:
+def completions(console: Console, line: str) -> list[str]:
     path = f"{console.cwd / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", PRESS_TAB, "bash", line],
@@ -68,7 +68,7 @@ def offered(console: Console, line: str) -> list[str]:
         ("orchestrator status s", []),
         ("orchestrator diff @last o", ["other-00000002"]),
         ("orchestrator status loc", ["local://pretrain-tiny-00000001", "local://other-00000002"]),
-        ("orchestrator status local://o", ["//other-00000002"]),  # bash itself holds what is before the colon
+        ("orchestrator status local://o", ["//other-00000002"]),  # bash keeps the part before the colon
         ("orchestrator list --state fa", ["failed"]),
         ("orchestrator list -b ", ["azure", "debug", "local"]),
         ("orchestrator submit pretrain --sku Standard_ND96isr_H1", ["Standard_ND96isr_H100_v5"]),
@@ -84,11 +84,11 @@ def offered(console: Console, line: str) -> list[str]:
 )
 def test_bash_completes(shell: Console, line: str, words: list[str]) -> None:
     if shutil.which("bash") is None:
-        pytest.skip("there is no bash here")
-    assert offered(shell, line) == words
+        pytest.skip("bash is not installed")
+    assert completions(shell, line) == words
 
 
-def test_completing_a_run_loads_nothing_heavy(shell: Console) -> None:
+def test_completing_runs_imports_no_heavy_module(shell: Console) -> None:
     line = "orchestrator status "
     words = [sys.executable, "-X", "importtime", "-m", "orchestrator.cli.main"]
     done = subprocess.run(
@@ -105,22 +105,22 @@ def test_completing_a_run_loads_nothing_heavy(shell: Console) -> None:
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_reads(name: str, orchestrator: Command, tmp_path: Path) -> None:
+def test_shell_accepts_completion_script(name: str, orchestrator: Command, tmp_path: Path) -> None:
     done = orchestrator("completion", name)
     assert done.code == 0
     assert "orchestrator" in done.out
-    assert done.err == ""  # it is read by `source <(...)` at every start of a shell
+    assert done.err == ""  # `source <(...)` reads it whenever a shell starts
     if shutil.which(name) is None:
-        pytest.skip(f"there is no {name} here to read it")
+        pytest.skip(f"{name} is not installed")
     script = tmp_path / "script"
     script.write_text(done.out)
     subprocess.run([name, "-n", str(script)], check=True)
 
 
-def test_on_a_terminal_it_says_how_to_keep_it(orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_on_terminal_shows_installation(orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.cli.verbs.setup.sys.stdout.isatty", lambda: True)
     assert "source <(orchestrator completion bash)" in orchestrator("completion", "bash").err
 
 
-def test_a_shell_that_is_not_known_is_a_usage_error(orchestrator: Command) -> None:
+def test_unknown_shell_is_a_usage_error(orchestrator: Command) -> None:
     assert orchestrator("completion", "tcsh").code == 2

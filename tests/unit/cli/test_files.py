@@ -1,4 +1,4 @@
-"""download and prune from the command line."""
+"""The commands download and prune."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def runs_of(home: Path) -> set[str]:
     return {path.name for path in (home / "runs").iterdir()}
 
 
-def test_download_takes_the_model_and_prints_where_it_is(home: Path, orchestrator: Command) -> None:
+def test_download_copies_model_and_prints_its_path(home: Path, orchestrator: Command) -> None:
     make_model(home)
     done = orchestrator("download", "@last")
     assert (done.code, done.out, done.err) == (0, "one/model\n", "")
@@ -38,7 +38,7 @@ def test_download_takes_the_model_and_prints_where_it_is(home: Path, orchestrato
     assert orchestrator("download", "@last", "--force").code == 0
 
 
-def test_download_of_what_is_asked_for_and_of_everything(home: Path, orchestrator: Command) -> None:
+def test_download_copies_selected_or_all_outputs(home: Path, orchestrator: Command) -> None:
     make_model(home)
     done = orchestrator("download", "one", "plan", "logs", "--to", "to", "-o", "json")
     assert done.json == {"run": "one", "paths": ["to/plan.json", "to/logs"]}
@@ -51,7 +51,7 @@ def test_download_of_what_is_asked_for_and_of_everything(home: Path, orchestrato
     assert "has    logs, model, plan" in missing.err
 
 
-def test_a_transfer_that_takes_a_while_is_shown_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_transfer_shows_progress_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stream(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -64,9 +64,9 @@ def test_a_transfer_that_takes_a_while_is_shown_in_place(monkeypatch: pytest.Mon
     show("one", 0, 50_000_000)
     show("one", 10_000_000, 50_000_000)
     assert stream.getvalue() == ""
-    clock[0] = transfer.WORTH_SHOWING
+    clock[0] = transfer.SILENT_SECONDS
     show("one", 25_000_000, 50_000_000)
-    show("one", 26_000_000, 50_000_000)  # at once: not worth a frame
+    show("one", 26_000_000, 50_000_000)  # instant: no frame is drawn
     show("one", 50_000_000, 50_000_000)
     show.end()
     assert [amount in stream.getvalue() for amount in ("25.0/50.0 MB", "26.0/50.0", "50.0/50.0 MB")] == [
@@ -84,7 +84,9 @@ def test_prune_needs_a_rule(home: Path, orchestrator: Command) -> None:
     assert runs_of(home) == {"one"}
 
 
-def test_prune_deletes_nobody_unasked(home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prune_without_confirmation_deletes_nothing(
+    home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(home, "one")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))  # no terminal
     refused = orchestrator("prune", "--older-than", "1s")
@@ -94,7 +96,7 @@ def test_prune_deletes_nobody_unasked(home: Path, orchestrator: Command, monkeyp
     assert runs_of(home) == {"one"}
 
 
-def test_a_dry_run_shows_names_and_bytes_and_deletes_nothing(home: Path, orchestrator: Command) -> None:
+def test_prune_dry_run_lists_names_and_bytes(home: Path, orchestrator: Command) -> None:
     for age, name in enumerate(["new", "old"]):
         make_run(home, name, age=age, ended=time.time() - 86400 * 3)
     (home / "runs/old/outputs/big").write_bytes(b"x" * 5_000_000)
@@ -110,7 +112,7 @@ def test_a_dry_run_shows_names_and_bytes_and_deletes_nothing(home: Path, orchest
     assert runs_of(home) == {"new", "old"}
 
 
-def test_prune_deletes_what_it_lists_and_says_what_that_freed(home: Path, orchestrator: Command) -> None:
+def test_prune_deletes_listed_runs_and_reports_bytes(home: Path, orchestrator: Command) -> None:
     for age, (name, state) in enumerate([("a", "completed"), ("b", "failed"), ("c", "failed"), ("d", "completed")]):
         make_run(home, name, RunState(state), age=age, ended=time.time() - 86400 * age)
     done = orchestrator("prune", "--state", "failed", "--keep-last", "1", "-y")
@@ -126,14 +128,14 @@ def test_prune_deletes_what_it_lists_and_says_what_that_freed(home: Path, orches
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "nothing to delete\n")
 
 
-def test_prune_tells_of_token_stores_that_nobody_needs(home: Path, orchestrator: Command) -> None:
+def test_prune_lists_unused_token_stores(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan={"data": {"sha256": "a"}})
     store = home / "token-stores" / "key"
     store.mkdir(parents=True)
     (store / "manifest.json").write_text('{"data": {"sha256": "a"}}')
     (store / "shard").write_bytes(b"x" * 2_000_000)
     kept = orchestrator("prune", "--state", "completed", "--dry-run")
-    assert "kept: token stores that no remaining run uses, 2 MB; --stores deletes them" in kept.err
+    assert "kept: 2 MB of token stores that no remaining run uses; --stores deletes them" in kept.err
     shown = orchestrator("prune", "--state", "completed", "--dry-run", "--stores")
     assert "1 token store" in shown.out
     assert shown.err == ""
@@ -142,7 +144,7 @@ def test_prune_tells_of_token_stores_that_nobody_needs(home: Path, orchestrator:
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, set()), ("", 1, {"one"}), ("no", 1, {"one"})])
-def test_on_a_terminal_it_asks(tmp_path: Path, answer: str, code: int, left: set[str]) -> None:
+def test_prune_on_terminal_asks_for_confirmation(tmp_path: Path, answer: str, code: int, left: set[str]) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     make_run(console.home, "one")
     words = ["-m", "orchestrator.cli.main", "prune", "--state", "completed"]

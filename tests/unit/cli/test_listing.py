@@ -1,4 +1,4 @@
-"""list and status, as one sees them."""
+"""The commands list and status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_list_newest_first_with_filters(home: Path, orchestrator: Command) -> No
     assert lines[2].split() == ["older", "failed", "0/100", "2", "min", "05", "s", "2", "h", "ago"]
 
 
-def test_a_price_gives_a_column_of_costs(home: Path, orchestrator: Command) -> None:
+def test_list_with_price_has_cost_column(home: Path, orchestrator: Command) -> None:
     attempt = {"started": 0.0, "ended": 125.0}
     make_run(home, "priced", plan=PRICED, attempts=[attempt], started=0.0, ended=125.0)
     make_run(home, "unpriced", age=5, attempts=[attempt], started=0.0, ended=125.0)
@@ -46,7 +46,7 @@ def test_a_price_gives_a_column_of_costs(home: Path, orchestrator: Command) -> N
     assert [run["cost"] for run in found] == [1.25, None]
 
 
-def test_states_and_limit_choose(home: Path, orchestrator: Command) -> None:
+def test_list_filters_by_state_and_limit(home: Path, orchestrator: Command) -> None:
     for age, state in enumerate(["completed", "failed", "cancelled", "failed"]):
         make_run(home, f"{state}-{age}", RunState(state), age=age)
 
@@ -61,21 +61,21 @@ def test_states_and_limit_choose(home: Path, orchestrator: Command) -> None:
 
 
 @pytest.mark.parametrize("words", [("--state", "faled"), ("--limit", "0"), ("--limit", "-1"), ("--limit", "x")])
-def test_filters_that_make_no_sense_are_usage_errors(words: tuple[str, str], orchestrator: Command) -> None:
+def test_list_contradictory_filters_are_usage_errors(words: tuple[str, str], orchestrator: Command) -> None:
     refused = orchestrator("list", *words)
     assert refused.code == 2
     assert refused.err.startswith("error[usage]: ")
     assert words[1] in refused.err
 
 
-def test_no_runs_is_no_error(orchestrator: Command) -> None:
+def test_list_without_runs_succeeds(orchestrator: Command) -> None:
     done = orchestrator("list")
     assert (done.code, done.out) == (0, "")
     assert "orchestrator submit pretrain" in done.err
     assert orchestrator("list", "-o", "json").json == []
 
 
-def test_the_command_line_knows_every_state() -> None:
+def test_list_accepts_every_state() -> None:
     assert tuple(RunState) == STATES
     assert tuple(state for state in RunState if state.terminal) == ENDED
 
@@ -85,7 +85,7 @@ def test_long_table_fits_and_keeps_distinguishing_parts() -> None:
     started = time.time() - 35_990_000
     wide = {"state": "completed", "step": 1_000_000, "steps": 1_000_000, "started": started, "cost": 999.99}
     runs = [status(name, created=started, **wide) for name in names]
-    assert all(name in render.run_table(runs) for name in names), "in a pipe nothing is cut"
+    assert all(name in render.run_table(runs) for name in names), "output to a pipe is not truncated"
     lines = render.run_table(runs, Terminal(80)).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith("pretrain-xx")
@@ -98,7 +98,7 @@ def test_long_table_fits_and_keeps_distinguishing_parts() -> None:
     ("seconds", "text"),
     [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (7200, "2 h ago"), (86400 * 12, "12 d ago")],
 )
-def test_how_long_ago(seconds: float, text: str) -> None:
+def test_age_is_relative_time(seconds: float, text: str) -> None:
     assert ago(time.time() - seconds) == text
 
 
@@ -106,14 +106,14 @@ def test_how_long_ago(seconds: float, text: str) -> None:
     ("usd", "text"),
     [(0, "$0.00"), (0.004, "<$0.01"), (0.005, "$0.01"), (1.239, "$1.24"), (999.99, "$999.99"), (1234.56, "$1,235")],
 )
-def test_money(usd: float, text: str) -> None:
+def test_money_has_cents_for_small_amounts(usd: float, text: str) -> None:
     assert money(usd) == text
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0"), (99_999, "99999"), (100_000, "100k"), (123_456, "123.5k"), (1_000_000, "1M")]
 )
-def test_counts(number: int, text: str) -> None:
+def test_count_shortens_large_numbers(number: int, text: str) -> None:
     assert count(number) == text
 
 
@@ -134,7 +134,7 @@ def test_status_lists_every_attempt() -> None:
     assert "attempt" not in render.status_text(status(attempts=attempts[:1]))
 
 
-def test_a_status_tells_cost_and_expected_end(home: Path, orchestrator: Command) -> None:
+def test_status_shows_cost_and_expected_end(home: Path, orchestrator: Command) -> None:
     run = make_run(home, "one", RunState.RUNNING, plan=PRICED, attempts=[{"started": time.time() - 100}])
     report(run, 50, at=time.time(), sequences_per_second=0.1)
     with (run.path / "lock").open() as held:

@@ -1,4 +1,4 @@
-"""A word that may mean a run or a sweep: the beginning of a sweep's name is that of its trials' too."""
+"""Names that match a run or a sweep: the prefix of a sweep's name is also the prefix of its trials' names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.ui.targets import named
+from orchestrator.cli.ui.targets import find_target
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -21,7 +21,7 @@ from tests.unit.sweeps.test_sweep_table import add, make
 
 
 def sweep(home: Path, name: str = "search-1a2b3c4d", trials: int = 1) -> Sweep:
-    """A sweep that ended, with trials that are runs."""
+    """Create a finished sweep with trials that are runs."""
     found = make(home, name=name)
     for number in range(trials):
         add(found, [1.0], "completed", 1.0)
@@ -31,14 +31,14 @@ def sweep(home: Path, name: str = "search-1a2b3c4d", trials: int = 1) -> Sweep:
 
 
 @pytest.mark.parametrize("trials", [0, 1, 2])
-def test_the_beginning_of_a_sweep_is_the_sweep(home: Path, trials: int) -> None:
+def test_prefix_of_a_sweep_finds_the_sweep(home: Path, trials: int) -> None:
     sweep(home, trials=trials)
-    found = named(Orchestrator(), "search")
+    found = find_target(Orchestrator(), "search")
     assert isinstance(found, Sweep)
     assert found.name == "search-1a2b3c4d"
 
 
-def test_trials_and_runs_are_still_found(home: Path) -> None:
+def test_full_names_find_trials_and_runs(home: Path) -> None:
     sweep(home, trials=2)
     make_run(home, "search-of-mine")
     make_run(home, "other-t0001")
@@ -52,32 +52,32 @@ def test_trials_and_runs_are_still_found(home: Path) -> None:
     }.items():
         if name is None:
             with pytest.raises(NotFoundError):
-                named(Orchestrator(), word)
+                find_target(Orchestrator(), word)
         else:
-            found = named(Orchestrator(), word)
+            found = find_target(Orchestrator(), word)
             assert isinstance(found, Run)
             assert found.name == name
 
 
-def test_of_two_sweeps_with_one_trial_the_trial_is_not_meant(home: Path) -> None:
+def test_prefix_of_two_sweeps_does_not_match_a_trial(home: Path) -> None:
     sweep(home, trials=1)
     sweep(home, "search-2", trials=0)
     with pytest.raises(NotFoundError, match="more than one sweep begins with search"):
-        named(Orchestrator(), "search")
+        find_target(Orchestrator(), "search")
 
 
-def test_the_last_is_a_sweep_or_a_run_and_never_a_trial(home: Path) -> None:
+def test_last_finds_sweeps_and_runs_but_not_trials(home: Path) -> None:
     with pytest.raises(NotFoundError, match="no runs yet"):
-        named(Orchestrator(), "@last")
+        find_target(Orchestrator(), "@last")
     make_run(home, "mine", created=time.time() - 60, age=60)
     sweep(home)
-    assert named(Orchestrator(), "@last").name == "search-1a2b3c4d"
+    assert find_target(Orchestrator(), "@last").name == "search-1a2b3c4d"
     make_run(home, "newer", created=time.time() + 1)
     make_run(home, "search-1a2b3c4d-t0001", created=time.time() + 2)
-    assert named(Orchestrator(), "@last").name == "newer"
+    assert find_target(Orchestrator(), "@last").name == "newer"
 
 
-def test_cancel_and_wait_take_the_beginning(home: Path, orchestrator: Command) -> None:
+def test_cancel_and_wait_accept_a_prefix(home: Path, orchestrator: Command) -> None:
     sweep(home)
     for words in (("cancel", "search"), ("wait", "search"), ("attach", "@last"), ("report", "search")):
         done = orchestrator(*words, "-o", "json")
@@ -87,7 +87,7 @@ def test_cancel_and_wait_take_the_beginning(home: Path, orchestrator: Command) -
 
 
 @pytest.mark.parametrize("word", ["wait", "attach"])
-def test_ctrl_c_leaves_a_sweep_alone_and_says_how_to_reach_it(
+def test_ctrl_c_keeps_sweep_running_and_prints_commands(
     home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     found = sweep(home)

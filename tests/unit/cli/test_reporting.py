@@ -1,4 +1,4 @@
-"""report: one verb for a run, for several, for a sweep; while they go on and when they failed."""
+"""The command report for a run, several runs and a sweep, running or failed."""
 
 from __future__ import annotations
 
@@ -27,23 +27,21 @@ def plan(tmp_path: Path, small_snapshot: None) -> dict[str, Any]:
     return document
 
 
-def reported(run: Any, *steps: int) -> None:
+def report_steps(run: Any, *steps: int) -> None:
     for step in steps:
         report(run, step, at=1000.0 + step, train_mlm_loss=9.0 - step / 10, learning_rate=1e-4 * step)
 
 
-def test_a_run_that_goes_on_is_reported_as_far_as_it_has_come(
-    home: Path, orchestrator: Command, plan: dict[str, Any]
-) -> None:
+def test_report_of_running_run_shows_its_progress(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     with live_run(home, "live", plan=plan, started=1000.0) as run:
         first = orchestrator("report", "live", "-o", "json")
         assert first.code == 0, first.err
         page = Path(first.json["report"])
         assert page == run.path / "report.html"
         assert "No metrics yet: the run is running." in page.read_text()
-        reported(run, 1, 2, 3)
+        report_steps(run, 1, 2, 3)
         with run.metrics.open("a") as stream:
-            stream.write('{"step": 4, "time"')  # the job is in the middle of a line
+            stream.write('{"step": 4, "time"')  # the job has written half a line
         assert orchestrator("report", "live").out == f"{page}\n"
         text = page.read_text()
         assert len(figures(text)["MLM loss (nats per token)"]) == 3
@@ -51,20 +49,16 @@ def test_a_run_that_goes_on_is_reported_as_far_as_it_has_come(
         assert "running" in text
 
 
-def test_a_failed_run_is_reported_with_why_and_what_to_type(
-    home: Path, orchestrator: Command, plan: dict[str, Any]
-) -> None:
+def test_report_of_failed_run_has_reason_and_command(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     make_run(home, "bad", RunState.FAILED, plan=plan, reason="error[training]: the loss of step 2 is not finite")
     page = Path(orchestrator("report", "bad", "-o", "json").json["report"]).read_text()
     assert "error[training]: the loss of step 2 is not finite" in page
     assert page.index("orchestrator resume local://bad") < page.index("Validation MLM loss"), "above all figures"
 
 
-def test_several_runs_are_compared_and_their_figures_drawn(
-    home: Path, orchestrator: Command, plan: dict[str, Any]
-) -> None:
+def test_report_of_several_runs_compares_and_draws(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     for name, age in (("one", 9), ("two", 5)):
-        reported(make_run(home, name, plan=plan, age=age), 1, 2, 3)
+        report_steps(make_run(home, name, plan=plan, age=age), 1, 2, 3)
     done = orchestrator("report", "one", "two", "--png", "figures")
     assert done.code == 0, done.err
     page, *pictures = done.out.splitlines()
@@ -76,7 +70,7 @@ def test_several_runs_are_compared_and_their_figures_drawn(
     assert (twice.code, "named twice" in twice.err) == (2, True)
 
 
-def test_a_sweep_is_reported_under_the_same_verb_alone(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
+def test_report_accepts_a_sweep(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     found = make(home)
     for outcome in (3.0, 2.0, 1.0, 4.0, 5.0):
         add(found, [outcome + 1, outcome], "completed", outcome)
@@ -87,19 +81,19 @@ def test_a_sweep_is_reported_under_the_same_verb_alone(home: Path, orchestrator:
         "report": "page.html",
         "pictures": ["figures/reports.png", "figures/optimizer.learning_rate.png"],
     }
-    assert Path("page.html").read_text() == found.report(Path("other.html")).read_text(), "the page of `sweep report`"
+    assert Path("page.html").read_text() == found.report(Path("other.html")).read_text(), (
+        "the page equals that of `sweep report`"
+    )
     assert empty_figures(Path("page.html").read_text()) == []
     assert orchestrator("report", found.name[:4], "--to", "again.html").out == "again.html\n"
     missing = orchestrator("report", "nothing")
-    assert (missing.code, "no run nothing" in missing.err) == (5, True)
+    assert (missing.code, "unknown run 'nothing'" in missing.err) == (5, True)
     refused = orchestrator("report", found.name, "one")
     assert refused.code == 2
     assert f"orchestrator report {found.name}" in refused.err
 
 
-def test_runs_of_other_kinds_are_refused_and_nothing_is_written(
-    home: Path, orchestrator: Command, plan: dict[str, Any]
-) -> None:
+def test_report_of_mixed_kinds_is_refused(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
     make_run(home, "one", plan=plan)
     make_run(home, "words", plan={**plan, "spec": {**plan["spec"], "kind": "prepare"}})
     for names in (("one", "words"), ("words",)):

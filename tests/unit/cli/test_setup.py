@@ -1,4 +1,4 @@
-"""init, doctor and the help of every verb."""
+"""The commands init and doctor, and the help of every verb."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_verb_help_has_description_example_and_flags(
 
 
 @pytest.mark.parametrize("verb", [name for name, _ in parsers()])
-def test_the_examples_of_a_verb_are_some_that_it_takes(verb: str) -> None:
+def test_verb_examples_parse(verb: str) -> None:
     found = examples(dict(parsers())[verb])
     assert found
     for words in found:
@@ -50,13 +50,13 @@ def test_the_examples_of_a_verb_are_some_that_it_takes(verb: str) -> None:
         assert verb in {arguments.verb, f"{arguments.verb} {vars(arguments).get('action')}"}
 
 
-def test_help_is_what_was_agreed_on() -> None:
-    """A flag that goes, or means something else, is seen here first."""
+def test_help_equals_frozen_help() -> None:
+    """A flag that is removed, or changes its meaning, shows up here first."""
     assert FILE.read_text(encoding="utf-8") == text(), "on purpose? python -m tests.unit.cli.frozen_help"
 
 
 def verbs_of_runs() -> dict[str, int]:
-    """Verbs that take RUN, and how many of them they need."""
+    """Return the verbs that take RUN, and the number of runs that they need."""
     names = {
         verb: action
         for verb, parser in verbs().items()
@@ -67,9 +67,7 @@ def verbs_of_runs() -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("verb", "runs"), sorted(verbs_of_runs().items()))
-def test_a_verb_that_takes_a_run_looks_where_it_is_told(
-    verb: str, runs: int, home: Path, orchestrator: Command
-) -> None:
+def test_run_verbs_use_the_given_backend(verb: str, runs: int, home: Path, orchestrator: Command) -> None:
     make_run(home, "one")
     words = (verb, *["one"] * runs)
     refused = orchestrator(*words, "-b", "nowhere")
@@ -78,7 +76,7 @@ def test_a_verb_that_takes_a_run_looks_where_it_is_told(
     assert "no backend" not in orchestrator(*words, "-b", "local").err
 
 
-def test_a_new_project_is_valid_as_it_is(orchestrator: Command) -> None:
+def test_init_project_is_valid(orchestrator: Command) -> None:
     done = orchestrator("init", "my-bert")
     assert (done.code, done.out) == (0, "my-bert/job.yaml\nmy-bert/orchestrator.yaml\nmy-bert/.amlignore\n")
     assert "orchestrator submit pretrain -f my-bert/job.yaml" in done.err
@@ -89,15 +87,15 @@ def test_a_new_project_is_valid_as_it_is(orchestrator: Command) -> None:
     project = find_project(Path("my-bert"))
     assert project == Path("my-bert").absolute() / "orchestrator.yaml"
     resolved = resolve_spec("pretrain", project=project, file=Path("my-bert/job.yaml"), environ={"PATH": ""})
-    assert list(resolved.changes) == ["name"]  # everything else is as it would be without
+    assert list(resolved.changes) == ["name"]  # all other values are the defaults
     assert resolved.warnings == ()
 
 
-def test_what_is_proposed_after_init_can_be_pasted(orchestrator: Command) -> None:
+def test_commands_shown_after_init_can_be_pasted(orchestrator: Command) -> None:
     assert "orchestrator submit pretrain -f 'my bert/job.yaml'" in orchestrator("init", "my bert").err
 
 
-def test_init_here_and_as_json(orchestrator: Command) -> None:
+def test_init_in_current_folder_as_json(orchestrator: Command) -> None:
     assert orchestrator("init", "-o", "json").json == {"files": ["job.yaml", "orchestrator.yaml", ".amlignore"]}
     assert {path.name: path.read_text() for path in Path().iterdir()} == template_files("pretrain")
 
@@ -114,7 +112,7 @@ def test_init_overwrites_nothing_and_names_conflicts(orchestrator: Command) -> N
     assert Path("job.yaml").read_text() == template_files("pretrain")["job.yaml"]
 
 
-def test_init_below_a_file_is_an_error_of_storage(orchestrator: Command) -> None:
+def test_init_below_a_file_is_a_storage_error(orchestrator: Command) -> None:
     Path("file").touch()
     refused = orchestrator("init", "file/below")
     assert refused.code == 1
@@ -132,11 +130,11 @@ def test_init_full_writes_every_key_and_changes_nothing(orchestrator: Command, k
     assert written.spec == resolve_spec(kind, environ={"PATH": ""}).spec
 
 
-def test_init_full_takes_the_values_of_a_recipe(orchestrator: Command) -> None:
+def test_init_full_uses_values_of_a_recipe(orchestrator: Command) -> None:
     assert orchestrator("init", "--template", "finetune", "--full", "--recipe", "squad").code == 0
     text = Path("job.yaml").read_text()
     assert "\n  max_length: 384\n" in text
-    assert "\n# init_from: needed\n" in text
+    assert "\n# init_from: required\n" in text
     assert "\nrecipe: squad\n" in text
 
 
@@ -145,7 +143,7 @@ def test_init_full_takes_the_values_of_a_recipe(orchestrator: Command) -> None:
     [
         (("--template", "pretran"), "unknown kind of job 'pretran' (did you mean \"pretrain\"?)"),
         (("--full", "--recipe", "bse"), "unknown recipe 'bse' (did you mean \"base\"?)"),
-        (("--recipe", "base"), "--recipe has no effect without --full"),
+        (("--recipe", "base"), "cannot use --recipe without --full"),
     ],
 )
 def test_init_refuses_unknown_names_and_writes_nothing(
@@ -162,19 +160,22 @@ def test_explain_shows_each_meaning_of_a_key(orchestrator: Command) -> None:
     assert [entry["kinds"] for entry in found] == [["pretrain"], ["finetune"]]
     pretrain = found[0]
     assert (pretrain["type"], pretrain["default"]) == ("integer | auto", "32")
-    assert (pretrain["recipes"]["tiny"], pretrain["recipes"]["large"]) == (64, 64)  # large: of the recipe it extends
+    assert (pretrain["recipes"]["tiny"], pretrain["recipes"]["large"]) == (
+        64,
+        64,
+    )  # large: from the recipe that it extends
     assert "base" not in pretrain["recipes"]
     text = orchestrator("explain", "optimizer.name", "--kind", "pretrain").out
     assert "optimizer.name\n  type" in text
     assert "large lamb" in text
 
 
-def test_explain_of_a_section_shows_the_keys_below_it(orchestrator: Command) -> None:
+def test_explain_section_lists_its_keys(orchestrator: Command) -> None:
     found = orchestrator("explain", "checkpoint", "--kind", "pretrain", "-o", "json").json
     assert [entry["key"] for entry in found][:2] == ["checkpoint", "checkpoint.every"]
 
 
-def test_explain_names_the_key_that_was_meant(orchestrator: Command) -> None:
+def test_explain_suggests_similar_key(orchestrator: Command) -> None:
     refused = orchestrator("explain", "optimizer.learning_rat")
     assert refused.code == 2
     assert "unknown key 'optimizer.learning_rat' (did you mean \"optimizer.learning_rate\"?)" in refused.err
@@ -184,7 +185,7 @@ def test_explain_names_the_key_that_was_meant(orchestrator: Command) -> None:
     ("findings", "code"),
     [([ok("a", "fine")], 0), ([ok("a", "fine"), warn("b", "hm", "do")], 0), ([fail("c", "no", "do"), ok("a", "x")], 1)],
 )
-def test_doctor_ends_with_1_if_something_fails(
+def test_doctor_with_failure_exits_with_1(
     orchestrator: Command, monkeypatch: pytest.MonkeyPatch, findings: list[Finding], code: int
 ) -> None:
     monkeypatch.setattr("orchestrator.doctor.examine", lambda **_: iter(findings))
@@ -193,9 +194,7 @@ def test_doctor_ends_with_1_if_something_fails(
     assert done.json == [finding.model_dump() for finding in findings]
 
 
-def test_a_finding_reads_in_80_columns_and_its_fix_can_be_pasted(
-    orchestrator: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_finding_fits_80_columns_with_usable_fix(orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "pip install " + " ".join(["'package>=1.2.3'"] * 9)
     monkeypatch.setattr("orchestrator.doctor.examine", lambda **_: iter([fail("packages", "word " * 40, command)]))
     lines = orchestrator("doctor").out.splitlines()

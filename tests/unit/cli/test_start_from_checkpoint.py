@@ -1,4 +1,4 @@
-"""A run planned from a real checkpoint: shape, vocabulary and case are the checkpoint's."""
+"""A run planned from a real checkpoint takes its shape, vocabulary and case."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.conftest import Finished
 from train_jobs.artifacts.files import file_sha256
 
 
-def test_a_checkpoint_decides_shape_and_vocabulary(orchestrator: Callable[..., Finished], minilm: Path) -> None:
+def test_checkpoint_sets_shape_and_vocabulary(orchestrator: Callable[..., Finished], minilm: Path) -> None:
     words = ("pretrain", "--recipe", "continue", "--from", str(minilm), "-o", "json")
     valid = orchestrator("validate", *words)
     assert valid.code == 0, valid.err
@@ -27,7 +27,7 @@ def test_a_checkpoint_decides_shape_and_vocabulary(orchestrator: Callable[..., F
     assert plan["parent"]["facts"]["weights"] == file_sha256(minilm / "model.safetensors")
 
 
-def test_what_contradicts_the_checkpoint_is_named_at_once(orchestrator: Callable[..., Finished], minilm: Path) -> None:
+def test_settings_contradicting_checkpoint_are_all_named(orchestrator: Callable[..., Finished], minilm: Path) -> None:
     sets = ("--set", "model.hidden_size=512", "--set", "data.lowercase=false")
     refused = orchestrator("validate", "pretrain", "--from", str(minilm), *sets)
     assert refused.code == 2

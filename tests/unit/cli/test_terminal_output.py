@@ -1,4 +1,4 @@
-"""What stands on a terminal of 80 columns, in which colours; and that a pipe gets all of it, without any."""
+"""Output on a terminal of 80 columns, in colour; in a pipe, complete and without colour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.ui.terminal import NARROWEST, Terminal, forbid_colours, table, terminal_of
+from orchestrator.cli.ui.terminal import MIN_COLUMN_WIDTH, Terminal, forbid_colours, table, terminal_of
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from tests.run_folders import make_run, report
@@ -25,13 +25,13 @@ SETTING = "optimizer.a_learning_rate_with_a_name_of_quite_some_length"
 PRICED = {"nodes": 1, "processes_per_node": 2, "price_per_hour": 123.456}
 
 
-def plain(text: str) -> str:
+def without_colour(text: str) -> str:
     return COLOUR.sub("", text)
 
 
 @pytest.fixture
 def long_names(home: Path) -> None:
-    """Two runs and a sweep whose names, settings and values are as long as they get."""
+    """Create two runs and a sweep with the longest names, settings and values."""
     for age, name in enumerate(NAMES):
         spec = {"train": {"steps": 100 + age}, "data": {"text": [f"/home/someone/{'texts/' * 20}{age}.txt"]}}
         attempt = [{"started": 0.0, "ended": 360_000.0}]
@@ -61,13 +61,13 @@ COMMANDS = {
 def test_table_fits_terminal_complete_in_pipe(command: str, orchestrator: Command, on_terminal: Command) -> None:
     shown, piped = on_terminal(*command.split()), orchestrator(*command.split())
     assert (shown.code, piped.code) == (0, 0), piped.err
-    assert max(map(len, plain(shown.out).splitlines())) <= 80
+    assert max(map(len, without_colour(shown.out).splitlines())) <= 80
     for whole in COMMANDS[command]:
         assert whole in piped.out + piped.err
     assert "\x1b" not in piped.out + piped.err
 
 
-def test_columns_that_are_too_wide_give_way_the_widest_first() -> None:
+def test_widest_columns_shrink_first() -> None:
     draw = random.Random(0)
     for _ in range(200):
         columns = draw.randint(1, 6)
@@ -75,14 +75,15 @@ def test_columns_that_are_too_wide_give_way_the_widest_first() -> None:
         lines = table(rows, ["H"] * columns, Terminal(80)).splitlines()
         assert max(map(len, lines)) <= 80
         assert all(
-            cell in line for row, line in zip(rows, lines[1:], strict=True) for cell in row if len(cell) <= NARROWEST
+            cell in line
+            for row, line in zip(rows, lines[1:], strict=True)
+            for cell in row
+            if len(cell) <= MIN_COLUMN_WIDTH
         )
         assert table(rows, ["H"] * columns, Terminal()).splitlines()[1].split() == [cell for cell in rows[0] if cell]
 
 
-def test_states_are_coloured_on_a_terminal_unless_somebody_minds(
-    home: Path, on_terminal: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_have_colour_unless_disabled(home: Path, on_terminal: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(home, "bad", RunState.FAILED, plan=full_plan())
     make_run(home, "good", plan=full_plan(), age=5)
     shown = on_terminal("list").out
@@ -90,8 +91,8 @@ def test_states_are_coloured_on_a_terminal_unless_somebody_minds(
     assert "\x1b[32mcompleted" in shown
     assert "\x1b[1;31mfailed\x1b[0m" in on_terminal("status", "bad").out
     refused = on_terminal("status", "xyz")
-    assert refused.out.startswith("\x1b[1;31merror[not-found]:\x1b[0m no run xyz\n")
-    plainly = plain(shown)
+    assert refused.out.startswith("\x1b[1;31merror[not-found]:\x1b[0m unknown run 'xyz'\n")
+    plainly = without_colour(shown)
     for words in (("list", "--no-color"), ("--no-color", "list")):
         assert on_terminal(*words).out == plainly
     assert "\x1b" not in on_terminal("list", "-o", "json").out
@@ -99,7 +100,7 @@ def test_states_are_coloured_on_a_terminal_unless_somebody_minds(
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert on_terminal("list").out == plainly
-    assert on_terminal("list").out == shown, "--no-color holds for one command"
+    assert on_terminal("list").out == shown, "--no-color applies to one command"
 
 
 def test_forced_colour_in_pipe_never_in_document(
@@ -124,12 +125,12 @@ def test_forced_colour_in_pipe_never_in_document(
         ({"FORCE_COLOR": "1", "NO_COLOR": ""}, True),
     ],
 )
-def test_who_forbids_colours_wins(environ: Mapping[str, str], coloured: bool) -> None:
+def test_disabling_colour_overrides_forcing_it(environ: Mapping[str, str], coloured: bool) -> None:
     forbid_colours(False)
     assert terminal_of(io.StringIO(), environ) == Terminal(None, coloured)
 
 
-def test_a_finding_of_doctor_has_its_level_in_colour(on_terminal: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finding_has_coloured_level(on_terminal: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.support.finding import fail, ok, warn
 
     found = [ok("a", "fine"), warn("b", "hm", "do"), fail("c", "no", "do")]

@@ -1,4 +1,4 @@
-"""status --watch, on a terminal and elsewhere."""
+"""The command status --watch, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRICED = {"compute": {**PLAN["compute"], "price_per_hour": 36.0}}
 
 
 class Live:
-    """A run that goes on as long as its lock is held."""
+    """A run that is live while its lock is held."""
 
     def __init__(self, home: Path) -> None:
         self.run: RunFolder = make_run(
@@ -33,15 +33,15 @@ class Live:
         fcntl.flock(self._held, fcntl.LOCK_EX)
 
     def end(self) -> None:
-        """The supervisor's last word."""
+        """Write the final state of the supervisor."""
         self.run.write_state(self.run.state().model_copy(update={"state": RunState.COMPLETED, "ended": 60.0}))
         self._held.close()
 
 
-def test_elsewhere_than_on_a_terminal_each_change_is_a_block(
+def test_watch_in_pipe_prints_a_block_per_change(
     home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three looks while nothing but time goes on, a step, then the end."""
+    """Three polls without a change, a step, then the end."""
     live, looks = Live(home), iter(range(10))
 
     def pause(seconds: float) -> None:
@@ -61,7 +61,7 @@ def test_elsewhere_than_on_a_terminal_each_change_is_a_block(
     assert "orchestrator report one" in done.err
 
 
-def test_as_json_it_is_the_last_status_alone(
+def test_watch_as_json_prints_only_the_last_status(
     home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = Live(home)
@@ -76,7 +76,7 @@ def test_ended_run_shown_once_in_any_state(home: Path, orchestrator: Command) ->
     assert done.out.count("it broke") == 1
 
 
-def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_watch_on_terminal_redraws_in_place(tmp_path: Path) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     live = Live(console.home)
     command = [sys.executable, "-m", "orchestrator.cli.main", "status", "one", "-w"]
@@ -89,7 +89,7 @@ def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path)
         encoding="utf-8",
     )
     terminal.expect("state      running")
-    terminal.expect(r"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")  # back over as many lines as were drawn, and clear
+    terminal.expect(r"\r\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")  # move up over all drawn lines, and clear
     drawn = terminal.match.group(1).count("A") + 1
     report(live.run, 70, loss=1.0)
     terminal.expect("step       70 of 100")
@@ -101,7 +101,7 @@ def test_on_a_terminal_a_block_takes_the_place_of_the_one_before(tmp_path: Path)
     assert drawn == 7  # name, handle, state, submitted, time, cost, folder
 
 
-def test_a_block_never_outgrows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_block_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stream(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -118,12 +118,12 @@ def test_a_block_never_outgrows_the_terminal(monkeypatch: pytest.MonkeyPatch) ->
         assert stream.getvalue() == "\r\x1b[2K" + "\x1b[1A\x1b[2K" * 4 + "\x1b[32my\x1b[0m"
 
 
-def test_ctrl_c_ends_the_watching_and_leaves_the_run_alone(tmp_path: Path) -> None:
+def test_ctrl_c_ends_watching_and_keeps_the_run(tmp_path: Path) -> None:
     console = Console(home=tmp_path / "home", cwd=tmp_path)
     live = Live(console.home)
     watched = console.start("status", "one", "-w")
     assert watched.stdout is not None
-    assert watched.stdout.readline() == "one\n"  # it is watching
+    assert watched.stdout.readline() == "one\n"  # it watches now
     watched.send_signal(signal.SIGINT)
     _, err = watched.communicate(timeout=20)
     assert watched.returncode == 130

@@ -1,4 +1,4 @@
-"""A small language: enough different words and documents to make a store of, the same ones each time."""
+"""A small made-up language: enough words and documents for a store, deterministic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu"
 
 
 def write_corpus(path: Path, documents: int = 40, seed: int = 0) -> Path:
-    """Writes documents of a few made-up sentences, separated by blank lines."""
+    """Write documents of a few made-up sentences, separated by blank lines."""
     draw = random.Random(seed)
     words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(300)]
 
@@ -35,7 +35,7 @@ def corpus_file(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    """A store of several blocks in either split."""
+    """Return a store with several blocks in each split."""
     folder = tmp_path_factory.mktemp("corpus")
     data = DataConfig(
         text=[write_corpus(folder / "corpus.txt", documents=160)], vocab_size=300, validation_fraction=0.25

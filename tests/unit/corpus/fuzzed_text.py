@@ -1,4 +1,4 @@
-"""Strings that find out where a tokenizer of one's own differs: much ASCII, a little of everything else."""
+"""Fuzzed strings that reveal differences between tokenizers: mostly ASCII, a little of everything else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EDGES = "\u0fff\u1fff\u2000\u200f\u2030\u205e\u3fff\u8fff\u9000\udfff\ue000\uff
 
 
 def fuzzed_strings(count: int, *, seed: int) -> Iterator[str]:
-    """`count` strings of up to 25 parts; the same ones for the same seed."""
+    """Yield `count` strings of up to 25 parts, deterministic for a seed."""
     draw = random.Random(seed)
     kinds = (_SPACES, _REMOVED, _SIGNS, _MARKS, _LETTERS, _WIDE, _EDGES)
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Corpora of several sources, and stores of them."""
+"""Corpora with several sources, and their token stores."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SYLLABLES = ["ba", "ko", "ri", "mu", "te", "lan", "sor", "vi", "dax", "en", "qu"
 
 
 def sentences(seed: int, count: int) -> list[str]:
-    """Sentences over a few hundred made-up words."""
+    """Return sentences over a few hundred made-up words."""
     words = ["".join(random.Random(n).choices(SYLLABLES, k=1 + n % 4)) for n in range(300)]
     draw = random.Random(seed)
     return [" ".join(draw.choices(words, k=draw.randint(4, 12))).capitalize() + "." for _ in range(count)]
 
 
 def documents_of(number: int, documents: int = 30) -> list[str]:
-    """The documents of a source."""
+    """Return the documents of a source."""
     return [" ".join(sentences(1000 * number + index, 8)) for index in range(documents)]
 
 
 def sources(folder: Path, count: int, documents: int = 30) -> list[Any]:
-    """Files of different text, a source each."""
+    """Write files of different text and return one source per file."""
     paths = [folder / f"source-{number}.txt" for number in range(count)]
     for number, path in enumerate(paths):
         path.write_text("\n\n".join(documents_of(number, documents)) + "\n")
@@ -61,14 +61,14 @@ def prepare(
     )
 
 
-def documents_in(*paths: Path) -> list[str]:
-    """The documents of these files, as the job reads them; of none: of the embedded corpus."""
+def read_documents(*paths: Path) -> list[str]:
+    """Return the documents of these files as the job reads them; without files, those of the embedded corpus."""
     found = [SourceConfig(path=[str(path)]) for path in paths]
     return [document for part in plan_parts(found) for document in read_part(found, part)]
 
 
 def encoded_as(documents: Sequence[Sequence[Sequence[int]]]) -> EncodedDocuments:
-    """Documents, sentences and ids, from lists."""
+    """Return encoded documents from nested lists of ids."""
     sentences = [sentence for document in documents for sentence in document]
     return EncodedDocuments(
         np.array([token for sentence in sentences for token in sentence], np.int64),
@@ -78,5 +78,5 @@ def encoded_as(documents: Sequence[Sequence[Sequence[int]]]) -> EncodedDocuments
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files of a folder."""
+    """Return the contents of all files of a folder by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

@@ -1,4 +1,4 @@
-"""Batches: layout, sharing out, resuming, validation."""
+"""Batches: layout, sharding over ranks, resuming, validation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def joined(batches: list[Batch]) -> Batch:
     return Batch(**{name: np.concatenate([b.arrays()[name] for b in batches]) for name in batches[0].arrays()})
 
 
-def test_layout_of_pairs_and_of_single_sequences() -> None:
+def test_layout_of_pairs_and_single_sequences() -> None:
     block = Block(np.arange(100, 120, dtype=np.uint16), np.array([0, 20], np.int32), np.array([0, 1], np.int32))
     rows = np.array([[0, 3, 10, 12, 1], [4, 6, 6, 6, 0], [0, 4, 4, 7, 0]])
     found = assemble(block, rows, sequence_length=10, special=SPECIAL)
@@ -87,7 +87,7 @@ def test_shapes_types_and_slices(make: Maker) -> None:
     assert_equal(joined([batch.slice(0, 5), batch.slice(5, 12)]), batch)
 
 
-def test_labels_put_back_give_text_of_the_store(make: Maker, store: TokenStore) -> None:
+def test_restored_labels_give_text_of_store(make: Maker, store: TokenStore) -> None:
     batch, _ = make().batch(Cursor(), global_batch_size=64, rank=0, world_size=1)
     text = {tuple(store.block("train", i).tokens.tolist()) for i in range(store.blocks("train"))}
     flat = ["," + ",".join(map(str, tokens)) + "," for tokens in text]
@@ -101,7 +101,7 @@ def test_labels_put_back_give_text_of_the_store(make: Maker, store: TokenStore) 
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 7])
-def test_any_number_of_ranks_shares_same_global_batch(make: Maker, world_size: int) -> None:
+def test_global_batch_is_same_for_any_world_size(make: Maker, world_size: int) -> None:
     cursor = Cursor(block=1, offset=3)
     whole, following = make().batch(cursor, global_batch_size=100, rank=0, world_size=1)
     parts = [
@@ -113,7 +113,7 @@ def test_any_number_of_ranks_shares_same_global_batch(make: Maker, world_size: i
     assert_equal(joined([part for part, _ in parts]), whole)
 
 
-def test_going_on_from_a_cursor_equals_never_having_stopped(make: Maker) -> None:
+def test_resume_from_cursor_equals_uninterrupted_run(make: Maker) -> None:
     straight, cursor, cursors = make(), Cursor(), []
     batches = []
     for _ in range(30):  # more than an epoch
@@ -126,7 +126,7 @@ def test_going_on_from_a_cursor_equals_never_having_stopped(make: Maker) -> None
         assert_equal(batch, batches[step])
 
 
-def test_masks_do_not_depend_on_the_batch_size(make: Maker) -> None:
+def test_masks_are_independent_of_batch_size(make: Maker) -> None:
     whole, _ = make().batch(Cursor(), global_batch_size=30, rank=0, world_size=1)
     cursor, parts = Cursor(), []
     for size in (1, 9, 20):
@@ -135,7 +135,7 @@ def test_masks_do_not_depend_on_the_batch_size(make: Maker) -> None:
     assert_equal(joined(parts), whole)
 
 
-def test_other_epoch_or_seed_has_other_pairs_and_masks(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_epoch_and_seed_change_pairs_and_masks(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     config = DataConfig(text=[corpus_file()], vocab_size=200, sequence_length=LENGTH)
     one_block = prepare_store(config, tmp_path / "store", progress=lambda _: None)
     assert one_block.blocks("train") == 1
@@ -159,9 +159,9 @@ def test_other_epoch_or_seed_has_other_pairs_and_masks(tmp_path: Path, corpus_fi
         assert (first.masked_positions == other.masked_positions).all(axis=1)[equal_length].mean() < 0.5
 
 
-def test_static_masks_come_again_with_their_examples(make: Maker) -> None:
+def test_static_masks_repeat_with_their_examples(make: Maker) -> None:
     def epoch(number: int, duplicates: int | None) -> dict[bytes, bytes]:
-        """Text with labels put back -> positions and what is shown there."""
+        """Map text with restored labels to the masked positions and their inputs."""
         data, cursor, found = make(duplicates=duplicates), Cursor(epoch=number), {}
         while cursor.epoch == number:
             batch, cursor = data.batch(cursor, global_batch_size=1, rank=0, world_size=1)
@@ -187,14 +187,14 @@ def test_validation_same_for_any_training_and_split(make: Maker) -> None:
     assert_equal(joined(shared), joined(whole))
 
 
-def test_validation_stops_at_the_end_of_the_split(make: Maker) -> None:
+def test_validation_stops_at_end_of_split(make: Maker) -> None:
     data = make("validation")
     total = sum(map(len, data.validation_batches(10**6, 64, 0, 1)))
     assert 50 < total < 1000
-    assert sum(map(len, data.validation_batches(10**6, 64, 1, total + 1))) <= 1  # more processes than sequences
+    assert sum(map(len, data.validation_batches(10**6, 64, 1, total + 1))) <= 1  # fewer sequences than processes
 
 
-def test_whole_words_are_those_of_the_vocabulary(make: Maker, store: TokenStore) -> None:
+def test_whole_words_follow_vocabulary(make: Maker, store: TokenStore) -> None:
     pieces = store.vocabulary.read_text(encoding="utf-8").splitlines()
     batch, _ = make(whole_word=True).batch(Cursor(), global_batch_size=200, rank=0, world_size=1)
     longest = 0
@@ -217,7 +217,7 @@ def test_whole_words_are_those_of_the_vocabulary(make: Maker, store: TokenStore)
     assert longest > 2
 
 
-def test_without_next_sentences_sequences_are_single(make: Maker) -> None:
+def test_sequences_without_next_sentence_are_single(make: Maker) -> None:
     batch, _ = make(next_sentence=False).batch(Cursor(), global_batch_size=40, rank=0, world_size=1)
     assert not batch.token_type_ids.any()
     assert not batch.next_sentence_labels.any()

@@ -1,4 +1,4 @@
-"""What cleaning does to documents."""
+"""Cleaning of documents."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ RULES = CleanConfig()
         ("\u201cTab\tand\u00a0blank\u201d \U0001f600 \u6c34", "\u201cTab\tand\u00a0blank\u201d \U0001f600 \u6c34"),
     ],
 )  # fmt: skip
-def test_cleaning(text: str, cleaned: str) -> None:
+def test_clean_normalizes_text(text: str, cleaned: str) -> None:
     assert clean(text, RULES) == [cleaned]
     assert clean(cleaned, RULES) == [cleaned]
 
 
 @pytest.mark.parametrize("text", ["", " \n\t ", "\x00\u200b\n", "\ud800"])
-def test_nothing_comes_of_nothing(text: str) -> None:
+def test_clean_of_empty_text_gives_no_document(text: str) -> None:
     assert clean(text, CleanConfig(min_characters=0)) == []
 
 
-def spelt_out(text: str) -> str:
-    """What cleaning is, without a look at what need not be done; what goes is what BERT's normalisation drops."""
+def reference(text: str) -> str:
+    """Clean text without shortcuts: a reference that drops the characters that BERT's normalisation drops."""
     lines = re.sub("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]", "\n", text)
     kept = [character for character in lines if not dropped(character)]
     return unicodedata.normalize("NFC", "".join(kept)).strip()
@@ -58,15 +58,15 @@ def dropped(character: str) -> bool:
     return len(normalizer.normalize_str(f"a{character}b")) == 2
 
 
-def test_every_character_is_treated_by_its_kind() -> None:
+def test_clean_treats_each_character_like_reference() -> None:
     for code in (*range(0x3100), *range(0xD7A0, 0x10000), *range(0x10000, sys.maxunicode, 61)):
         text = f"a{chr(code)}b"
-        assert clean(text, RULES) == [spelt_out(text)]
+        assert clean(text, RULES) == [reference(text)]
 
 
-def test_clean_text_is_recognised_as_such_only_if_it_is() -> None:
+def test_clean_text_is_recognised() -> None:
     for text in fuzzed_strings(3000, seed=3):
-        expected = spelt_out(text)
+        expected = reference(text)
         assert clean(text, RULES) == ([expected] if expected else [])
 
 
@@ -93,5 +93,5 @@ def test_long_documents_split_at_lines_words_or_anywhere(text: str, parts: list[
     assert clean(text, CleanConfig(max_characters=10)) == parts
 
 
-def test_the_last_piece_of_a_long_document_may_be_short() -> None:
+def test_last_piece_of_long_document_may_be_short() -> None:
     assert clean("1234567890\n2", CleanConfig(min_characters=5, max_characters=10)) == ["1234567890", "2"]

@@ -1,4 +1,4 @@
-"""Files in, documents out."""
+"""Reading documents from files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.corpus.small_corpora import documents_in
+from tests.unit.corpus.small_corpora import read_documents
 from train_jobs.config import DataError
 from train_jobs.corpus.sources.text_formats import embedded_documents
 
@@ -33,12 +33,12 @@ def write(path: Path, content: bytes) -> Path:
     ],
 )
 def test_blank_lines_separate_documents(tmp_path: Path, content: bytes, documents: list[str]) -> None:
-    assert documents_in(write(tmp_path / "a.txt", content)) == documents
+    assert read_documents(write(tmp_path / "a.txt", content)) == documents
 
 
-def test_a_document_never_spans_two_files(tmp_path: Path) -> None:
+def test_document_never_spans_two_files(tmp_path: Path) -> None:
     files = [write(tmp_path / "a.txt", b"one"), write(tmp_path / "b.txt", b"two")]
-    assert documents_in(*files) == ["one", "two"]
+    assert read_documents(*files) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_a_document_never_spans_two_files(tmp_path: Path) -> None:
         (b"\xef\xbb\xbf" + b"line\n" * 300_000 + b"\xff", "byte 1500003, line 300001"),
     ],
 )
-def test_text_that_is_not_utf8_is_named_with_its_place_and_a_fix(tmp_path: Path, content: bytes, where: str) -> None:
+def test_invalid_utf8_reports_position_and_fix(tmp_path: Path, content: bytes, where: str) -> None:
     path = write(tmp_path / "a.txt", content)
     with pytest.raises(DataError, match=r"a\.txt is not UTF-8") as caught:
-        documents_in(path)
+        read_documents(path)
     assert caught.value.facts["where"] == where
     assert caught.value.fix == f"iconv -f latin1 -t utf-8 {path} > {tmp_path / 'a.utf8.txt'}"
 
 
-def test_docstrings_come_in_source_order_without_rules(tmp_path: Path) -> None:
+def test_docstrings_are_in_source_order_without_rulers(tmp_path: Path) -> None:
     long = "Long enough to be kept. " * 10
     source = f'''"""Title
 =====
@@ -86,15 +86,15 @@ def test_nearly_empty_and_broken_modules_skipped(tmp_path: Path, source: str) ->
     assert list(embedded_documents([module])) == []
 
 
-def test_each_reference_topic_is_a_document_and_is_not_run(tmp_path: Path) -> None:
+def test_reference_topics_are_documents_and_not_executed(tmp_path: Path) -> None:
     topics = tmp_path / "pydoc_data" / "topics.py"
     topics.parent.mkdir()
     topics.write_text("raise SystemExit\ntopics = {'a': 'Title\\n*****\\n\\n' 'Text of a.', 'b': 'Text of b.'}\n")
     assert list(embedded_documents([topics])) == ["Title\n\nText of a.", "Text of b."]
 
 
-def test_this_python_holds_a_corpus() -> None:
-    documents = documents_in()
+def test_standard_library_contains_corpus() -> None:
+    documents = read_documents()
     assert len(documents) > 300
     assert sum(map(len, documents)) > 1_000_000
-    assert documents_in() == documents
+    assert read_documents() == documents

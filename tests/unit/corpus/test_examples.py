@@ -1,4 +1,4 @@
-"""Order of examples, epochs, and cursors."""
+"""Example order, epochs and cursors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(spans: list[ExampleSpan]) -> list[tuple[int, int, int]]:
     return [(span.copy, span.block, number) for span in spans for number in span.numbers.tolist()]
 
 
-def test_every_example_comes_once_in_an_epoch(store: TokenStore) -> None:
+def test_each_example_occurs_once_per_epoch(store: TokenStore) -> None:
     examples = stream(store)
     assert store.blocks("train") > 2
     epoch = sum(map(len, examples.first_epoch(10**9)))
@@ -37,7 +37,7 @@ def test_every_example_comes_once_in_an_epoch(store: TokenStore) -> None:
     assert sum(last + 1 for last in plans.values()) == epoch
 
 
-def test_steps_of_any_size_give_the_same_examples(store: TokenStore) -> None:
+def test_examples_are_independent_of_step_size(store: TokenStore) -> None:
     whole, end = stream(store).take(Cursor(), 500)
     for size in (1, 7, 100):
         examples, cursor, taken = stream(store), Cursor(), []
@@ -48,7 +48,7 @@ def test_steps_of_any_size_give_the_same_examples(store: TokenStore) -> None:
         assert cursor == end
 
 
-def test_a_new_process_goes_on_from_a_saved_cursor(store: TokenStore) -> None:
+def test_new_process_resumes_from_saved_cursor(store: TokenStore) -> None:
     epoch = sum(map(len, stream(store).first_epoch(10**9)))
     _, cursor = stream(store).take(Cursor(), epoch + 13)
     saved = json.dumps(cursor.as_dict())
@@ -59,7 +59,7 @@ def test_a_new_process_goes_on_from_a_saved_cursor(store: TokenStore) -> None:
     assert [row.tolist() for span in going_on for row in span.rows] == rows[-40:]
 
 
-def test_epochs_and_seeds_differ_in_order(store: TokenStore) -> None:
+def test_order_differs_between_epochs_and_seeds(store: TokenStore) -> None:
     def first_blocks(seed: int) -> list[int]:
         examples = stream(store, seed=seed)
         return [examples.take(Cursor(epoch=epoch), 1)[0][0].block for epoch in range(12)]
@@ -68,7 +68,7 @@ def test_epochs_and_seeds_differ_in_order(store: TokenStore) -> None:
     assert first_blocks(0) != first_blocks(1)
 
 
-def test_epochs_and_seeds_differ_in_pairs(store: TokenStore) -> None:
+def test_pairs_differ_between_epochs_and_seeds(store: TokenStore) -> None:
     pairs = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
         spans, _ = stream(store, seed=seed).take(Cursor(epoch=epoch), 200)
@@ -85,14 +85,14 @@ def test_shares_are_consecutive_and_complete(store: TokenStore) -> None:
     assert [name for part in parts for name in names(part)] == names(spans)
 
 
-def test_the_first_epoch_ends_where_it_is_told_or_where_it_ends(store: TokenStore) -> None:
+def test_first_epoch_ends_at_limit_or_last_example(store: TokenStore) -> None:
     examples = stream(store)
     assert sum(map(len, examples.first_epoch(5))) == 5
     assert {span.copy for span in examples.first_epoch(10**9)} == {0}
 
 
-def test_static_examples_come_again_after_so_many_epochs(store: TokenStore) -> None:
-    """Epochs 0 and 1 are those of dynamic data; 2 and 4 have what 0 had, 3 what 1 had, each in an order of its own."""
+def test_static_examples_repeat_after_given_epochs(store: TokenStore) -> None:
+    """Epochs 0 and 1 equal those of dynamic data; 2 and 4 repeat epoch 0 and 3 repeats epoch 1, in their own order."""
 
     def epoch(number: int, duplicates: int | None) -> list[tuple[int, ...]]:
         examples, cursor = stream(store, duplicates=duplicates), Cursor(epoch=number)
@@ -108,12 +108,12 @@ def test_static_examples_come_again_after_so_many_epochs(store: TokenStore) -> N
     assert set(static[3]) == set(static[1])
     assert epoch(2, None) != static[2]
     for left, right in ((0, 2), (2, 4), (1, 3)):
-        for block in range(store.blocks("train")):  # not only the blocks are in another order
+        for block in range(store.blocks("train")):  # not only the order of the blocks differs
             orders = [[example for example in static[number] if example[1] == block] for number in (left, right)]
             assert orders[0] != orders[1]
 
 
-def test_static_data_too_goes_on_from_a_saved_cursor(store: TokenStore) -> None:
+def test_static_data_resumes_from_saved_cursor(store: TokenStore) -> None:
     _, cursor = stream(store, duplicates=1).take(Cursor(epoch=1), 45)
     straight, _ = stream(store, duplicates=1).take(Cursor(epoch=1), 100)
     going_on, _ = stream(store, duplicates=1).take(cursor, 55)

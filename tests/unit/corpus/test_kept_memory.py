@@ -1,4 +1,4 @@
-"""What the allocator keeps."""
+"""Memory that the allocator keeps for reuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import resource
 import numpy as np
 from train_jobs.corpus.executors.worker import keep_freed_memory
 
-{told}
+{setup}
 faults = []
 for _ in range(6):
     arrays = [np.ones(size << 20, np.uint8) for size in (20, 30, 10, 25)]
@@ -22,14 +22,16 @@ print(faults[-1] - faults[1])
 """
 
 
-def faults(told: str) -> int:
-    """Pages that four rounds of arrays took from the system, when two had used as many."""
-    done = subprocess.run([sys.executable, "-c", ROUNDS.format(told=told)], capture_output=True, text=True, check=True)
+def faults(setup: str) -> int:
+    """Return the page faults of four rounds of arrays after two rounds of the same size."""
+    done = subprocess.run(
+        [sys.executable, "-c", ROUNDS.format(setup=setup)], capture_output=True, text=True, check=True
+    )
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is told")
-def test_freed_arrays_are_used_again() -> None:
-    kept, left_alone = faults("assert keep_freed_memory()"), faults("")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the setting is specific to glibc")
+def test_freed_arrays_are_reused() -> None:
+    kept, default = faults("assert keep_freed_memory()"), faults("")
     assert kept < 20
-    assert left_alone > kept  # or there is nothing to tell
+    assert default > kept  # otherwise the test shows nothing

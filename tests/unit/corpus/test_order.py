@@ -1,4 +1,4 @@
-"""Which blocks come in an epoch, with sources of other weights, over ranks and restarts."""
+"""Blocks of an epoch with weighted sources, over ranks and restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Name = tuple[int, int, int]  # pass, block, number in the block's plan
 
 
 def epochs(weight: float, blocks: int = 7) -> list[list[tuple[int, int]]]:
-    """Blocks and passes of each epoch."""
+    """Return the blocks and passes of each epoch."""
     sources = [SourceBlocks(range(blocks), weight)]
     found = [visits(sources, seed=3, epoch=epoch) for epoch in range(EPOCHS)]
     return [list(zip(epoch.blocks.tolist(), epoch.passes.tolist(), strict=True)) for epoch in found]
@@ -35,8 +35,8 @@ def epochs(weight: float, blocks: int = 7) -> list[list[tuple[int, int]]]:
         (0.1, [0, 1, 1, 0, 1, 1]),
     ],
 )
-def test_an_epoch_goes_on_in_an_endless_cycle(weight: float, lengths: list[int]) -> None:
-    """After any number of epochs each block came as often as any other, or once more."""
+def test_epochs_continue_one_endless_cycle(weight: float, lengths: list[int]) -> None:
+    """After any number of epochs the counts of two blocks differ by at most one."""
     found = epochs(weight)
     assert [len(epoch) for epoch in found] == lengths
     counts: Counter[int] = Counter()
@@ -50,19 +50,19 @@ def test_an_epoch_goes_on_in_an_endless_cycle(weight: float, lengths: list[int])
         assert sorted(number for b, number in every if b == block) == list(range(counts[block]))
 
 
-def test_tenths_are_tenths() -> None:
-    """As binary fractions, 0.29 times 100 is less than 29."""
+def test_weights_are_exact_decimals() -> None:
+    """0.29 times 100 is less than 29 in binary floating point."""
     assert [len(epoch) for epoch in epochs(0.29, blocks=100)] == [29] * EPOCHS
 
 
-def test_passes_and_epochs_differ_in_order() -> None:
+def test_order_differs_between_passes_and_epochs() -> None:
     whole = epochs(1.0, blocks=50)
     assert len({tuple(block for block, _ in epoch) for epoch in whole}) == EPOCHS
     halves = epochs(0.5, blocks=50)
     assert len({frozenset(block for block, _ in epoch) for epoch in halves}) == EPOCHS
 
 
-def test_sources_are_mixed_and_each_keeps_its_share() -> None:
+def test_sources_are_mixed_in_proportion() -> None:
     sources = [SourceBlocks([0, 2, 4, 6, 8], 2.0), SourceBlocks([1, 3, 5, 7, 9]), SourceBlocks([10, 11], 0.5)]
     for epoch in range(4):
         blocks = visits(sources, seed=0, epoch=epoch).blocks.tolist()
@@ -73,7 +73,7 @@ def test_sources_are_mixed_and_each_keeps_its_share() -> None:
         assert {block % 2 for block in blocks[:6]} == {0, 1}
 
 
-def test_sources_and_passes_have_orders_of_their_own() -> None:
+def test_sources_and_passes_have_independent_orders() -> None:
     halves = visits([SourceBlocks(range(50), 0.5), SourceBlocks(range(50, 100), 0.5)], seed=0, epoch=0).blocks
     first, second = ({block % 50 for block in halves.tolist() if block // 50 == source} for source in (0, 1))
     assert len(first) == len(second) == 25
@@ -93,8 +93,8 @@ def weighted(store: TokenStore) -> ExampleStream:
     return ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=sources)
 
 
-def test_every_example_once_over_ranks_restarts_world_sizes(store: TokenStore) -> None:
-    """Three epochs by 1, 2, 3 and 8 processes in turn; each change is a restart from what a checkpoint holds."""
+def test_each_example_once_over_restarts_and_world_sizes(store: TokenStore) -> None:
+    """Three epochs by 1, 2, 3 and 8 processes in turn; each change is a restart from a checkpoint."""
     end, total = Cursor(epoch=3), 0
     straight, cursor = weighted(store), Cursor()
     expected: list[Name] = []
@@ -123,7 +123,7 @@ def test_every_example_once_over_ranks_restarts_world_sizes(store: TokenStore) -
     assert len(expected) - total < 10 * batch
 
 
-def test_weights_decide_how_often_a_text_is_seen(store: TokenStore) -> None:
+def test_source_weights_set_repetitions(store: TokenStore) -> None:
     stream, cursor, seen = weighted(store), Cursor(), Counter[int]()
     while cursor.epoch < 4:
         spans, cursor = stream.take(cursor, 50)
@@ -134,13 +134,13 @@ def test_weights_decide_how_often_a_text_is_seen(store: TokenStore) -> None:
         assert seen[block] == pytest.approx(times * once[block], rel=0.1, abs=50)
 
 
-def test_each_pass_over_a_block_has_pairs_of_its_own(store: TokenStore) -> None:
+def test_each_pass_over_block_has_new_pairs(store: TokenStore) -> None:
     stream = weighted(store)
     plans = [stream._plan(number, 0).rows.tolist() for number in (0, 1, 2)]
     assert all(len({tuple(row) for row in a} & {tuple(row) for row in b}) < 0.5 * len(a) for a, b in pairwise(plans))
 
 
-def test_epochs_without_a_block_are_passed_over(store: TokenStore) -> None:
+def test_empty_epochs_are_skipped(store: TokenStore) -> None:
     data, plan = DataConfig(sequence_length=32), partial(plan_block, next_sentence=True)
     sources = [SourceBlocks([0], 0.3)]
     stream = ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=sources)

@@ -1,4 +1,4 @@
-"""Our pairs beside those of the original algorithm, written down here as it is described: counts of either agree."""
+"""Sentence pairs compared with a reference implementation of the original algorithm: the statistics agree."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from train_jobs.corpus.examples.example_stream import generator
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import Block
 
-Sentence = list[int]  # of token numbers: each token of the block has one of its own
+Sentence = list[int]  # token numbers, unique within a block
 EPOCHS = 40
-SIGMAS = 4  # by which means of as many epochs may differ: by chance, one in 16,000 does
+SIGMAS = 4  # tolerance between means over the epochs: one in 16,000 exceeds it by chance
 SHORT = 0.1
 
 
@@ -27,7 +27,7 @@ class Pair:
 
 
 def original_pairs(documents: list[list[Sentence]], *, length: int, draw: random.Random) -> Iterator[Pair]:
-    """What `create_pretraining_data.py` makes of documents in one pass over them (duplication factor 1)."""
+    """Yield the pairs that `create_pretraining_data.py` makes in one pass over documents (duplication factor 1)."""
     room = length - 3
     for own, document in enumerate(documents):
         target = draw.randint(2, room) if draw.random() < SHORT else room
@@ -41,7 +41,7 @@ def original_pairs(documents: list[list[Sentence]], *, length: int, draw: random
             is_random = len(chunk) == 1 or draw.random() < 0.5
             if is_random:
                 b = piece_of_another(documents, own, target - len(a), draw)
-                waiting = chunk[cut:] + waiting  # unused segments are put back
+                waiting = chunk[cut:] + waiting  # unused segments are returned to the queue
             else:
                 b = [token for sentence in chunk[cut:] for token in sentence]
             truncate(a, b, room, draw)
@@ -82,7 +82,7 @@ def our_pairs(documents: list[list[Sentence]], *, length: int, seed: int) -> Ite
 
 
 def text(seed: int) -> list[list[Sentence]]:
-    """80 documents of 1 to 40 sentences of 1 to 60 tokens, most of them of some 20."""
+    """Return 80 documents of 1 to 40 sentences with 1 to 60 tokens each, typically about 20."""
     draw, token, documents = random.Random(seed), 0, []
     for _ in range(80):
         document = []
@@ -124,7 +124,7 @@ def counts(pairs: list[Pair], documents: list[list[Sentence]], room: int) -> dic
 
 
 @pytest.mark.parametrize("length", [48, 128, 512])
-def test_counts_are_those_of_the_original(length: int) -> None:
+def test_pair_statistics_match_original_algorithm(length: int) -> None:
     documents, draw = text(length), random.Random(1)
     epochs = [
         (
@@ -137,5 +137,5 @@ def test_counts_are_those_of_the_original(length: int) -> None:
         both = np.array([[ours[name], theirs[name]] for ours, theirs in epochs])
         (ours, theirs), noise = both.mean(axis=0), np.sqrt(both.var(axis=0).sum() / EPOCHS)
         assert abs(ours - theirs) <= SIGMAS * noise, name
-        assert noise < max(0.04 * theirs, 0.012), name  # so that a difference shows
+        assert noise < max(0.04 * theirs, 0.012), name  # so that a difference is detectable
     assert np.mean([theirs["random next"] for _, theirs in epochs]) > 0.55

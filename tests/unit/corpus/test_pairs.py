@@ -1,4 +1,4 @@
-"""Sentence pairs, against cases worked out by hand on the original algorithm."""
+"""Sentence pairs, against cases computed by hand with the original algorithm."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from train_jobs.corpus.store.token_store import Block
 
 
 class Script:
-    """Stands in for numpy's generator: given draws, in order, and no shuffling."""
+    """A fake for numpy's generator: returns the given draws in order and never shuffles."""
 
     def __init__(self, *draws: float) -> None:
         self.draws = draws
 
     def random(self, size: int) -> np.ndarray:
-        return np.array([*self.draws, *[np.nan] * size])  # a draw too many would not be a number
+        return np.array([*self.draws, *[np.nan] * size])  # an excess draw would be NaN
 
     def permutation(self, size: int) -> np.ndarray:
         return np.arange(size)
 
 
 def make_block(*documents: list[int]) -> Block:
-    """A block of documents given by the lengths of their sentences."""
+    """Return a block of documents, given the lengths of their sentences."""
     lengths = [length for document in documents for length in document]
     return Block(
         tokens=np.arange(sum(lengths), dtype=np.uint16),
@@ -43,29 +43,29 @@ def plan(block: Block, rng: object, *, length: int = 13, short: float = 0.0, pai
     ).tolist()
 
 
-def test_pairs_by_hand() -> None:
+def test_pairs_match_manual_example() -> None:
     # 13 tokens hold 10 of text. Sentences 0-2 are tokens 0-3, 3-7, 7-12; sentences 3-4 are 12-14, 14-20.
     block = make_block([3, 4, 5], [2, 6])
     script = Script(
         0.9,  # document 0: not short
         0.0,  # 12 tokens of 3 sentences: A is the first 1 + int(0.0 * 2) = 1
-        0.9,  # B is what follows: 3 + 9 tokens, 2 too many, both off B
-        0.3,  # int(0.3 * 4) = 0b01: one off its front, one off its back
+        0.9,  # B is the following text: 3 + 9 tokens, 2 too many, both removed from B
+        0.3,  # int(0.3 * 4) = 0b01: one from its front, one from its back
         0.9,  # document 1: not short
         0.7,  # 8 tokens of 2 sentences: A is the first
-        0.2,  # B is random: 10 - 2 = 8 tokens are wanted
+        0.2,  # B is random: 10 - 2 = 8 tokens are needed
         0.9,  # document 1 again: no
         0.1,  # document 0
         0.4,  # from its sentence int(0.4 * 3) = 1 on: 4 + 5 tokens, 1 too many
-        0.6,  # int(0.6 * 2) = 1: off the front. Sentence 4 is put back, and is alone now: random without a draw
-        0.0,  # document 0; 4 tokens are wanted
-        0.99,  # its sentence 2: 6 + 5 tokens, 1 too many, off A
-        0.4,  # int(0.4 * 2) = 0: off the back
+        0.6,  # int(0.6 * 2) = 1: from the front. Sentence 4 is returned and now single: random without a draw
+        0.0,  # document 0; 4 tokens are needed
+        0.99,  # its sentence 2: 6 + 5 tokens, 1 too many, removed from A
+        0.4,  # int(0.4 * 2) = 0: from the back
     )
     assert plan(block, script) == [[0, 3, 4, 11, 0], [12, 14, 4, 12, 1], [14, 19, 7, 12, 1]]
 
 
-def test_a_short_target_holds_for_the_document() -> None:
+def test_short_target_applies_to_whole_document() -> None:
     # 2 + int(0.5 * 9) = 6 tokens: sentences 0-1 (8 tokens), then 2-3.
     script = Script(0.05, 0.5, 0.0, 0.9, 0.0, 0.9)
     assert plan(make_block([4, 4, 4, 4]), script, short=0.1) == [[0, 4, 4, 8, 0], [8, 12, 12, 16, 0]]
@@ -76,7 +76,7 @@ def test_random_pair_stays_random_for_single_document() -> None:
     assert plan(make_block([4]), script) == [[0, 4, 0, 4, 1]]
 
 
-def test_the_tenth_draw_of_a_document_still_counts() -> None:
+def test_tenth_document_draw_is_accepted() -> None:
     script = Script(0.9, *[0.0] * 9, 0.9, 0.0, 0.9, 0.0, 0.0)
     assert plan(make_block([4], [5]), script) == [[0, 4, 4, 9, 1], [4, 9, 0, 4, 1]]
 
@@ -93,7 +93,7 @@ def big() -> Block:
     return make_block(*[draw.integers(1, 40, size=draw.integers(1, 60)).tolist() for _ in range(400)])
 
 
-def test_pairs_of_a_large_block_hold_what_the_algorithm_promises(big: Block) -> None:
+def test_pairs_of_large_block_have_expected_properties(big: Block) -> None:
     rows = np.array(plan(big, generator(1), length=128, short=0.1))
     a_start, a_end, b_start, b_end, is_random = rows.T
     document = np.searchsorted(big.sentence_offsets[big.document_offsets], np.array([a_start, b_start]), "right")
@@ -104,7 +104,7 @@ def test_pairs_of_a_large_block_hold_what_the_algorithm_promises(big: Block) -> 
     assert (document[0] != document[1])[is_random == 1].all()
     assert (document[0] == document[1])[is_random == 0].all()
     assert (b_start >= a_end)[is_random == 0].all()
-    assert 0.5 < is_random.mean() < 0.6  # half, and every sentence that is left alone
+    assert 0.5 < is_random.mean() < 0.6  # half, and every remaining single sentence
     assert (lengths > 110).mean() > 0.6
 
 
@@ -113,7 +113,7 @@ def test_half_of_all_cuttable_chunks_are_random() -> None:
     assert abs(rows[:, 4].mean() - 0.5) < 0.05
 
 
-def test_every_sentence_is_in_some_pair(big: Block) -> None:
+def test_each_sentence_is_in_some_pair(big: Block) -> None:
     rows = np.array(plan(make_block(*[[5] * 37] * 20), generator(3), length=128))
     seen = np.zeros(5 * 37 * 20, bool)
     for a_start, a_end, b_start, b_end, is_random in rows:
@@ -123,7 +123,7 @@ def test_every_sentence_is_in_some_pair(big: Block) -> None:
     assert seen.reshape(-1, 5).any(axis=1).all()
 
 
-def test_without_pairs_each_token_comes_once(big: Block) -> None:
+def test_single_sequences_contain_each_token_once(big: Block) -> None:
     rows = np.array(plan(big, generator(4), length=66, short=0.1, pairs=False))
     assert (rows[:, 2] == rows[:, 3]).all()
     assert not rows[:, 4].any()
@@ -134,13 +134,13 @@ def test_without_pairs_each_token_comes_once(big: Block) -> None:
     np.testing.assert_array_equal(ordered[1:, 0], ordered[:-1, 1])
 
 
-def test_without_pairs_by_hand() -> None:
-    # 8 tokens hold 6 of text: whole sentences while they fit, a longer one is cut, nothing crosses documents.
+def test_single_sequences_match_manual_example() -> None:
+    # 8 tokens hold 6 of text: whole sentences while they fit, longer ones are cut, no sequence crosses documents.
     rows = plan(make_block([2, 3, 2, 15], [1]), Script(0.9, 0.9), length=8, pairs=False)
     assert [row[:2] for row in rows] == [[0, 5], [5, 7], [7, 13], [13, 19], [19, 22], [22, 23]]
 
 
-def test_rows_are_shuffled_by_the_generator_alone(big: Block) -> None:
+def test_rows_are_shuffled_by_generator_only(big: Block) -> None:
     first, again, other = (plan(big, generator(seed), length=128) for seed in (1, 1, 2))
     assert first == again
     assert first != other

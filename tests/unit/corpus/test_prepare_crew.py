@@ -1,4 +1,4 @@
-"""The preparation with processes of its own, of text that is worth them: killed as a whole, or one of them."""
+"""Preparation with a worker pool on text large enough for it: the job or one worker is killed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import pytest
 from tests.unit.corpus.small_corpora import SYLLABLES, contents, documents_of
 
 pytestmark = pytest.mark.slow
-MEGABYTES = 36  # so that two parts at least are left to share out, most of the time
+MEGABYTES = 36  # usually leaves at least two parts to distribute
 WORKERS = 2
 MOMENTS = 10
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file of different documents, a few parts long."""
+    """Return one file of different documents, a few parts long."""
     folder = tmp_path_factory.mktemp("text")
     documents = documents_of(0, 1000)
     size = 0
@@ -57,16 +57,16 @@ def start(words: list[str]) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
-    """The store as it has to be, and the seconds that it took."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
+    """Return the expected store and the seconds that it took."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     began = time.monotonic()
     subprocess.run(command(text, folder), check=True, capture_output=True)
     return contents(folder / "store"), time.monotonic() - began
 
 
 def workers_of(job: subprocess.Popen[str]) -> list[int]:
-    """The processes that a job has started."""
+    """Return the processes that a job has started."""
     children = [path.read_text().split() for path in Path(f"/proc/{job.pid}/task").glob("*/children")]
     return [
         int(child)
@@ -77,7 +77,7 @@ def workers_of(job: subprocess.Popen[str]) -> list[int]:
 
 
 def command_of(pid: int | str) -> bytes:
-    """Empty if it has ended."""
+    """Return the command line of a process, empty if it has exited."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -85,12 +85,12 @@ def command_of(pid: int | str) -> bytes:
 
 
 def parts_of(parts: Path, pattern: str) -> set[str]:
-    """The numbers of the parts that have such a file."""
+    """Return the numbers of the parts that have a matching file."""
     return {path.name.split("-")[1].split(".")[0] for path in parts.glob(pattern)}
 
 
 def runs(text: Path, folder: Path, longest: float, seed: int) -> Iterator[subprocess.Popen[str]]:
-    """The same job again and again, each at a random moment of it; those that were quicker begin from nothing."""
+    """Yield the same job repeatedly, each at a random moment; after a completed one the folder is cleared."""
     draw, kills = random.Random(seed), 0
     while kills < MOMENTS:
         job = start(command(text, folder))
@@ -104,17 +104,17 @@ def runs(text: Path, folder: Path, longest: float, seed: int) -> Iterator[subpro
             shutil.rmtree(folder / "store")
 
 
-def assert_the_rest_is_made(text: Path, folder: Path, undisturbed: dict[str, bytes]) -> None:
+def assert_rest_is_made(text: Path, folder: Path, uninterrupted: dict[str, bytes]) -> None:
     job = start(command(text, folder))
     out, err = job.communicate(timeout=300)
     assert job.returncode == 0, out + err
-    assert contents(folder / "store") == undisturbed
+    assert contents(folder / "store") == uninterrupted
 
 
 def test_killed_job_loses_only_parts_in_progress(
-    text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+    text: Path, uninterrupted: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
-    store, longest = undisturbed
+    store, longest = uninterrupted
     parts, most = tmp_path / "store" / "parts", 0
     for job in runs(text, tmp_path, longest, seed=1):
         workers = workers_of(job)
@@ -123,25 +123,25 @@ def test_killed_job_loses_only_parts_in_progress(
         job.communicate()
         assert wait_until_gone(workers)
         if (tmp_path / "store" / "manifest.json").is_file():
-            continue  # it had ended but for taking the parts away, whose records are gone first
+            continue  # it had only to remove the parts, whose records are deleted first
         for step in ("documents", "tokens"):
             files = parts_of(parts, "documents-*.arrow") if step == "documents" else parts_of(parts.parent, "shard-*")
             assert len(files - parts_of(parts, f"{step}-*.json")) <= WORKERS
     assert most == WORKERS
-    assert_the_rest_is_made(text, tmp_path, store)
+    assert_rest_is_made(text, tmp_path, store)
 
 
-def test_a_killed_worker_ends_the_job_and_what_is_done_stays(
-    text: Path, undisturbed: tuple[dict[str, bytes], float], tmp_path: Path
+def test_killed_worker_ends_job_and_keeps_finished_parts(
+    text: Path, uninterrupted: tuple[dict[str, bytes], float], tmp_path: Path
 ) -> None:
-    store, longest = undisturbed
+    store, longest = uninterrupted
     parts, killed = tmp_path / "store" / "parts", 0
     for number, job in enumerate(runs(text, tmp_path, longest, seed=2)):
         workers = workers_of(job)
         if workers:
             os.kill(workers[number % len(workers)], signal.SIGKILL)
         out, err = job.communicate(timeout=300)
-        if job.returncode == 0:  # there was none yet, or nothing left for it to do
+        if job.returncode == 0:  # the worker was not started yet or had no work left
             assert contents(tmp_path / "store") == store
             (tmp_path / "store" / "manifest.json").unlink()
             continue
@@ -152,11 +152,11 @@ def test_a_killed_worker_ends_the_job_and_what_is_done_stays(
         torn = parts_of(parts, "documents-*.arrow") - parts_of(parts, "documents-*.json")
         assert len(torn) <= WORKERS
     assert killed >= MOMENTS // 2
-    assert_the_rest_is_made(text, tmp_path, store)
+    assert_rest_is_made(text, tmp_path, store)
 
 
 def wait_until_gone(pids: list[int]) -> bool:
-    """Whether these processes end within a few seconds."""
+    """Return whether these processes exit within a few seconds."""
     patience = time.monotonic() + 10
     while any(b"train_jobs.corpus.executors.worker" in command_of(pid) for pid in pids):
         if time.monotonic() > patience:

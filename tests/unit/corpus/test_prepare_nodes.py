@@ -1,4 +1,4 @@
-"""What a node makes of the others' files."""
+"""Coordination of nodes through their shared files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "PATIENCE_SECONDS", 0.3)
 
 
-def test_who_a_process_is_tells_its_environment() -> None:
+def test_node_is_read_from_environment() -> None:
     assert Node.from_environment({}) == Node(0, 1, 1)
     node = Node.from_environment({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
     assert (node.rank, node.size, node.local_size, node.leads) == (3, 4, 2, False)
@@ -39,22 +39,22 @@ def test_live_node_awaited_longer_than_dead_one(tmp_path: Path) -> None:
     with theirs.beating():
         assert mine.wait("a part", 1, lambda: found[0] if found else None) == "it"
     later.join()
-    assert lines == ["waiting for a part of rank 1"]  # not once for every part
+    assert lines == ["waiting for a part of rank 1"]  # not once per part
 
 
-def test_a_node_that_reads_another_text_is_told(tmp_path: Path) -> None:
+def test_node_with_other_text_is_refused(tmp_path: Path) -> None:
     mine, theirs = Peers(tmp_path, Node(0, 2), "key", print), Peers(tmp_path, Node(1, 2), "other", print)
     with theirs.beating(), pytest.raises(DataError, match="the nodes do not see the same text"):
         mine.wait("a part", 1, lambda: None)
 
 
-def test_what_an_earlier_start_left_tells_nothing(tmp_path: Path) -> None:
+def test_heartbeat_of_earlier_start_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "alive-1.json").write_text(json.dumps({"key": "of another text", "beat": 1}))
     with pytest.raises(PeerError):
         Peers(tmp_path, Node(0, 2), "key", print).wait("a part", 1, lambda: None)
 
 
-def test_a_node_alone_leaves_no_sign(tmp_path: Path) -> None:
+def test_single_node_writes_no_heartbeat(tmp_path: Path) -> None:
     with Peers(tmp_path, Node(), "key", print).beating():
         assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Text that a pretraining prepares itself: on several machines at once, and stopped on the way."""
+"""Text preparation within a pretraining job: on several machines concurrently, and interrupted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.unit.corpus.small_corpora import SYLLABLES, contents, documents_of, s
 
 MEGABYTES = 36  # a few parts
 PARTS_DONE = "*/parts/documents-*.json"
-LOCKS_OF_OTHERS_UNSEEN = "import fcntl; fcntl.flock = lambda *of: None"  # as between machines that mount a blob store
+LOCKS_OF_OTHERS_UNSEEN = "import fcntl; fcntl.flock = lambda *of: None"  # as on machines that mount a blob store
 
 
 def config_file(folder: Path, text: list[str], **data: object) -> Path:
-    """A job of four steps."""
+    """Write the config of a job of four steps."""
     config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
     config["data"] = {**config["data"], "text": text, **data}
     config["train"] = {**config["train"], "steps": 4}
@@ -31,7 +31,7 @@ def config_file(folder: Path, text: list[str], **data: object) -> Path:
 
 
 def start(config: Path, output: Path, cache: Path, **environ: str) -> subprocess.Popen[str]:
-    """A pretraining in a process group of its own, as torchrun starts its ranks."""
+    """Start a pretraining in its own process group, as torchrun starts its ranks."""
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config)),
@@ -46,7 +46,7 @@ def start(config: Path, output: Path, cache: Path, **environ: str) -> subprocess
 
 
 def two_nodes(config: Path, folder: Path, caches: list[Path]) -> list[str]:
-    """What each of two machines with a process each prints; both have to end well."""
+    """Run two machines with one process each and return their output; both must succeed."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(LOCKS_OF_OTHERS_UNSEEN)
     with socket.socket() as found:
@@ -62,7 +62,7 @@ def two_nodes(config: Path, folder: Path, caches: list[Path]) -> list[str]:
 
 
 def store_in(cache: Path) -> dict[str, bytes]:
-    """The files of its only store but the manifest, which holds times."""
+    """Return the files of the only store of a cache, except the manifest, which contains times."""
     (manifest,) = cache.glob("*/manifest.json")
     assert not (manifest.parent / "parts").exists()
     return {name: content for name, content in contents(manifest.parent).items() if name != "manifest.json"}
@@ -70,7 +70,7 @@ def store_in(cache: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def long_text(tmp_path: Path) -> tuple[Path, Path]:
-    """So much of it that processes share it out; and a vocabulary, since training one takes long."""
+    """Return enough text for several processes, and a vocabulary, because training one takes long."""
     documents = documents_of(0, 500)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "text", *SYLLABLES, *"0123456789"]
     pieces += [f"##{piece}" for piece in pieces[7:]]
@@ -87,7 +87,7 @@ def text(tmp_path: Path) -> list[str]:
     return sources(tmp_path, 4, documents=200)
 
 
-def test_nodes_that_share_the_cache_share_the_work(tmp_path: Path, text: list[str]) -> None:
+def test_nodes_with_shared_cache_share_work(tmp_path: Path, text: list[str]) -> None:
     config, cache = config_file(tmp_path, text), tmp_path / "cache"
     outs = two_nodes(config, tmp_path, [cache, cache])
     alone = start(config, tmp_path / "alone", tmp_path / "alone-cache")
@@ -99,7 +99,7 @@ def test_nodes_that_share_the_cache_share_the_work(tmp_path: Path, text: list[st
 
 
 @pytest.mark.slow
-def test_nodes_with_a_cache_of_their_own_make_the_store_each(tmp_path: Path, text: list[str]) -> None:
+def test_nodes_with_separate_caches_build_one_store_each(tmp_path: Path, text: list[str]) -> None:
     caches = [tmp_path / "cache-0", tmp_path / "cache-1"]
     outs = two_nodes(config_file(tmp_path, text), tmp_path, caches)
     assert store_in(caches[0]) == store_in(caches[1])
@@ -111,7 +111,7 @@ def test_nodes_with_a_cache_of_their_own_make_the_store_each(tmp_path: Path, tex
 def test_stopped_process_group_keeps_finished_parts(
     tmp_path: Path, long_text: tuple[Path, Path], how: signal.Signals, code: int
 ) -> None:
-    """As torchrun ends a rank, and a terminal a job: the processes that make text into tokens get the signal too."""
+    """Like torchrun and a terminal, signal the whole process group, including the tokenizing workers."""
     text, vocabulary = long_text
     config, cache = config_file(tmp_path, [str(text)], vocabulary=str(vocabulary), workers=2), tmp_path / "cache"
     first = start(config, tmp_path / "out", cache)
@@ -126,9 +126,9 @@ def test_stopped_process_group_keeps_finished_parts(
 
 
 def assert_stopped(job: subprocess.Popen[str], how: signal.Signals, code: int) -> None:
-    """By a signal to it and all its processes."""
+    """Assert that a signal to the process group stops the job."""
     os.killpg(job.pid, how)
     out, err = job.communicate(timeout=240)
     assert job.returncode == code, out + err
-    assert "what is prepared is kept, the same command resumes from it" in out
+    assert "finished parts of the store are kept, the same command resumes" in out
     assert err == ""

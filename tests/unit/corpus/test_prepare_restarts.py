@@ -1,4 +1,4 @@
-"""The preparation as a program: killed, stopped and shared out, it ends with the same bytes."""
+"""The preparation as a program: killed, stopped or distributed, it produces identical bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOMENTS = 20
 
 
 def command(text: Sequence[str], folder: Path, *sets: str) -> list[str]:
-    """The job of these sources, its store in `folder`."""
+    """Return the command that prepares these sources in `folder`."""
     values = [f"data.text={json.dumps(list(text))}", "data.vocab_size=200", f"store={folder / 'store'}", *sets]
     assignments = [word for value in values for word in ("--set", value)]
     return [
@@ -38,7 +38,7 @@ def start(words: Sequence[str], **environ: str) -> subprocess.Popen[str]:
 
 
 def finished(words: Sequence[str], **environ: str) -> str:
-    """What a job that has to complete prints."""
+    """Run a job to completion and return its output."""
     process = start(words, **environ)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, out + err
@@ -47,21 +47,21 @@ def finished(words: Sequence[str], **environ: str) -> str:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Sources, a part each; enough text for a step to take a while."""
+    """Return sources of one part each, with enough text for a step to take a while."""
     return sources(tmp_path_factory.mktemp("text"), PARTS, documents=1200)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The store as it has to be."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of the expected store."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     finished(command(text, folder))
-    assert json.loads((folder / "out" / "result.json").read_text())["documents"] == 4200  # the others come twice
+    assert json.loads((folder / "out" / "result.json").read_text())["documents"] == 4200  # the others are duplicates
     return contents(folder / "store")
 
 
 def interrupted_when(words: Sequence[str], path: Path, how: signal.Signals) -> subprocess.Popen[str]:
-    """A job that got a signal as soon as a file was there."""
+    """Run a job that receives a signal when a file appears."""
     process = start(words)
     wait_for(lambda: path.exists() or process.poll() is not None, what=path.name)
     process.send_signal(how)
@@ -69,8 +69,8 @@ def interrupted_when(words: Sequence[str], path: Path, how: signal.Signals) -> s
     return process
 
 
-def test_killed_in_every_step_it_ends_with_the_same_bytes(
-    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path
+def test_job_killed_in_each_step_gives_identical_store(
+    text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path
 ) -> None:
     words, parts = command(text, tmp_path), tmp_path / "store" / "parts"
     for name in ("documents-00001.json", "tokens-00002.json"):
@@ -78,59 +78,59 @@ def test_killed_in_every_step_it_ends_with_the_same_bytes(
         assert killed.returncode == -signal.SIGKILL
     out = finished(words)
     assert f"documents: {PARTS} of {PARTS} parts are done already" in out
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted
     assert not parts.exists()
 
 
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_stopped_job_says_so_and_goes_on(
-    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path, how: signal.Signals, code: int
+def test_stopped_job_reports_it_and_resumes(
+    text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path, how: signal.Signals, code: int
 ) -> None:
     words, parts = command(text, tmp_path), tmp_path / "store" / "parts"
     stopped = interrupted_when(words, parts / "documents-00000.json", how)
     assert stopped.returncode == code
     assert not (tmp_path / "store" / "manifest.json").exists()
     assert "parts are done already" in finished(words)
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted
 
 
-def test_two_nodes_make_what_one_makes(text: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+def test_two_nodes_give_identical_store(text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     words = command(text, tmp_path)
     nodes = [start(words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     outs = [node.communicate(timeout=240) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outs
-    assert contents(tmp_path / "store") == undisturbed
-    assert finished(words, RANK="1", WORLD_SIZE="2") == ""  # the store is there
+    assert contents(tmp_path / "store") == uninterrupted
+    assert finished(words, RANK="1", WORLD_SIZE="2") == ""  # the store exists
 
 
-def test_a_full_disk_keeps_what_is_done(text: list[str], undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+def test_full_disk_keeps_finished_parts(text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "700k") as disk:
         words = command(text, tmp_path, f"store={disk / 'store'}")
         process = start(words)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert err.startswith("error[storage]: the disk is full: making the token store failed")
+        assert err.startswith("error[storage]: cannot write the token store: the disk is full")
         assert "Traceback" not in err
         assert list((disk / "store" / "parts").glob("documents-*.json"))
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         assert "parts are done already" in finished(words)
-        assert contents(disk / "store") == undisturbed
+        assert contents(disk / "store") == uninterrupted
 
 
-def test_a_read_only_disk_is_named(text: list[str], tmp_path: Path) -> None:
+def test_read_only_disk_is_reported(text: list[str], tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         process = start(command(text, tmp_path, f"store={disk / 'store'}"))
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert err.startswith("error[storage]: cannot write: making the token store failed")
+        assert err.startswith("error[storage]: cannot write the token store: permission denied")
         assert str(disk / "store") in err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_random_moments_it_ends_with_the_same_bytes(
-    text: list[str], undisturbed: dict[str, bytes], tmp_path: Path, workers: int
+def test_job_killed_at_random_gives_identical_store(
+    text: list[str], uninterrupted: dict[str, bytes], tmp_path: Path, workers: int
 ) -> None:
     words = command(text, tmp_path, f"data.workers={workers}")
     began = time.monotonic()
@@ -145,9 +145,9 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
             process.kill()
             process.communicate()
             kills += 1
-        else:  # it was through with it: from the beginning
+        else:  # it had finished: start from the beginning
             assert process.returncode == 0
-            assert contents(tmp_path / "store") == undisturbed
+            assert contents(tmp_path / "store") == uninterrupted
             (tmp_path / "store" / "manifest.json").unlink()
     finished(words)
-    assert contents(tmp_path / "store") == undisturbed
+    assert contents(tmp_path / "store") == uninterrupted

@@ -1,4 +1,4 @@
-"""The steps of preparing text: skipped where they fit, done again where not, and what each refuses."""
+"""The steps of text preparation: skipped if valid, repeated otherwise, and their refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from train_jobs.config import ConflictError, DataError, TextConfig
 from train_jobs.corpus.executors import worker_pool as workers
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.steps import documents as extraction
-from train_jobs.corpus.steps.documents import HASHES, dropped_of, find_duplicates, hashes_file, stretches
+from train_jobs.corpus.steps.documents import HASHES, find_duplicates, hashes_file, read_duplicates, stretches
 from train_jobs.corpus.steps.records import VocabularyRecord, describe_file, read_record, store_key, write_record
 
 
@@ -28,11 +28,11 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
-def done_again(before: dict[str, int], after: dict[str, int]) -> set[str]:
+def changed_files(before: dict[str, int], after: dict[str, int]) -> set[str]:
     return {name for name in after if after[name] != before.get(name)}
 
 
-def test_what_a_store_says_of_its_sources(tmp_path: Path) -> None:
+def test_manifest_describes_sources(tmp_path: Path) -> None:
     text = sources(tmp_path, 2)
     doubled = tmp_path / "doubled.jsonl"
     lines = [json.dumps({"text": document}) for document in documents_of(0)[:5]]
@@ -54,37 +54,37 @@ def test_what_a_store_says_of_its_sources(tmp_path: Path) -> None:
     assert "pyarrow" in manifest.packages
 
 
-def test_duplicates_stay_where_they_shall(tmp_path: Path) -> None:
+def test_duplicates_are_kept_if_configured(tmp_path: Path) -> None:
     text = [*sources(tmp_path, 1), *sources(tmp_path, 1)]
     data = TextConfig(text=text, clean={"drop_duplicates": False}, vocab_size=200)
     manifest = prepare(data, tmp_path / "store").manifest
     assert [source.documents for source in manifest.sources] == [30, 30]
 
 
-@pytest.mark.parametrize("at_once", [1 << 22, 40, 7])
-def test_duplicate_documents_first_kept_in_any_ranges(tmp_path: Path, at_once: int) -> None:
+@pytest.mark.parametrize("range_size", [1 << 22, 40, 7])
+def test_duplicate_documents_first_kept_in_any_ranges(tmp_path: Path, range_size: int) -> None:
     import pyarrow as pa
 
     draw = np.random.default_rng(1)
     parts, seen, expected = [draw.integers(0, 60, 50) for _ in range(3)], set(), []
     spread = draw.integers(0, 1 << 63, 60, dtype=np.uint64) * np.uint64(2)
-    spread[1] = spread[0]  # two documents that differ in the second half of their hash alone
+    spread[1] = spread[0]  # two documents that differ only in the second half of their hash
     for number, values in enumerate(parts):
         order = np.lexsort((values, spread[values]))
         columns = [spread[values][order], values[order].astype(np.uint64), order.astype(np.uint32)]
         with (tmp_path / hashes_file(number)).open("wb") as stream, pa.ipc.new_file(stream, HASHES) as writer:
             writer.write_batch(pa.record_batch([pa.array(column) for column in columns], schema=HASHES))
         expected.append([place for place, value in enumerate(values) if value in seen or seen.add(value)])
-    record = find_duplicates(tmp_path, [50, 50, 50], key="k", at_once=at_once)
-    assert [dropped_of(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
+    record = find_duplicates(tmp_path, [50, 50, 50], key="k", at_once=range_size)
+    assert [read_duplicates(tmp_path, stretch).tolist() for stretch in stretches(record)] == expected
     assert record.dropped == [len(places) for places in expected]
 
 
 @pytest.mark.parametrize(
-    "harm",
+    "damage",
     ["torn record", "record of another key", "short file", "flipped bit", "no file", "torn shard", "no vocabulary"],
 )
-def test_what_is_damaged_is_made_again_and_nothing_else(tmp_path: Path, harm: str) -> None:
+def test_only_damaged_files_are_rebuilt(tmp_path: Path, damage: str) -> None:
     data = TextConfig(text=sources(tmp_path, 3), vocab_size=200)
     whole = prepare(data, tmp_path / "whole")
     folder = prepare(data, tmp_path / "store", keep_steps=True).folder
@@ -93,7 +93,7 @@ def test_what_is_damaged_is_made_again_and_nothing_else(tmp_path: Path, harm: st
     document, record = parts / "documents-00001.arrow", parts / "documents-00001.json"
     shard = folder / "shard-00001-train.arrow"
     before = times(parts) | times(folder)
-    match harm:
+    match damage:
         case "torn record":
             record.write_bytes(record.read_bytes()[:50])
         case "record of another key":
@@ -115,16 +115,16 @@ def test_what_is_damaged_is_made_again_and_nothing_else(tmp_path: Path, harm: st
     expected = {
         "torn shard": {"tokens-00001.json", "shard-00001-train.arrow", "shard-00001-validation.arrow"},
         "no vocabulary": {"vocabulary.json", "vocab.txt"},
-    }.get(harm, {"documents-00001.json", "documents-00001.arrow", "hashes-00001.arrow"})
+    }.get(damage, {"documents-00001.json", "documents-00001.arrow", "hashes-00001.arrow"})
     assert contents(folder) == contents(whole.folder)
     assert not parts.exists()
-    if harm in {"flipped bit", "torn shard"}:
+    if damage in {"flipped bit", "torn shard"}:
         assert any("does not match its record" in line for line in lines)
-    again = done_again(before, times(folder)) - {"manifest.json"}
+    again = changed_files(before, times(folder)) - {"manifest.json"}
     assert again == {name for name in expected if not name.startswith(("documents", "hashes", "tokens", "vocabulary."))}
 
 
-def test_a_new_source_leaves_what_the_others_gave(tmp_path: Path) -> None:
+def test_new_source_keeps_parts_of_other_sources(tmp_path: Path) -> None:
     vocabulary = prepare(TextConfig(text=sources(tmp_path, 1), vocab_size=200), tmp_path / "first").vocabulary
     text = sources(tmp_path, 3)
     folder = tmp_path / "store"
@@ -135,7 +135,7 @@ def test_a_new_source_leaves_what_the_others_gave(tmp_path: Path) -> None:
     store = prepare(data, folder, keep_steps=True, say=lines.append)
     assert "documents: 2 of 3 parts are done already" in lines
     assert "tokens: 2 of 3 parts are done already" in lines
-    again = done_again(before, times(folder / "parts") | times(folder))
+    again = changed_files(before, times(folder / "parts") | times(folder))
     assert {name for name in again if "-0000" in name} == {
         *(f"{name}-00002.{end}" for name, end in (("documents", "arrow"), ("documents", "json"), ("tokens", "json"))),
         *("hashes-00002.arrow", "shard-00002-train.arrow", "shard-00002-validation.arrow"),
@@ -143,17 +143,17 @@ def test_a_new_source_leaves_what_the_others_gave(tmp_path: Path) -> None:
     assert len(store.manifest.sources) == 3
 
 
-def test_a_store_of_other_text_is_not_lost_by_a_mistake(tmp_path: Path) -> None:
+def test_store_of_other_text_is_not_overwritten(tmp_path: Path) -> None:
     first, second = sources(tmp_path, 2)
     prepare(TextConfig(text=[first], vocab_size=200), tmp_path / "store")
     before = contents(tmp_path / "store")
-    with pytest.raises(ConflictError, match="other text or settings") as caught:
+    with pytest.raises(ConflictError, match="another text or other settings") as caught:
         prepare(TextConfig(text=[second], vocab_size=200), tmp_path / "store")
     assert "rm -r" in str(caught.value.fix)
     assert contents(tmp_path / "store") == before
 
 
-def test_what_a_death_behind_the_manifest_left_goes(tmp_path: Path) -> None:
+def test_leftover_parts_of_complete_store_are_removed(tmp_path: Path) -> None:
     data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
     folder = prepare(data, tmp_path / "store", keep_steps=True).folder
     prepare(data, folder, keep_steps=True)
@@ -163,18 +163,18 @@ def test_what_a_death_behind_the_manifest_left_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["empty", "unfit", "duplicates"])
-def test_a_source_that_contributes_nothing_is_named(tmp_path: Path, why: str) -> None:
+def test_source_without_contribution_is_named(tmp_path: Path, why: str) -> None:
     text: list[Any] = sources(tmp_path, 1)
     poor = tmp_path / "poor.txt"
     poor.write_text({"empty": "\n \n", "unfit": "tiny\n\nsmall\n", "duplicates": documents_of(0)[3]}[why])
     data = TextConfig(text=[*text, poor], clean={"min_characters": 20}, vocab_size=200)
     with pytest.raises(DataError, match=r"the source poor\.txt contributes no document") as caught:
         prepare(data, tmp_path / "store")
-    told = {"empty": "contain no document", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
-    assert told in str(caught.value.facts["why"])
+    message = {"empty": "contain no document", "unfit": "data.clean drops", "duplicates": "in the text already"}[why]
+    assert message in str(caught.value.facts["why"])
 
 
-def test_a_vocabulary_that_does_not_fit_is_told_by_a_worker_too(tmp_path: Path) -> None:
+def test_unfit_vocabulary_is_reported_by_worker(tmp_path: Path) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u0430"]))
     data = TextConfig(text=sources(tmp_path, 2), vocabulary=vocabulary, workers=2)
@@ -183,7 +183,7 @@ def test_a_vocabulary_that_does_not_fit_is_told_by_a_worker_too(tmp_path: Path) 
     assert caught.value.facts["need"] == "at most 50% of the tokens [UNK]"
 
 
-def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_give_identical_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = sources(tmp_path, 4)
     alone = prepare(TextConfig(text=text, vocab_size=200, workers=1), tmp_path / "alone")
     started: list[subprocess.Popen[bytes]] = []
@@ -192,18 +192,18 @@ def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
         subprocess, "Popen", lambda *words, **options: started.append(popen(*words, **options)) or started[-1]
     )
     reports: list[tuple[int, dict[str, float]]] = []
-    crew: list[int] = []
+    worker_counts: list[int] = []
 
     def report(step: int, figures: dict[str, float]) -> None:
         reports.append((step, dict(figures)))
-        crew.append(len(started))
+        worker_counts.append(len(started))
 
     progress = PreparationProgress(lambda _: None, report)
     shared = prepare(
         TextConfig(text=text, vocab_size=200, workers=2), tmp_path / "shared", progress=progress, min_worker_bytes=0
     )
     assert contents(shared.folder) == contents(alone.folder)
-    assert crew == [2] * 8  # the same ones for both steps
+    assert worker_counts == [2] * 8  # the same workers for both steps
     assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
     assert [step for step, _ in reports] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert reports[3][1]["documents_documents"] == 120
@@ -211,7 +211,7 @@ def test_processes_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monke
     assert reports[7][1]["tokens_documents"] == 120
 
 
-def test_output_in_the_folder_of_the_text_is_refused(tmp_path: Path) -> None:
+def test_output_inside_text_folder_is_refused(tmp_path: Path) -> None:
     sources(tmp_path, 2)
     words = [sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", "--set", f"data.text=[{tmp_path}]"]
     done = subprocess.run([*words, "--output", str(tmp_path / "out")], capture_output=True, text=True)
@@ -220,8 +220,8 @@ def test_output_in_the_folder_of_the_text_is_refused(tmp_path: Path) -> None:
     assert "--output PATH outside of it" in done.stderr
 
 
-def test_preparing_loads_no_pandas(tmp_path: Path) -> None:
-    """A third of a second in each process, where it is installed: pyarrow loads it when it takes lists or arrays."""
+def test_preparing_does_not_import_pandas(tmp_path: Path) -> None:
+    """pandas costs a third of a second per process if installed: pyarrow imports it to convert lists or arrays."""
     arguments = [
         *("--config", "uncased", "--set", f"data.text={json.dumps(sources(tmp_path, 2))}"),
         *("--set", "data.vocab_size=200", "--set", f"store={tmp_path / 'store'}", "--output", str(tmp_path / "out")),
@@ -231,14 +231,14 @@ def test_preparing_loads_no_pandas(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "0 False"
 
 
-def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_worker_raises_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     give: Callable[..., None] = workers._Worker.give
 
-    def give_and_kill(worker: Any, task: Any) -> None:
+    def send_then_kill(worker: Any, task: Any) -> None:
         give(worker, task)
         worker._process.kill()
 
-    monkeypatch.setattr(workers._Worker, "give", give_and_kill)
+    monkeypatch.setattr(workers._Worker, "give", send_then_kill)
     data = TextConfig(text=sources(tmp_path, 2), vocab_size=200, workers=2)
     with pytest.raises(workers.OutOfMemoryError, match="SIGKILL") as caught:
         prepare(data, tmp_path / "store", min_worker_bytes=0)
@@ -248,13 +248,13 @@ def test_a_worker_that_is_killed_is_an_error_that_says_so(tmp_path: Path, monkey
     shutil.rmtree(tmp_path / "store")
 
 
-def test_a_record_counts_with_all_of_its_files_alone(tmp_path: Path) -> None:
+def test_record_is_valid_only_with_all_files(tmp_path: Path) -> None:
     (tmp_path / "data.arrow").write_bytes(b"12345")
     record = VocabularyRecord(key="k", seconds=0.0, pieces=5, files=[describe_file(tmp_path / "data.arrow")])
     write_record(tmp_path, "step", record)
     assert read_record(tmp_path, "step", VocabularyRecord, "k") == record
     assert read_record(tmp_path, "step", VocabularyRecord, "other") is None
-    (tmp_path / "data.arrow").write_bytes(b"1234")  # on a mounted store, files may come behind their record
+    (tmp_path / "data.arrow").write_bytes(b"1234")  # on a mounted store, files may appear after their record
     assert read_record(tmp_path, "step", VocabularyRecord, "k") is None
 
 
@@ -269,23 +269,23 @@ def test_part_written_in_batches_without_duplicates(tmp_path: Path, monkeypatch:
     assert cut.manifest.sources[2].documents == 30
 
 
-def test_what_a_step_left_is_used_for_the_very_same_alone(tmp_path: Path) -> None:
+def test_step_results_are_reused_only_for_same_inputs(tmp_path: Path) -> None:
     vocabulary = prepare(TextConfig(text=sources(tmp_path, 1), vocab_size=200), tmp_path / "first").vocabulary
     text, folder = sources(tmp_path, 2), tmp_path / "store"
 
-    def remade(name: str, **rules: Any) -> None:
+    def assert_rebuilt(name: str, **rules: Any) -> None:
         data = TextConfig(text=text, vocabulary=vocabulary, clean=rules)
         prepare(data, folder, keep_steps=True)
         assert contents(folder) == contents(prepare(data, tmp_path / name).folder)
 
-    remade("one")
-    with Path(text[0]).open("a") as stream:  # a document of the other source, which is there a duplicate now
+    assert_rebuilt("one")
+    with Path(text[0]).open("a") as stream:  # a document of the other source, now a duplicate there
         stream.write("\n\n" + documents_of(1)[4])
-    remade("two")
-    remade("three", min_characters=440)
+    assert_rebuilt("two")
+    assert_rebuilt("three", min_characters=440)
 
 
-def test_weights_are_part_of_a_store(tmp_path: Path) -> None:
+def test_source_weights_change_store_key(tmp_path: Path) -> None:
     def key(weight: float) -> str:
         data = TextConfig(text=[{"path": sources(tmp_path, 1), "weight": weight}])
         return store_key(data, fingerprint(data.text))

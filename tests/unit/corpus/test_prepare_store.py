@@ -1,4 +1,4 @@
-"""Raw text to token store, and what can go wrong on the way."""
+"""Raw text to token store, and its errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.unit.corpus.small_corpora import documents_in
+from tests.unit.corpus.small_corpora import read_documents
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig, DataError, StorageError
 from train_jobs.corpus.preparation import prepare_store, store_key
@@ -54,13 +54,13 @@ def encoded(tokenizer: Tokenizer, documents: list[str]) -> list[int]:
     return [token for document in documents for token in tokenizer.encode(document).ids]
 
 
-def test_the_store_holds_the_text_of_the_files_split_by_hash(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_store_contains_text_split_by_hash(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     corpus = corpus_file(documents=200)
     lines: list[str] = []
     store = prepare_store(
         DataConfig(text=[corpus], vocab_size=200, validation_fraction=0.2), tmp_path / "store", progress=lines.append
     )
-    documents = documents_in(corpus)
+    documents = read_documents(corpus)
     held_out = [document for document in documents if document_hash(document) < 0.2 * 2**64]
     assert 20 < len(held_out) < 60
     tokenizer = load_vocabulary(store.vocabulary, lowercase=True)
@@ -84,21 +84,19 @@ def test_same_text_same_bytes_matching_store_unchanged(tmp_path: Path, corpus_fi
 @pytest.mark.parametrize(
     "change", [{"vocab_size": 300}, {"lowercase": False}, {"validation_fraction": 0.3}, {"text": "other"}]
 )
-def test_a_store_of_other_text_or_settings_is_made_again(
+def test_store_of_other_text_or_settings_is_rebuilt(
     tmp_path: Path, corpus_file: Callable[..., Path], change: dict[str, object]
 ) -> None:
     corpus = corpus_file()
     store = prepare(corpus, tmp_path / "store")
     if change.pop("text", None):
         corpus.write_text(corpus.read_text() + "\n\nMore text.\n")
-    remade = prepare(corpus, tmp_path / "store", **change)
-    assert remade.manifest.key != store.manifest.key
-    assert TokenStore.open(tmp_path / "store").manifest == remade.manifest
+    rebuilt = prepare(corpus, tmp_path / "store", **change)
+    assert rebuilt.manifest.key != store.manifest.key
+    assert TokenStore.open(tmp_path / "store").manifest == rebuilt.manifest
 
 
-def test_keys_follow_content_not_paths_and_not_training_settings(
-    tmp_path: Path, corpus_file: Callable[..., Path]
-) -> None:
+def test_keys_depend_on_content_not_paths_or_training(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     def key(text: str = "a", **options: object) -> str:
         data = DataConfig(text=[tmp_path / text], **options)  # type: ignore[arg-type]
         return store_key(data, fingerprint(data.text))
@@ -120,7 +118,7 @@ def test_keys_follow_content_not_paths_and_not_training_settings(
     assert key(vocabulary=vocabularies[0], vocab_size=100) == key(vocabulary=vocabularies[0])
 
 
-def test_a_given_vocabulary_is_used_as_it_is(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_given_vocabulary_is_used_unchanged(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     made = prepare(corpus_file(), tmp_path / "made")
     vocabulary = write(tmp_path / "vocab.txt", made.vocabulary.read_text() + "unheardof\n")
     store = prepare(corpus_file(), tmp_path / "store", vocabulary=vocabulary)
@@ -136,7 +134,7 @@ def test_few_documents_still_give_both_splits(tmp_path: Path, fraction: float) -
     assert {counts.documents for counts in store.manifest.splits.values()} == {1}
 
 
-def test_equal_documents_stay_together() -> None:
+def test_equal_documents_are_in_same_split() -> None:
     documents = [f"{MANY_WORDS} {n % 20}" for n in range(100)]
     survey = DocumentSurvey()
     survey.add(documents, [document_hash(document) for document in documents])
@@ -152,7 +150,7 @@ def test_equal_documents_stay_together() -> None:
         ([], "the text is empty", None),
         ([" \n\t\n"], "no document", None),
         ([MANY_WORDS], "a single document", "1 document"),
-        ([MANY_WORDS] * 3, "a single document", "3 documents, all the same"),
+        ([MANY_WORDS] * 3, "a single document", "3 identical documents"),
         (["word"] * 9 + ["word word"], "too small", "1"),
         (["Hello world.", "Not much more."], "too small", "6"),
     ],
@@ -165,35 +163,35 @@ def test_too_little_text_is_refused(tmp_path: Path, documents: list[str], messag
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-def test_a_vocabulary_of_another_language_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_of_other_language_is_refused(tmp_path: Path) -> None:
     vocabulary = write(tmp_path / "vocab.txt", "\n".join([*SPECIAL_PIECES, "\u0430", "\u0431", "."]))
     with pytest.raises(DataError, match="does not fit the text") as caught:
         prepare(write(tmp_path / "a.txt", MANY_WORDS, "Two."), tmp_path / "store", vocabulary=vocabulary)
     assert caught.value.facts["have"] == "100%"
-    assert caught.value.fix == "leave data.vocabulary out to train one on the text"
+    assert caught.value.fix == "omit data.vocabulary to train one on the text"
 
 
-def test_a_vocabulary_too_small_for_the_writing_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_too_small_for_script_is_refused(tmp_path: Path) -> None:
     text = [" ".join(chr(0x4E00 + n) for n in range(start, start + 300)) for start in (0, 300)]
     with pytest.raises(DataError, match="does not fit the text") as caught:
         prepare(write(tmp_path / "a.txt", *text), tmp_path / "store", vocab_size=64)
-    assert caught.value.fix == "raise data.vocab_size"
+    assert caught.value.fix == "increase data.vocab_size"
 
 
-def test_a_split_without_a_token_is_refused(tmp_path: Path) -> None:
-    nothing = "\u0301"  # a document, but an accent is all of it, and lower-casing strips accents
+def test_split_without_tokens_is_refused(tmp_path: Path) -> None:
+    nothing = "\u0301"  # a document of one accent, which lower-casing strips
     text = write(tmp_path / "a.txt", MANY_WORDS, nothing)
     fraction = (min(document_hash(MANY_WORDS), document_hash(nothing)) + 2) / 2**64
     with pytest.raises(DataError, match="split contains no token"):
         prepare(text, tmp_path / "store", validation_fraction=fraction)
 
 
-def test_a_missing_vocabulary_is_refused(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_missing_vocabulary_is_refused(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="no such vocabulary file"):
         prepare(corpus_file(), tmp_path / "store", vocabulary=tmp_path / "vocab.txt")
 
 
-def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_foreign_folder_is_never_replaced(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()
     write(folder / "chapter.tex", "years of work")
@@ -203,9 +201,7 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path, corpus_fil
     assert (folder / "chapter.tex").read_text() == "years of work"
 
 
-def test_half_a_store_and_what_dead_builders_left_are_replaced(
-    tmp_path: Path, corpus_file: Callable[..., Path]
-) -> None:
+def test_partial_store_and_leftovers_are_replaced(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     store = prepare(corpus_file(), tmp_path / "stores" / "one")
     (store.folder / "manifest.json").unlink()
     write(store.folder / "shard-00007-train.arrow", "half")
@@ -219,7 +215,7 @@ def test_half_a_store_and_what_dead_builders_left_are_replaced(
     assert {path.name for path in store.folder.iterdir()} == listed
 
 
-def test_of_several_builders_one_builds_and_the_others_wait(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_concurrent_builders_build_store_once(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     data, lines = DataConfig(text=[corpus_file()], vocab_size=200), []
     stores: list[TokenStore] = []
 
@@ -237,9 +233,7 @@ def test_of_several_builders_one_builds_and_the_others_wait(tmp_path: Path, corp
 
 
 @pytest.mark.parametrize("limit", [1, 1000, 4000])
-def test_a_full_disk_leaves_what_the_next_start_goes_on_from(
-    tmp_path: Path, corpus_file: Callable[..., Path], limit: int
-) -> None:
+def test_full_disk_leaves_resumable_parts(tmp_path: Path, corpus_file: Callable[..., Path], limit: int) -> None:
     folder, corpus = tmp_path / "stores" / "one", corpus_file(documents=100)
     command = [sys.executable, "-c", PREPARE_WITH_LIMITED_FILES, corpus, folder, str(limit)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -250,22 +244,22 @@ def test_a_full_disk_leaves_what_the_next_start_goes_on_from(
     assert not (folder / "parts").exists()
 
 
-def test_text_of_no_use_leaves_nothing(tmp_path: Path) -> None:
+def test_unusable_text_leaves_no_store(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         prepare(write(tmp_path / "text.txt", "One document."), tmp_path / "stores" / "one")
     assert [path.name for path in (tmp_path / "stores").iterdir()] == [".one.lock"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     corpus, parent = corpus_file(), tmp_path / "stores"
     parent.mkdir(mode=0o555)
-    with pytest.raises(StorageError, match="cannot write: making the token store") as caught:
+    with pytest.raises(StorageError, match="cannot write the token store: permission denied") as caught:
         prepare(corpus, parent / "one")
     assert caught.value.facts["where"] == parent / "one"
 
 
-def test_a_path_that_leads_through_a_file_is_named(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
+def test_path_through_file_is_named(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     folder = write(tmp_path / "file", "text") / "stores" / "one"
     with pytest.raises(StorageError, match="a part of the path is a file") as caught:
         prepare(corpus_file(), folder)

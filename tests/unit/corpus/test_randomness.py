@@ -1,4 +1,4 @@
-"""Random numbers without state."""
+"""Stateless random numbers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def test_draws_are_splitmix64() -> None:
     np.testing.assert_array_equal(draws, [(number >> 11) / 2**53 for number in published])
 
 
-def test_a_draw_does_not_depend_on_those_around_it() -> None:
+def test_draw_is_independent_of_other_draws() -> None:
     whole = uniform(keys(7, 1, np.arange(5))[:, None], np.arange(10))
     assert whole.shape == (5, 10)
     assert uniform(keys(7, 1, 3), np.array([8]))[0] == whole[3, 8]
 
 
-def test_each_part_of_a_path_counts_and_so_does_its_place() -> None:
+def test_key_depends_on_parts_and_their_order() -> None:
     paths = [(1, 2), (2, 1), (1, 2, 0), (1,), (2,), (0, 1, 2)]
     assert len({int(keys(7, *path)[0]) for path in paths} | {int(keys(8, 1, 2)[0])}) == len(paths) + 1
 
 
-def test_draws_are_even_over_keys_and_over_counters() -> None:
+def test_draws_are_uniform_over_keys_and_counters() -> None:
     for draws in (uniform(keys(1, np.arange(200_000)), np.array([0])), uniform(keys(1), np.arange(200_000))):
         assert 0 <= draws.min() < draws.max() < 1
         counts = np.histogram(draws, bins=100, range=(0, 1))[0]
@@ -34,13 +34,13 @@ def test_draws_are_even_over_keys_and_over_counters() -> None:
         assert abs(np.corrcoef(draws[:-1], draws[1:])[0, 1]) < 0.01
 
 
-def test_integers_cover_their_range_and_no_more() -> None:
+def test_integers_cover_exactly_their_range() -> None:
     draws = integers(keys(3), np.arange(10_000), below=7)
     assert set(draws.tolist()) == set(range(7))
     assert np.bincount(draws).min() > 1200
 
 
-def test_the_largest_seed_is_taken_without_a_warning() -> None:
+def test_largest_seed_is_accepted_without_warning() -> None:
     seed = 2**63 - 1
     assert uniform(keys(seed, 2**40), np.array([2**40])) != uniform(keys(seed - 1, 2**40), np.array([2**40]))
     assert generator(seed, 1).random() == generator(seed, 1).random() != generator(seed, 2).random()

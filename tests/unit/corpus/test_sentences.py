@@ -1,4 +1,4 @@
-"""Documents in, sentences out."""
+"""Splitting documents into sentences."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from plain_sentences import plain_sentences
 
 from train_jobs.config.prepare import CleanConfig
 from train_jobs.corpus.steps.document_rules import clean
-from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
-from train_jobs.corpus.tokenize.sentences import BETWEEN, MAX_WORDS, sentence_starts, split_sentences
+from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
+from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, MAX_WORDS, sentence_starts, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -119,18 +119,18 @@ from train_jobs.corpus.tokenize.sentences import BETWEEN, MAX_WORDS, sentence_st
         (" \n\n \n", []),
     ],
 )
-def test_sentences(document: str, sentences: list[str]) -> None:
+def test_document_is_split_into_sentences(document: str, sentences: list[str]) -> None:
     assert split_sentences(document) == sentences
 
 
-def test_text_without_full_stops_is_cut_and_no_word_is_lost() -> None:
+def test_text_without_stops_is_cut_without_loss() -> None:
     words = [f"w{n}" for n in range(2 * MAX_WORDS + 7)]
     sentences = split_sentences(" ".join(words))
     assert [len(sentence.split()) for sentence in sentences] == [MAX_WORDS, MAX_WORDS, 7]
     assert " ".join(sentences).split() == words
 
 
-def test_a_long_sentence_is_cut_wherever_it_stands() -> None:
+def test_long_sentence_between_others_is_cut() -> None:
     words = [f"w{n}" for n in range(MAX_WORDS + 7)]
     sentences = split_sentences(f"First. X{' '.join(words)}. Last one.")
     assert [len(sentence.split()) for sentence in sentences] == [1, MAX_WORDS, 7, 2]
@@ -256,7 +256,7 @@ def test_sentences_of_all_scripts_follow_the_rules(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None:
+def test_sentences_match_reference_implementation(seed: int) -> None:
     draw = random.Random(seed)
     drawn = [random_document(draw) for _ in range(2000)]
     documents = [document for text in drawn for document in clean(text, CleanConfig())]
@@ -264,12 +264,12 @@ def test_sentences_are_those_of_the_rules_one_after_the_other(seed: int) -> None
         assert split_sentences(document) == plain_sentences(document), ascii(document)
 
 
-def test_documents_are_cut_together_as_each_by_itself() -> None:
+def test_batched_documents_match_single_ones() -> None:
     draw = random.Random(7)
     drawn = [make(draw) for _ in range(300) for make in (random_document, random_document_of_the_world)]
     documents = [document for text in drawn for document in clean(text, CleanConfig())]
-    raw = [document.encode() + BETWEEN for document in documents]
-    text = with_plain_blanks(b"".join(raw))
+    raw = [document.encode() + DOCUMENT_SEPARATOR for document in documents]
+    text = with_ascii_blanks(b"".join(raw))
     starts = pretoken_starts(text)
     places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
     found = [" ".join(text[start:end].decode().split()) for start, end in pairwise(places)]

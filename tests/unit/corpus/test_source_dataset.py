@@ -1,4 +1,4 @@
-"""Datasets by name: here, folders of Parquet files, which need no network."""
+"""Datasets by name: folders of Parquet files here, which need no network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def documents(dataset: str, **options: object) -> list[list[str]]:
     return [list(read_part(sources, part)) for part in plan_parts(sources)]
 
 
-def test_each_file_of_a_dataset_is_a_part(folder: Path) -> None:
+def test_each_dataset_file_is_one_part(folder: Path) -> None:
     pytest.importorskip("datasets", reason="datasets is not installed")
     assert documents(str(folder)) == [["text 0"], ["text 1"], ["text 2"]]
     assert documents(f"{folder}@validation") == [["held out"]]
@@ -40,7 +40,7 @@ def test_each_file_of_a_dataset_is_a_part(folder: Path) -> None:
     assert (first.name, first.size, first.format) == ("books, file 1 of 3", 0, "dataset")
 
 
-def test_what_a_dataset_has_not_is_named(folder: Path) -> None:
+def test_missing_split_or_column_is_named(folder: Path) -> None:
     pytest.importorskip("datasets", reason="datasets is not installed")
     with pytest.raises(DataError, match="has no column 'body'") as caught:
         documents(str(folder), column="body")
@@ -52,20 +52,20 @@ def test_what_a_dataset_has_not_is_named(folder: Path) -> None:
     assert "nosuch" in str(caught.value.facts["why"])
 
 
-def test_a_name_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_name_without_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="cannot find the dataset owner/books on the Hugging Face Hub") as caught:
         documents("owner/books:en")
     assert caught.value.facts["why"]
 
 
-def test_without_datasets_the_command_that_installs_it_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datasets_package_shows_install_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="`datasets` is not installed") as caught:
         documents(str(folder))
     assert caught.value.fix == "pip install datasets"
 
 
-def test_a_folders_hash_follows_its_files_and_the_split(folder: Path) -> None:
+def test_dataset_hash_depends_on_files_and_split(folder: Path) -> None:
     def digest(split: str = "train") -> str:
         return source_fingerprint(SourceConfig(dataset=f"{folder}@{split}")).sha256
 

@@ -1,4 +1,4 @@
-"""Which files a source stands for, what each of them is, and the hash that names them."""
+"""Files of a source, their kinds, and the hash of their content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found(*paths: Path | str, **options: object) -> list[tuple[str, str, str | N
     return [(file.path.name, file.format, file.compression) for file in source_files(source)]
 
 
-def test_a_folder_gives_every_file_of_a_known_name_sorted(tmp_path: Path) -> None:
+def test_folder_lists_known_files_sorted(tmp_path: Path) -> None:
     put(tmp_path / "b" / "notes.text")
     put(tmp_path / "a.txt.gz", gzip.compress(b"text\n"))
     put(tmp_path / "b.jsonl.xz", lzma.compress(RECORD))
@@ -60,7 +60,7 @@ def test_a_folder_gives_every_file_of_a_known_name_sorted(tmp_path: Path) -> Non
     assert [name for name, *_ in found(tmp_path, format="wikipedia")] == ["c.xml.bz2"]
 
 
-def test_what_is_named_outright_is_told_by_its_content(tmp_path: Path) -> None:
+def test_explicit_file_kind_is_detected_by_content(tmp_path: Path) -> None:
     assert found(put(tmp_path / "dump", DUMP)) == [("dump", "wikipedia", None)]
     assert found(put(tmp_path / "packed", bz2.compress(b"\n" + DUMP))) == [("packed", "wikipedia", "bzip2")]
     assert found(put(tmp_path / "a.txt", ARTICLE)) == [("a.txt", "wikiextractor", None)]
@@ -76,7 +76,7 @@ def test_what_is_named_outright_is_told_by_its_content(tmp_path: Path) -> None:
     assert found(tmp_path / "table") == [("table", "parquet", None)]
 
 
-def test_globs_are_sorted_and_no_file_comes_twice(tmp_path: Path) -> None:
+def test_globs_are_sorted_without_duplicates(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c/d.txt", "c/e.md"):
         put(tmp_path / name)
     put(tmp_path / "a-multistream-index.txt")
@@ -92,7 +92,7 @@ def test_globs_are_sorted_and_no_file_comes_twice(tmp_path: Path) -> None:
     assert found(odd) == [("[draft].txt", "text", None)]
 
 
-def test_nothing_there_is_refused_by_name(tmp_path: Path) -> None:
+def test_source_without_files_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file or folder: .*missing\.txt"):
         found(tmp_path / "missing.txt")
     with pytest.raises(DataError, match=r"no file matches .*\*\.xml"):
@@ -106,7 +106,7 @@ def test_nothing_there_is_refused_by_name(tmp_path: Path) -> None:
     assert str(caught.value.facts["need"]).startswith("parquet")
 
 
-def test_a_web_page_is_no_dump_and_no_text(tmp_path: Path) -> None:
+def test_web_page_is_refused(tmp_path: Path) -> None:
     page = b"<!DOCTYPE html>\n<html><body>403 Forbidden</body></html>"
     with pytest.raises(DataError, match=r"enwiki\.xml\.bz2 is not bzip2") as caught:
         found(put(tmp_path / "enwiki.xml.bz2", page))
@@ -119,17 +119,17 @@ def test_a_web_page_is_no_dump_and_no_text(tmp_path: Path) -> None:
     assert found(tmp_path / "books.txt", format="text") == [("books.txt", "text", None)]
 
 
-def test_a_source_is_files_or_a_dataset() -> None:
+def test_source_is_either_files_or_dataset() -> None:
     assert SourceConfig.model_validate("notes").path == ["notes"]
     assert SourceConfig.model_validate({"path": "notes"}).title == "notes"
     assert SourceConfig(path=["/data/a.txt", "b/*.xml"]).title == "a.txt, *.xml"
     assert SourceConfig(path=["a"], name="books").title == "books"
     assert SourceConfig(dataset="a", format="dataset").dataset == "a"
     for wrong in ({"path": ["a"], "format": "dataset"}, {"dataset": "a", "format": "text"}):
-        with pytest.raises(ValidationError, match="is not for a"):
+        with pytest.raises(ValidationError, match="is not valid for a"):
             SourceConfig.model_validate(wrong)
     for wrong in ({}, {"path": ["a"], "dataset": "b"}):
-        with pytest.raises(ValidationError, match="either `path` or `dataset`"):
+        with pytest.raises(ValidationError, match="exactly one of `path` and `dataset`"):
             SourceConfig.model_validate(wrong)
 
 
@@ -141,12 +141,12 @@ def test_a_source_is_files_or_a_dataset() -> None:
         ("books@test", ("books", None, "test")),
     ],
 )
-def test_a_datasets_name_has_parts(dataset: str, parts: tuple[str, str | None, str]) -> None:
+def test_dataset_name_is_parsed(dataset: str, parts: tuple[str, str | None, str]) -> None:
     source = SourceConfig(dataset=dataset)
     assert (source.dataset_parts(), source.title) == (parts, dataset)
 
 
-def test_a_sources_hash_follows_content_and_how_it_is_read(tmp_path: Path) -> None:
+def test_source_hash_depends_on_content_and_options(tmp_path: Path) -> None:
     for place in ("here", "there"):
         put(tmp_path / place / "a.jsonl", RECORD)
         put(tmp_path / place / "sub" / "b.txt")

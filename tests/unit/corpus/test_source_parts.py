@@ -1,4 +1,4 @@
-"""Corpora cut into parts: the documents of all parts, in order, are those of the whole."""
+"""Corpora cut into parts: the documents of all parts, in order, equal those of the whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NASTY_LINES = ["a", "bc \u00a0", "\u6c34\U0001f600", "", "", " ", "\t \r", "\u20
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Parts of a few bytes, looked for in blocks of a few bytes."""
+    """Set the sizes of parts and search blocks to a few bytes."""
     monkeypatch.setattr(text_files, "MOST_PART_BYTES", 40)
     monkeypatch.setattr(text_parts, "_BLOCK", 16)
     return monkeypatch
@@ -64,7 +64,7 @@ def wiki_file(draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize(("name", "make"), [("a.txt", text_file), ("a.jsonl", json_file), ("wiki_00", wiki_file)])
-def test_wherever_a_file_is_cut_its_documents_are_the_same(
+def test_documents_are_same_for_any_cut_of_file(
     tmp_path: Path, small: pytest.MonkeyPatch, name: str, make: object
 ) -> None:
     draw = random.Random(0)
@@ -87,7 +87,7 @@ def test_wherever_a_file_is_cut_its_documents_are_the_same(
     assert cut > 100
 
 
-def test_parts_follow_from_the_text_and_are_of_about_the_size(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+def test_parts_are_deterministic_and_about_target_size(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("".join(f"document {n:03}\n\n" for n in range(100)))
     sources, several = planned(tmp_path)
     assert [part.size for part in several] == [14 * 3] * 33 + [14]
@@ -97,7 +97,7 @@ def test_parts_follow_from_the_text_and_are_of_about_the_size(tmp_path: Path, sm
     assert read(sources, several[1:2]) == ["document 003", "document 004", "document 005"]
 
 
-def test_text_without_a_boundary_is_one_part(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+def test_text_without_boundary_is_one_part(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("line\n" * 100)
     (tmp_path / "b.txt").write_text("line\n\n" * 100, encoding="utf-16")
     (tmp_path / "c.jsonl").write_text('{"text": "line"}\n' * 100, encoding="utf-16")
@@ -108,7 +108,7 @@ def test_text_without_a_boundary_is_one_part(tmp_path: Path, small: pytest.Monke
         assert len(read(sources, several)) == documents
 
 
-def test_a_boundary_between_two_blocks_is_found(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+def test_boundary_between_search_blocks_is_found(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     small.setattr(text_files, "MOST_PART_BYTES", 4)
     for at in range(4, 30):
         (tmp_path / "a.txt").write_text("x" * at + "\n \n" + "y" * 20 + "\n")
@@ -116,7 +116,7 @@ def test_a_boundary_between_two_blocks_is_found(tmp_path: Path, small: pytest.Mo
         assert [part.size for part in several] == [at + 3, 21]
 
 
-def test_small_files_go_together_and_kinds_apart(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+def test_small_files_of_same_kind_share_part(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     for name, size in (("a", 15), ("b", 15), ("c", 15), ("d", 38), ("f", 5)):
         (tmp_path / f"{name}.txt").write_text("x" * size)
     (tmp_path / "e.jsonl").write_text('{"text": "e"}')
@@ -147,7 +147,7 @@ def test_parquet_is_cut_between_row_groups(tmp_path: Path, small: pytest.MonkeyP
     assert sum(counts) == several[0].size
 
 
-def test_sources_come_one_after_another_each_with_its_settings(tmp_path: Path) -> None:
+def test_sources_keep_order_and_settings(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "one", "text": "no"}')
     (tmp_path / "b.jsonl").write_text('{"text": "two"}')
     sources = [
@@ -159,7 +159,7 @@ def test_sources_come_one_after_another_each_with_its_settings(tmp_path: Path) -
     assert read(sources, several) == ["one", "two"]
 
 
-def test_no_source_is_the_embedded_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_source_means_embedded_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     few = embedded_files()[:20]
     monkeypatch.setattr(text_parts, "embedded_files", lambda: few)
     [part] = plan_parts([])
@@ -178,7 +178,7 @@ def test_parts_of_little_text_are_smaller() -> None:
     ]
 
 
-def test_text_of_all_sources_decides_the_size_of_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_size_depends_on_total_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "LEAST_PART_BYTES", 100)
     sources = []
     for number, documents in enumerate((10, 630)):

@@ -1,4 +1,4 @@
-"""Documents out of files of every kind, whole or in parts."""
+"""Documents from files of every kind, read whole or in parts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def documents(*paths: Path, **options: object) -> list[str]:
 @pytest.mark.parametrize("packed", PACKERS)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_text_of_every_encoding_and_compression(tmp_path: Path, packed: str, encoding: str, newline: str) -> None:
+def test_text_is_read_in_all_encodings_and_compressions(
+    tmp_path: Path, packed: str, encoding: str, newline: str
+) -> None:
     expected = ["na\u00efve\nline", "\u6c34 \U0001f600", "end"]
     text = newline.join(["", expected[0].replace("\n", newline), " ", expected[1], "", "", expected[2]])
     mark = "\ufeff" if encoding.endswith("e") and "16" in encoding else ""
@@ -65,14 +67,14 @@ def test_text_of_every_encoding_and_compression(tmp_path: Path, packed: str, enc
 
 
 @pytest.mark.parametrize("packed", [".gz", ".bz2", ".xz", ".zst"])
-def test_streams_behind_one_another_are_one_file(tmp_path: Path, packed: str) -> None:
+def test_concatenated_streams_are_one_file(tmp_path: Path, packed: str) -> None:
     pack = PACKERS[packed]
     content = pack(b"one\n\ntw") + pack(b"") + pack(b"o\n") + pack(b"more" * 1_000_000)
     assert documents(put(tmp_path / f"a.txt{packed}", content)) == ["one", "two\n" + "more" * 1_000_000]
 
 
 @pytest.mark.parametrize("packed", [".gz", ".xz"])
-def test_padding_between_streams_is_passed_over(tmp_path: Path, packed: str) -> None:
+def test_padding_between_streams_is_skipped(tmp_path: Path, packed: str) -> None:
     content = PACKERS[packed](b"one ") + b"\0" * 8 + PACKERS[packed](b"two") + b"\0" * (1 << 19)
     assert documents(put(tmp_path / f"a.txt{packed}", content)) == ["one two"]
 
@@ -107,7 +109,7 @@ def test_broken_utf16_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_the_fix_is_a_command_whatever_the_path_has_in_it(tmp_path: Path, name: str) -> None:
+def test_fix_command_quotes_any_path(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "Anna's notes; $HOME & more"
     folder.mkdir()
     content = b"caf\xe9 au lait\n"
@@ -118,7 +120,7 @@ def test_the_fix_is_a_command_whatever_the_path_has_in_it(tmp_path: Path, name: 
     assert documents(folder / "a.utf8.txt") == ["caf\u00e9 au lait"]
 
 
-def test_a_byte_that_is_not_utf8_in_a_compressed_file(tmp_path: Path) -> None:
+def test_invalid_utf8_in_compressed_file_is_named(tmp_path: Path) -> None:
     path = put(tmp_path / "a.txt.gz", gzip.compress(b"one\n\ncaf\xe9\n"))
     with pytest.raises(DataError, match="is not UTF-8") as caught:
         documents(path)
@@ -126,7 +128,7 @@ def test_a_byte_that_is_not_utf8_in_a_compressed_file(tmp_path: Path) -> None:
     assert caught.value.fix == f"gzip -dc {path} | iconv -f latin1 -t utf-8 > {tmp_path / 'a.utf8.txt'}"
 
 
-def test_a_file_that_went_away_after_planning_is_named(tmp_path: Path) -> None:
+def test_file_deleted_after_planning_is_named(tmp_path: Path) -> None:
     source = SourceConfig(path=[str(put(tmp_path / "a.txt", "one"))])
     [part] = plan_parts([source])
     (tmp_path / "a.txt").unlink()
@@ -135,14 +137,14 @@ def test_a_file_that_went_away_after_planning_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", PACKERS)
-def test_json_lines(tmp_path: Path, packed: str) -> None:
+def test_json_lines_are_read(tmp_path: Path, packed: str) -> None:
     records = [{"body": "one\n\nstill one \u6c34", "text": "x"}, {"body": None}, {"body": "two", "meta": {"id": 1}}]
     content = "\r\n".join(json.dumps(record) for record in records) + "\n\n"
     path = put(tmp_path / f"a.jsonl{packed}", PACKERS[packed](content.encode()))
     assert documents(path, column="body") == ["one\n\nstill one \u6c34", "two"]
 
 
-def test_json_lines_of_utf16(tmp_path: Path) -> None:
+def test_json_lines_in_utf16_are_read(tmp_path: Path) -> None:
     assert documents(put(tmp_path / "a.jsonl", '{"text": "na\u00efve"}\n{"text": "b"}'.encode("utf-16"))) == [
         "na\u00efve",
         "b",
@@ -159,7 +161,7 @@ def test_json_lines_of_utf16(tmp_path: Path) -> None:
         (b'{"text": "caf\xe9"}', "is not UTF-8", "where", "byte 34, line 3"),
     ],
 )
-def test_wrong_lines_of_json_are_shown_with_their_place(
+def test_invalid_json_lines_are_shown_with_position(
     tmp_path: Path, line: bytes, message: str, fact: str, shown: str
 ) -> None:
     path = put(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "fine"}\n\n' + line + b"\n")
@@ -169,7 +171,7 @@ def test_wrong_lines_of_json_are_shown_with_their_place(
     assert str(caught.value.facts["where"]).endswith("line 3")
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet_is_read(tmp_path: Path) -> None:
     table = pa.table({"id": range(300), "text": [f"text {n}" if n % 7 else None for n in range(300)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
     for number, kind in enumerate((pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))):
@@ -191,12 +193,12 @@ def documents_without_sizes(path: Path, **options: object) -> list[str]:
         (b"<html>", "not a Parquet file"),
     ],
 )
-def test_a_file_that_is_no_parquet(tmp_path: Path, content: bytes, message: str) -> None:
+def test_file_that_is_not_parquet_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         documents(put(tmp_path / "a.parquet", content))
 
 
-def test_parquet_without_the_column_or_with_numbers_in_it(tmp_path: Path) -> None:
+def test_parquet_without_text_column_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1], "body": ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="no column 'text'") as caught:
         documents(tmp_path / "a.parquet")
@@ -206,7 +208,7 @@ def test_parquet_without_the_column_or_with_numbers_in_it(tmp_path: Path) -> Non
     assert str(caught.value.facts["have"]) == "int64"
 
 
-def test_damage_within_parquet_is_named(tmp_path: Path) -> None:
+def test_damaged_parquet_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [random.Random(0).randbytes(5000).hex()]}), path, compression="zstd")
     content = bytearray(path.read_bytes())
@@ -216,7 +218,7 @@ def test_damage_within_parquet_is_named(tmp_path: Path) -> None:
         documents(path)
 
 
-def test_wikiextractor(tmp_path: Path) -> None:
+def test_wikiextractor_output_is_read(tmp_path: Path) -> None:
     content = (
         '<doc id="1" url="u" title="A &amp; B">\nA &amp; B\n\nFish &amp; chips, 1 &lt; 2, AT&T &copy\nMore.\n\n</doc>\n'
         '<doc id="2" url="u" title="Only">\nOnly\n\n\n</doc>\n\n'
@@ -234,13 +236,13 @@ def test_wikiextractor(tmp_path: Path) -> None:
         ('<doc id="1">\nT\n</doc>\nstray\n', "text outside of an article", 4),
     ],
 )
-def test_broken_output_of_wikiextractor(tmp_path: Path, content: str, message: str, line: int) -> None:
+def test_malformed_wikiextractor_output_is_named(tmp_path: Path, content: str, message: str, line: int) -> None:
     with pytest.raises(DataError, match=message) as caught:
         documents(put(tmp_path / "wiki_00", content))
     assert str(caught.value.facts["where"]).endswith(f"line {line}")
 
 
-def test_an_article_of_wikiextractor_that_is_not_utf8(tmp_path: Path) -> None:
+def test_wikiextractor_article_with_invalid_utf8_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not UTF-8") as caught:
         documents(put(tmp_path / "wiki_00", b'<doc id="1">\nT\n</doc>\n<doc id="2">\nT\ncaf\xe9\n</doc>\n'))
     assert caught.value.facts["where"] == "byte 40, line 6"

@@ -1,4 +1,4 @@
-"""Articles out of MediaWiki's XML dumps."""
+"""Articles from MediaWiki XML dumps."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def zstd(data: bytes) -> bytes:
     ("suffix", "pack"),
     [("", bytes), (".bz2", bz2.compress), (".xz", lzma.compress), (".gz", gzip.compress), (".zst", zstd)],
 )
-def test_articles_of_any_language_however_packed(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+def test_articles_of_any_language_and_compression(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     dump = (
         HEADER
         + page("Eins", "'''Eins''' & <b>ist</b>[[Datei:a|x]] eine Zahl.[[Kategorie:Z]]")
@@ -87,12 +87,12 @@ def test_articles_of_any_language_however_packed(tmp_path: Path, suffix: str, pa
     assert articles(path) == ["Eins & ist eine Zahl.", "Alt.", "Zw\u00f6lf\nmal."]
 
 
-def test_utf16_and_a_declaration(tmp_path: Path) -> None:
+def test_dump_in_utf16_with_declaration_is_read(tmp_path: Path) -> None:
     dump = '<?xml version="1.0" encoding="utf-16"?>\n' + HEADER + page("A", "Na\u00efv.") + FOOTER
     assert articles(put(tmp_path / "a.xml", dump.encode("utf-16"))) == ["Na\u00efv."]
 
 
-def test_pages_without_text_that_say_so_are_passed_over(tmp_path: Path) -> None:
+def test_pages_with_deleted_text_are_skipped(tmp_path: Path) -> None:
     tags = (
         '<text bytes="9" deleted="deleted" />',
         '<text bytes="0" xml:space="preserve" />',
@@ -103,7 +103,7 @@ def test_pages_without_text_that_say_so_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", '<text id="1" bytes="532" sha1="x" />'])
-def test_a_page_that_should_have_a_text_is_named(tmp_path: Path, tag: str) -> None:
+def test_page_with_missing_text_is_named(tmp_path: Path, tag: str) -> None:
     path = put(tmp_path / "stub.xml", HEADER + page("A", "A.") + page("B & C", tag=tag) + FOOTER)
     with pytest.raises(DataError, match=r"stub\.xml: the page 'B & C' has no text") as caught:
         articles(path)
@@ -113,8 +113,8 @@ def test_a_page_that_should_have_a_text_is_named(tmp_path: Path, tag: str) -> No
 @pytest.mark.parametrize(
     ("content", "message", "where"),
     [
-        (HEADER + page("A", "A.") + "  <page><title>B</title", "ends in the middle", "line 17, page 2"),
-        (HEADER + page("A", "A."), "ends in the middle", "line 17, page 1 (A)"),
+        (HEADER + page("A", "A.") + "  <page><title>B</title", "is truncated", "line 17, page 2"),
+        (HEADER + page("A", "A."), "is truncated", "line 17, page 1 (A)"),
         (HEADER + page("A", "A.") + "<page><title>B</ttle>", "is not well-formed XML", "line 17, page 2"),
         (HEADER + "<page><title>\x00", "is not well-formed XML", "line 11, page 1"),
         ("<html><body>Not found</body></html>", "is not a MediaWiki dump", "line 1"),
@@ -122,24 +122,22 @@ def test_a_page_that_should_have_a_text_is_named(tmp_path: Path, tag: str) -> No
         ("Service Unavailable", "is not well-formed XML", "line 1"),
     ],
 )
-def test_what_is_no_dump_or_broken_is_named_with_its_place(
-    tmp_path: Path, content: str, message: str, where: str
-) -> None:
+def test_malformed_dump_is_named_with_position(tmp_path: Path, content: str, message: str, where: str) -> None:
     with pytest.raises(DataError, match=rf"dump\.xml {message}") as caught:
         articles(put(tmp_path / "dump.xml", content))
     assert caught.value.facts["where"] == where
     assert caught.value.fix
 
 
-def test_a_dump_that_was_cut_while_packed(tmp_path: Path) -> None:
+def test_truncated_compressed_dump_is_named(tmp_path: Path) -> None:
     packed = bz2.compress((HEADER + page("A", "A.") + FOOTER).encode())
-    with pytest.raises(DataError, match=r"a\.xml\.bz2 is damaged: it ends in the middle"):
+    with pytest.raises(DataError, match=r"a\.xml\.bz2 is damaged: truncated"):
         articles(put(tmp_path / "a.xml.bz2", packed[:-30]))
     with pytest.raises(DataError, match=r"b\.xml\.bz2 is not bzip2"):
         articles(put(tmp_path / "b.xml.bz2", "<html>403</html>"))
 
 
-def test_wherever_a_dump_is_cut_its_articles_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_articles_are_same_for_any_cut_of_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [page(f"P{n}", f"Text {n} [[Datei:a|x]]." if n % 3 else "#R [[x]]") for n in range(30)]
     path = put(tmp_path / "a.xml", HEADER + "".join(pages) + FOOTER)
     whole = articles(path)
@@ -151,7 +149,7 @@ def test_wherever_a_dump_is_cut_its_articles_are_the_same(tmp_path: Path, monkey
 
 
 def multistream(folder: Path, *, index: bytes | None = None, packed: bool = True, name: str = "") -> Path:
-    """A dump of six streams, of two pages each between header and footer, and its index."""
+    """Write a dump of six streams with two pages each between header and footer, and its index."""
     content, lines = bz2.compress(HEADER.encode()), []
     for first in range(0, 8, 2):
         lines += [f"{len(content)}:{n}:Title: {n}\n" for n in (first, first + 1)]
@@ -163,7 +161,7 @@ def multistream(folder: Path, *, index: bytes | None = None, packed: bool = True
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_an_index_cuts_a_multi_stream_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+def test_index_splits_multistream_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
     path = multistream(tmp_path, packed=packed)
     expected = [f"Text {n}." for n in range(8)]
     assert articles(path) == expected
@@ -179,7 +177,7 @@ def test_an_index_cuts_a_multi_stream_dump(tmp_path: Path, monkeypatch: pytest.M
     assert articles(path) == expected
 
 
-def test_an_index_of_a_range_of_pages_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_of_page_range_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = multistream(tmp_path).rename(tmp_path / "dewiki-multistream1.xml-p1p9.bz2")
     (tmp_path / "dewiki-multistream-index.txt.bz2").rename(tmp_path / "dewiki-multistream-index1.txt-p1p9.bz2")
     monkeypatch.setattr(text_files, "MOST_PART_BYTES", 4)
@@ -195,7 +193,7 @@ def test_an_index_of_a_range_of_pages_has_its_name(tmp_path: Path, monkeypatch: 
         (b"<html>\n", "is not the index of a dump"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused(
+def test_index_that_does_not_match_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: bytes, message: str
 ) -> None:
     monkeypatch.setattr(text_files, "MOST_PART_BYTES", 4)
@@ -213,7 +211,7 @@ def test_damage_in_a_later_stream_is_named(tmp_path: Path) -> None:
         articles(path)
 
 
-def test_a_broken_page_in_a_later_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_page_in_later_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MOST_PART_BYTES", 1)
     path = put(tmp_path / "a.xml", HEADER + page("A", "A.") + page("B", "B.").replace("<ns>", "<n>") + FOOTER)
     with pytest.raises(DataError, match="is not well-formed XML") as caught:
@@ -222,7 +220,7 @@ def test_a_broken_page_in_a_later_part_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"no dump in {REAL}")
-def test_a_real_dump() -> None:
+def test_real_dump_is_read() -> None:
     sources = [SourceConfig(path=[str(REAL)])]
     [part] = plan_parts(sources)
     texts = list(read_part(sources, part))
@@ -232,7 +230,7 @@ def test_a_real_dump() -> None:
     assert not any(sign in anarchism for sign in ("[[", "]]", "{{", "}}", "<ref", "''", "thumb|"))
 
 
-def test_parts_are_plain_data(tmp_path: Path) -> None:
+def test_parts_are_serializable(tmp_path: Path) -> None:
     [part] = plan_parts([SourceConfig(path=[str(multistream(tmp_path))])])
     assert isinstance(part, Part)
     assert {type(value) for value in vars(part.pieces[0]).values()} <= {str, int, type(None)}

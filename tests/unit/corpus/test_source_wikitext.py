@@ -1,4 +1,4 @@
-"""MediaWiki's markup to plain text."""
+"""MediaWiki markup to plain text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
         ("[[A|b|c]] x [[de:Anarchismus]] y [[wikt:word|a word]] [[zh-min-nan:Z]]", "b|c x y a word"),
         ("See [http://x.org the site] [https://y.org], [//z z] [mailto:a@b.c us].", "See the site, z us."),
         ("A [sic] b [1] c", "A [sic] b [1] c"),
-        # files and categories, captions and all
+        # files and categories with captions
         ("A[[File:x.jpg|thumb|Of [[B|b]] and [[C]]]] d", "A d"),
         ("A[[Image:x.jpg|See [sic]]] d", "A d"),
         ("A [[Bild:x.jpg|thumb]][[Datei:y|mini]] [[Kategorie:Z]]b [[category:Y]]", "A b"),
@@ -46,25 +46,25 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
         # literal text and entities
         ("<nowiki>[[a]] ''b'' {{c}} <br></nowiki> &lt;d&gt; &amp;amp; 5&nbsp;km &#8211; AT&T", None),
         ("<nowiki># not a list</nowiki>", "# not a list"),
-        # no prose
+        # not prose
         ("== H ==\nA\n=== I ===\n* l\n# m\n: n\n; o\n----\nB\n", "A\nB"),
         ("__NOTOC__A__FORCETOC__ __init__", "A"),
         ("...\n—\nA.", "A."),
-        # what templates leave behind
+        # remains of templates
         ("A ({{lang|x}}; {{IPA}}) is ({{b}}, c) d {{e}}, f .", "A is (c) d, f."),
         ("A  b\t c", "A b c"),
-        # writings of one language
+        # scripts of one language
         ("-{A}- -{zh-hans:B; zh-hant:C}- -{H|zh-cn:D}- -{R|E}-", "A B E"),
         ("", ""),
         ("{{only}}\n* list", ""),
     ],
 )
-def test_markup_to_text(markup: str, text: str | None) -> None:
+def test_markup_is_converted_to_text(markup: str, text: str | None) -> None:
     expected = "[[a]] ''b'' {{c}} <br> <d> &amp; 5 km \u2013 AT&T" if text is None else text
     assert plain_text(markup, GERMAN) == expected
 
 
-def test_links_of_another_language_are_links_without_its_names() -> None:
+def test_localized_links_need_localized_namespaces() -> None:
     assert plain_text("A [[Datei:y|mini]][[Kategorie:Z]]") == "A miniKategorie:Z"
     assert plain_text("A [[Datei:y.png|mini]]") == "A"
 
@@ -73,6 +73,6 @@ def test_links_of_another_language_are_links_without_its_names() -> None:
     "unit",
     ["{{", "}}", "[[", "]]", "<ref>", "<ref name=", "<!--", "{|\n", "'''", "(", "(, ", "-{", "[http://", "&a", "__a"],
 )
-def test_what_is_left_open_takes_no_longer(unit: str) -> None:
-    """This ends in a second, or, where time grows with the square of the length, in an hour."""
+def test_unclosed_markup_takes_linear_time(unit: str) -> None:
+    """This takes a second; with quadratic time it would take an hour."""
     assert plain_text("end\n" + unit * 200_000).startswith("end")

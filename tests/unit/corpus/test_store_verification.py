@@ -1,4 +1,4 @@
-"""Whether a store is as it was written, told by name."""
+"""Verification of token stores: each problem names its file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def store(tmp_path: Path) -> TokenStore:
     return prepare(TextConfig(text=sources(tmp_path, 2), vocab_size=200, validation_fraction=0.3), tmp_path / "store")
 
 
-def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
-    """What is wrong with a store whose manifest was changed."""
+def problems_after_change(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list[str]:
+    """Return the problems of a store whose manifest was changed."""
     path = store.folder / "manifest.json"
     document = json.loads(path.read_text())
     change(document)
@@ -32,39 +32,41 @@ def changed(store: TokenStore, change: Callable[[dict[str, Any]], None]) -> list
     return verify(store.folder)
 
 
-def rewritten(store: TokenStore, documents: EncodedDocuments) -> list[str]:
-    """What is wrong with a store whose first shard holds something else, under its true hash."""
+def problems_after_rewrite(store: TokenStore, documents: EncodedDocuments) -> list[str]:
+    """Return the problems of a store whose first shard has other contents and a matching hash."""
     shard = store.manifest.shards[0]
     writer = StoreWriter(store.folder, vocab_size=200)
     writer.add("train", documents)
     writer.close()
     path = store.folder / shard.file
 
-    def tell(document: dict[str, Any]) -> None:
+    def update_shard(document: dict[str, Any]) -> None:
         document["shards"][0] |= {"size": path.stat().st_size, "sha256": file_sha256(path)}
 
-    return changed(store, tell)
+    return problems_after_change(store, update_shard)
 
 
-def test_nothing_is_wrong_with_a_store_that_is_whole(store: TokenStore) -> None:
+def test_valid_store_has_no_problems(store: TokenStore) -> None:
     assert verify(store.folder) == []
 
 
-def test_a_vocabulary_that_was_changed(store: TokenStore) -> None:
+def test_changed_vocabulary_is_reported(store: TokenStore) -> None:
     store.vocabulary.write_text(store.vocabulary.read_text() + "more\n")
     (problem,) = verify(store.folder)
     assert problem.startswith("vocab.txt: its SHA-256 is ")
-    (problem,) = changed(store, lambda document: document.update(vocab_sha256=file_sha256(store.vocabulary)))
+    (problem,) = problems_after_change(
+        store, lambda document: document.update(vocab_sha256=file_sha256(store.vocabulary))
+    )
     pieces = store.manifest.vocab_size
     assert problem == f"vocab.txt: {pieces + 1} pieces, the manifest lists {pieces}"
 
 
-def test_a_file_that_does_not_belong_there(store: TokenStore) -> None:
+def test_foreign_file_is_reported(store: TokenStore) -> None:
     (store.folder / "notes.txt").write_text("mine")
     assert verify(store.folder) == ["notes.txt: not in the manifest"]
 
 
-def test_counts_that_do_not_add_up(store: TokenStore) -> None:
+def test_inconsistent_counts_are_reported(store: TokenStore) -> None:
     def change(document: dict[str, Any]) -> None:
         document["splits"]["train"]["tokens"] += 1
         document["sources"][1]["sentences"] -= 1
@@ -72,12 +74,12 @@ def test_counts_that_do_not_add_up(store: TokenStore) -> None:
         document["special_ids"]["mask"] = 3
         document["shards"][1]["blocks"] += 1
 
-    problems = changed(store, change)
+    problems = problems_after_change(store, change)
     assert [problem.partition(" is ")[0] for problem in problems if problem.startswith("manifest")] == [
         "manifest.json: special_ids.mask"
     ]
     assert problems[-1] == "shard-00001-train.arrow: 1 blocks, the manifest lists 2"
-    problems = changed(store, lambda document: document["shards"][1].update(blocks=1))
+    problems = problems_after_change(store, lambda document: document["shards"][1].update(blocks=1))
     assert [problem.partition(" is ")[0] for problem in problems] == [
         "manifest.json: special_ids.mask",
         "manifest.json: splits.train.tokens",
@@ -86,24 +88,24 @@ def test_counts_that_do_not_add_up(store: TokenStore) -> None:
     ]
 
 
-def test_ids_that_the_vocabulary_does_not_have(store: TokenStore) -> None:
+def test_ids_outside_vocabulary_are_reported(store: TokenStore) -> None:
     size = store.manifest.vocab_size
-    assert rewritten(store, encoded_as([[[1, size], [2]]])) == [
-        f"shard-00000-train.arrow: block 0: an id of {size}, and the vocabulary has {size} pieces"
+    assert problems_after_rewrite(store, encoded_as([[[1, size], [2]]])) == [
+        f"shard-00000-train.arrow: block 0: invalid id {size}: the vocabulary has {size} pieces"
     ]
 
 
-def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_sentences_and_documents_are_reported(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EncodedDocuments, "without_empty", lambda documents: documents)
-    problems = rewritten(store, encoded_as([[[1], []], []]))
+    problems = problems_after_rewrite(store, encoded_as([[[1], []], []]))
     assert problems == [
-        "shard-00000-train.arrow: block 0: there are sentences that hold nothing, or less",
-        "shard-00000-train.arrow: block 0: there are documents that hold nothing, or less",
+        "shard-00000-train.arrow: block 0: invalid offsets of sentences: they do not increase",
+        "shard-00000-train.arrow: block 0: invalid offsets of documents: they do not increase",
     ]
 
 
 @pytest.mark.parametrize(
-    ("harm", "why"),
+    ("damage", "why"),
     [
         (lambda folder: (folder / "shard-00001-train.arrow").unlink(), "shard-00001-train.arrow is missing"),
         (lambda folder: (folder / "shard-00001-train.arrow").write_text("x"), "shard-00001-train.arrow is truncated"),
@@ -112,8 +114,8 @@ def test_sentences_and_documents_that_hold_nothing(store: TokenStore, monkeypatc
         (lambda folder: folder.rename(folder.with_name("elsewhere")), "no such folder"),
     ],
 )
-def test_why_a_folder_is_no_store(store: TokenStore, harm: Callable[[Path], object], why: str) -> None:
-    harm(store.folder)
+def test_folder_that_is_not_store_states_reason(store: TokenStore, damage: Callable[[Path], object], why: str) -> None:
+    damage(store.folder)
     with pytest.raises(DataError, match="no token store") as caught:
         verify(store.folder)
     assert caught.value.facts["why"] == why
@@ -129,7 +131,7 @@ def test_store_with_other_vocabulary_refused(store: TokenStore, tmp_path: Path) 
         on_store(config, store.manifest)
 
 
-def test_lengths_are_counted_in_bins_that_double() -> None:
+def test_length_histogram_has_doubling_bins() -> None:
     found = histogram(np.array([1, 2, 3, 4, 7, 8, 8]))
     assert found.edges == [1, 2, 4, 8, 16]
     assert found.counts == [1, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""A table of values is not taken for text to learn a language from, unless the user says that it is."""
+"""Tables are refused as training text unless the user names a text column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = b"id,text\n1,one\n"
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "X.CSV", "my x.csv.gz"])
-def test_a_table_is_refused_and_what_to_type_instead_is_told(tmp_path: Path, name: str) -> None:
+def test_table_is_refused_with_command_as_fix(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(ROWS) if name.endswith(".gz") else ROWS)
     for given in (path, f"{tmp_path}/*sv*" if name.islower() else f"{tmp_path}/*.CSV"):
@@ -32,15 +32,15 @@ def test_a_table_is_refused_and_what_to_type_instead_is_told(tmp_path: Path, nam
         assert (file.path, file.format) == (path, "text")
 
 
-def test_a_folder_without_text_names_what_was_passed_over(tmp_path: Path) -> None:
+def test_folder_without_text_names_skipped_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
-    assert "passed over" not in caught.value.facts
+    assert "skipped" not in caught.value.facts
     for name in ("a.md", "b.md", "c.md", "d.md", ".hidden"):
         (tmp_path / name).write_bytes(b"text\n")
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
-    assert caught.value.facts["passed over"] == "a.md, b.md, c.md and 1 more"
+    assert caught.value.facts["skipped"] == "a.md, b.md, c.md and 1 more"
     (tmp_path / "e.tsv").write_bytes(ROWS)
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))

@@ -1,4 +1,4 @@
-"""The folder of tokenised text."""
+"""Reading and writing token stores."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read(store: TokenStore) -> list[Sentences]:
 
 
 @pytest.mark.parametrize("blocks_per_shard", [1, 64])
-def test_what_is_written_is_read_in_blocks_of_whole_documents(tmp_path: Path, blocks_per_shard: int) -> None:
+def test_store_round_trip_in_blocks_of_whole_documents(tmp_path: Path, blocks_per_shard: int) -> None:
     store = write_store(tmp_path / "store", blocks_per_shard=blocks_per_shard)
     assert read(store) == DOCUMENTS
     assert [len(store.block("train", index).tokens) for index in range(2)] == [6, 6]
@@ -69,17 +69,17 @@ def test_what_is_written_is_read_in_blocks_of_whole_documents(tmp_path: Path, bl
     assert [shard.split for shard in store.manifest.shards].count("train") == (2 if blocks_per_shard == 1 else 1)
 
 
-def test_blocks_are_views_of_the_file(tmp_path: Path) -> None:
+def test_blocks_are_views_of_file(tmp_path: Path) -> None:
     block = write_store(tmp_path / "store").block("train", 0)
     assert not any(array.flags.owndata or array.flags.writeable for array in vars(block).values())
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
-def test_ids_take_16_bits_where_they_fit(tmp_path: Path, vocab_size: int, dtype: type) -> None:
+def test_ids_use_16_bits_if_they_fit(tmp_path: Path, vocab_size: int, dtype: type) -> None:
     assert write_store(tmp_path / "store", vocab_size=vocab_size).block("train", 0).tokens.dtype == dtype
 
 
-def test_empty_sentences_and_documents_are_left_out(tmp_path: Path) -> None:
+def test_empty_sentences_and_documents_are_omitted(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path, vocab_size=10)
     for document in ([], [[]], [[], [1], []]):
         writer.add("train", encoded_as([document]))
@@ -88,16 +88,16 @@ def test_empty_sentences_and_documents_are_left_out(tmp_path: Path) -> None:
     assert (counts.documents, counts.sentences, counts.tokens) == (1, 1, 1)
 
 
-def test_entropy_is_that_of_the_validation_tokens(tmp_path: Path) -> None:
+def test_entropy_is_computed_from_validation_tokens(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store")  # 1 twice, 2 and 3 once: a half, a quarter, a quarter
     assert store.manifest.validation_unigram_entropy == pytest.approx(1.5 * math.log(2), abs=1e-12)
 
 
-@pytest.mark.parametrize("harm", ["no manifest", "half a manifest", "another version", "no shard", "short shard"])
-def test_a_folder_that_is_not_whole_is_no_store(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["no manifest", "half a manifest", "another version", "no shard", "short shard"])
+def test_incomplete_folder_is_refused(tmp_path: Path, damage: str) -> None:
     folder = write_store(tmp_path / "store").folder
     manifest, shard = folder / MANIFEST_FILE, folder / "shard-00000-train.arrow"
-    match harm:
+    match damage:
         case "no manifest":
             manifest.unlink()
         case "half a manifest":
@@ -113,7 +113,7 @@ def test_a_folder_that_is_not_whole_is_no_store(tmp_path: Path, harm: str) -> No
         TokenStore.open(folder)
 
 
-def test_a_flipped_bit_is_noticed_before_it_is_trained_on(tmp_path: Path) -> None:
+def test_flipped_bit_is_detected_before_training(tmp_path: Path) -> None:
     folder = write_store(tmp_path / "store").folder
     shard = folder / "shard-00000-train.arrow"
     content = bytearray(shard.read_bytes())
@@ -123,8 +123,8 @@ def test_a_flipped_bit_is_noticed_before_it_is_trained_on(tmp_path: Path) -> Non
         TokenStore.open(folder).block("train", 0)
 
 
-def test_reading_loads_no_pandas(tmp_path: Path) -> None:
-    """Which takes as long as all else, and pyarrow loads it where it is installed and arrays are asked for."""
+def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
+    """Importing pandas doubles the start-up time; pyarrow does so if it is installed and arrays are requested."""
     write_store(tmp_path / "store")
     code = (
         "import sys; from pathlib import Path; from train_jobs.corpus.store.token_store import TokenStore;"

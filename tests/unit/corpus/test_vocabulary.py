@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizerFast
 
-from tests.unit.corpus.small_corpora import documents_in
+from tests.unit.corpus.small_corpora import read_documents
 from train_jobs.config import DataError
 from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary, save_vocabulary, train_vocabulary
 
@@ -42,7 +42,7 @@ def write_vocabulary(path: Path, pieces: list[str], newline: str = "\n") -> Path
 
 
 @pytest.mark.parametrize("size", [64, 400])
-def test_training_gives_the_same_bytes_in_every_process(
+def test_training_is_deterministic_across_processes(
     tmp_path: Path, corpus_file: Callable[..., Path], size: int
 ) -> None:
     corpus, digests = corpus_file(documents=60), set()
@@ -56,29 +56,31 @@ def test_training_gives_the_same_bytes_in_every_process(
 
 
 @pytest.mark.parametrize("size", [64, 90, 300])
-def test_special_pieces_come_first_and_the_size_is_kept(corpus_file: Callable[..., Path], size: int) -> None:
-    tokenizer = train_vocabulary(documents_in(corpus_file()), size=size, lowercase=True)
+def test_vocabulary_has_special_pieces_first_and_size(corpus_file: Callable[..., Path], size: int) -> None:
+    tokenizer = train_vocabulary(read_documents(corpus_file()), size=size, lowercase=True)
     assert [tokenizer.id_to_token(number) for number in range(5)] == list(SPECIAL_PIECES)
     assert tokenizer.get_vocab_size() <= size
     assert tokenizer.get_vocab_size() > size * 0.9
 
 
-def test_many_different_characters_still_keep_the_size() -> None:
+def test_vocabulary_with_many_characters_keeps_size() -> None:
     text = [" ".join(chr(0x4E00 + n) for n in range(500)), "water " * 50]
     tokenizer = train_vocabulary(text, size=64, lowercase=True)
     assert tokenizer.get_vocab_size() <= 64
-    assert tokenizer.encode("water").tokens != ["[UNK]"]  # the frequent characters were kept
+    assert tokenizer.encode("water").tokens != ["[UNK]"]  # the frequent characters are kept
 
 
-def test_pieces_that_can_never_occur_take_no_place() -> None:
+def test_vocabulary_omits_impossible_pieces() -> None:
     vocabulary = train_vocabulary(["water, fire. \u6c34"] * 3, size=100, lowercase=True).get_vocab()
     assert {",", "\u6c34", "##a"} <= set(vocabulary)
     assert not {"##,", "##.", "##\u6c34"} & set(vocabulary)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_saved_and_loaded_gives_equal_ids(tmp_path: Path, corpus_file: Callable[..., Path], lowercase: bool) -> None:
-    corpus = documents_in(corpus_file())
+def test_vocabulary_round_trip_gives_equal_ids(
+    tmp_path: Path, corpus_file: Callable[..., Path], lowercase: bool
+) -> None:
+    corpus = read_documents(corpus_file())
     trained = train_vocabulary(corpus, size=200, lowercase=lowercase)
     loaded = load_vocabulary(save_vocabulary(trained, tmp_path), lowercase=lowercase)
     for text in [*corpus, *TRICKY]:
@@ -86,7 +88,7 @@ def test_saved_and_loaded_gives_equal_ids(tmp_path: Path, corpus_file: Callable[
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_ids_are_those_of_hugging_face(tmp_path: Path, lowercase: bool) -> None:
+def test_ids_match_hugging_face(tmp_path: Path, lowercase: bool) -> None:
     tokenizer = train_vocabulary([*TRICKY, *TRICKY], size=300, lowercase=lowercase)
     path = save_vocabulary(tokenizer, tmp_path)
     assert_same_ids(path, lowercase=lowercase)
@@ -94,7 +96,7 @@ def test_ids_are_those_of_hugging_face(tmp_path: Path, lowercase: bool) -> None:
 
 @pytest.mark.skipif(not GOOGLE.exists(), reason="Google's vocabularies are not here")
 @pytest.mark.parametrize(("name", "lowercase"), [("vocab_uncased.txt", True), ("vocab_cased.txt", False)])
-def test_ids_of_googles_vocabularies_are_those_of_hugging_face(name: str, lowercase: bool) -> None:
+def test_ids_of_google_vocabularies_match_hugging_face(name: str, lowercase: bool) -> None:
     assert_same_ids(GOOGLE / name, lowercase=lowercase)
 
 
@@ -105,13 +107,13 @@ def assert_same_ids(path: Path, *, lowercase: bool) -> None:
         assert ours.encode(text).ids == theirs.encode(text, add_special_tokens=False), text
 
 
-def test_text_that_spells_a_special_piece_is_text(tmp_path: Path) -> None:
+def test_text_of_special_piece_is_tokenized_as_text(tmp_path: Path) -> None:
     path = write_vocabulary(tmp_path / "vocab.txt", [*SPECIAL_PIECES, "[", "]", "mask"])
     assert load_vocabulary(path, lowercase=True).encode("[MASK]").tokens == ["[", "mask", "]"]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_lines_are_ids_whatever_other_line_ends_are_in_pieces(tmp_path: Path, newline: str) -> None:
+def test_line_numbers_are_ids_for_any_line_ending(tmp_path: Path, newline: str) -> None:
     pieces = ["\u2028", *SPECIAL_PIECES, "a\x85b"]
     loaded = load_vocabulary(write_vocabulary(tmp_path / "vocab.txt", pieces, newline), lowercase=True)
     assert [loaded.id_to_token(number) for number in range(loaded.get_vocab_size())] == pieces
@@ -121,21 +123,21 @@ def test_lines_are_ids_whatever_other_line_ends_are_in_pieces(tmp_path: Path, ne
     ("pieces", "message", "fact"),
     [
         (["[PAD]", "[UNK]", "[CLS]", "water"], "not a BERT vocabulary", "[SEP] [MASK]"),
-        ([*SPECIAL_PIECES, "water", "fire", "water"], "contains 'water' twice", "lines 6 and 8"),
+        ([*SPECIAL_PIECES, "water", "fire", "water"], "'water' occurs twice", "lines 6 and 8"),
         ([*SPECIAL_PIECES, "", "water"], "an empty line", "line 6"),
     ],
 )
-def test_a_bad_vocabulary_is_refused(tmp_path: Path, pieces: list[str], message: str, fact: str) -> None:
+def test_invalid_vocabulary_is_refused(tmp_path: Path, pieces: list[str], message: str, fact: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         load_vocabulary(write_vocabulary(tmp_path / "vocab.txt", pieces), lowercase=True)
     assert fact in caught.value.facts.values()
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_piece(tmp_path: Path) -> None:
+def test_byte_order_mark_is_not_in_first_piece(tmp_path: Path) -> None:
     path = write_vocabulary(tmp_path / "vocab.txt", ["\ufeff[PAD]", *SPECIAL_PIECES[1:]])
     assert load_vocabulary(path, lowercase=True).token_to_id("[PAD]") == 0
 
 
-def test_a_missing_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_missing_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such vocabulary file"):
         load_vocabulary(tmp_path / "vocab.txt", lowercase=True)

@@ -1,4 +1,4 @@
-"""Whole-word masking: the rules of create_pretraining_data.py, by hand, by enumeration and on text."""
+"""Whole-word masking with the rules of create_pretraining_data.py: by hand, by enumeration and on text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from train_jobs.corpus.examples.masking import Masked, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
-CLS, SEP, MASK, WORD, REST = 2, 3, 4, 5, 6  # the last two: a piece that begins a word, one that goes on
+CLS, SEP, MASK, WORD, REST = 2, 3, 4, 5, 6  # the last two: a piece that begins a word and one that continues it
 VOCAB = 40
 CONTINUES = np.arange(VOCAB) % 2 == 0
 CONTINUES[:WORD] = False
@@ -22,7 +22,7 @@ Words = list[set[int]]
 
 
 def words_of(ids: list[int]) -> Words:
-    """Positions of the pieces of each word, by a loop over the sequence."""
+    """Return the positions of the pieces of each word, by a loop over the sequence."""
     words: Words = []
     for position, piece in enumerate(ids):
         if piece in (CLS, SEP):
@@ -35,7 +35,7 @@ def words_of(ids: list[int]) -> Words:
 
 
 def chosen_in_order(words: Words, most: int) -> frozenset[int]:
-    """What is predicted when words come in this order."""
+    """Return the predicted positions if words are chosen in this order."""
     chosen: set[int] = set()
     for word in words:
         if len(chosen) >= most:
@@ -46,7 +46,7 @@ def chosen_in_order(words: Words, most: int) -> frozenset[int]:
 
 
 def mask(ids: np.ndarray, *, most: int, seed: int = 0, probability: float = 0.999, whole: bool = True) -> Masked:
-    """Sequences without padding; at the default probability `most` decides how many are predicted."""
+    """Mask sequences without padding; at the default probability `most` limits the number of predictions."""
     return mask_tokens(
         ids,
         (ids != CLS) & (ids != SEP),
@@ -57,7 +57,7 @@ def mask(ids: np.ndarray, *, most: int, seed: int = 0, probability: float = 0.99
 
 
 def predicted(masked: Masked) -> list[frozenset[int]]:
-    """The predicted positions of each sequence."""
+    """Return the predicted positions of each sequence."""
     return [frozenset(row[real].tolist()) for row, real in zip(masked.positions, masked.labels >= 0, strict=True)]
 
 
@@ -68,22 +68,22 @@ def repeated(pattern: str, times: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("pattern", "most", "outcomes"),
     [
-        ("Cw#w#wS", 2, {(1, 2), (3, 4), (5,)}),  # a single piece first leaves no room for a pair
+        ("Cw#w#wS", 2, {(1, 2), (3, 4), (5,)}),  # a single piece chosen first leaves no room for a pair
         ("Cw##w##wS", 2, {(7,)}),  # words of three never fit
-        ("Cw##w##S", 2, {()}),  # nor is a part of one taken
-        ("Cw#w#wS", 3, {(1, 2, 5), (3, 4, 5)}),  # the second pair is passed over, what comes later is not
-        ("C##wS", 2, {(1, 2), (3,)}),  # pieces without a beginning are a word of their own
+        ("Cw##w##S", 2, {()}),  # nor is a part of a word chosen
+        ("Cw#w#wS", 3, {(1, 2, 5), (3, 4, 5)}),  # the second pair is skipped, later words are not
+        ("C##wS", 2, {(1, 2), (3,)}),  # pieces without a beginning form one word
         ("CwSwS", 1, {(1,), (3,)}),
-        ("CwwS#wS", 2, {(1, 5), (2, 4)}),  # (2, 4): a piece that opens the second segment goes on the first's last word
+        ("CwwS#wS", 2, {(1, 5), (2, 4)}),  # (2, 4): a piece that opens segment two continues the last word of one
         ("Cw#w#S", 4, {(1, 2, 3, 4)}),
     ],
 )
-def test_small_sequences_by_hand(pattern: str, most: int, outcomes: set[tuple[int, ...]]) -> None:
+def test_small_sequences_match_manual_outcomes(pattern: str, most: int, outcomes: set[tuple[int, ...]]) -> None:
     found = set(predicted(mask(repeated(pattern, 200), most=most)))
     assert found == {frozenset(outcome) for outcome in outcomes}
 
 
-def test_sequences_of_few_words_and_of_many_share_a_batch() -> None:
+def test_short_and_long_sequences_share_batch() -> None:
     ids = np.concatenate([repeated("Cw####S", 1), repeated("CwwwwwS", 1)])
     assert predicted(mask(ids, most=5)) == [frozenset(range(1, 6))] * 2
 
@@ -100,7 +100,7 @@ def test_words_chosen_as_often_as_random_order() -> None:
         assert abs(found[outcome] / times - share) < 4.5 * (share * (1 - share) / times) ** 0.5, sorted(outcome)
 
 
-def test_random_sequences_hold_whole_words_and_no_more_would_fit() -> None:
+def test_random_sequences_predict_maximal_whole_words() -> None:
     rng = np.random.default_rng(3)
     ids = rng.integers(WORD, VOCAB, (400, 60))
     ids[:, 0], ids[:, 30], ids[:, -1] = CLS, SEP, SEP
@@ -121,7 +121,7 @@ def test_random_sequences_hold_whole_words_and_no_more_would_fit() -> None:
     np.testing.assert_array_equal(masked.labels[real], ids[rows, masked.positions][real])
 
 
-def test_each_piece_of_a_word_is_treated_by_a_draw_of_its_own() -> None:
+def test_pieces_of_word_are_replaced_independently() -> None:
     ids = repeated("Cw#S", 20_000)
     masked = mask(ids, most=2)
     hidden = masked.input_ids[:, 1:3] == MASK
@@ -130,7 +130,7 @@ def test_each_piece_of_a_word_is_treated_by_a_draw_of_its_own() -> None:
     assert abs(hidden.all(axis=1).mean() - share**2) < 0.013
 
 
-def test_where_every_piece_is_a_word_whole_words_are_pieces() -> None:
+def test_single_piece_words_equal_piece_masking() -> None:
     ids = np.where(np.arange(50) % 49 == 0, CLS, np.random.default_rng(0).integers(0, 17, (30, 50)) * 2 + WORD)
     words, pieces = (mask(ids, most=8, probability=0.15, seed=4, whole=whole) for whole in (True, False))
     for name in ("input_ids", "positions", "labels"):
@@ -138,7 +138,7 @@ def test_where_every_piece_is_a_word_whole_words_are_pieces() -> None:
     assert (pieces.labels >= 0).sum() == 30 * 8
 
 
-def test_masks_depend_on_the_key_not_on_the_batch() -> None:
+def test_masks_depend_on_key_not_on_batch() -> None:
     ids = np.random.default_rng(1).integers(WORD, VOCAB, (20, 40))
     ids[:, 0] = ids[:, -1] = CLS
     together, alone = mask(ids, most=6), mask(ids[:7], most=6)
@@ -146,7 +146,7 @@ def test_masks_depend_on_the_key_not_on_the_batch() -> None:
     assert predicted(together) != predicted(mask(ids, most=6, seed=1))
 
 
-def test_a_vocabulary_says_which_pieces_go_on_a_word(tmp_path: Path) -> None:
+def test_vocabulary_marks_continuation_pieces(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes("\ufeff[PAD]\r\n##ing\r\n#\r\na##\r\n##\u2028\r\n##x".encode())
     assert continuing_pieces(path).tolist() == [False, True, False, False, True, True]

@@ -1,4 +1,4 @@
-"""Counting words, and learning a vocabulary from counts."""
+"""Counting words, and training a vocabulary from counts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from train_jobs.corpus.tokenize import vocabulary
-from train_jobs.corpus.tokenize.vocabulary import WordCounter, learn_vocabulary, train_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import WordCounter, train_on_counts, train_vocabulary
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_words_are_those_of_the_tokenizer(lowercase: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_match_tokenizer(lowercase: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "CHARACTERS_AT_ONCE", 700)
     documents = list(fuzzed_strings(500, seed=4))
     counter = WordCounter(lowercase=lowercase)
@@ -25,7 +25,7 @@ def test_words_are_those_of_the_tokenizer(lowercase: bool, monkeypatch: pytest.M
     assert max(map(len, words)) > 100
 
 
-def test_counts_of_parts_add_up() -> None:
+def test_counts_of_parts_are_summed() -> None:
     documents = list(fuzzed_strings(200, seed=5))
     whole, parts = WordCounter(lowercase=True), WordCounter(lowercase=True)
     whole.add(documents)
@@ -34,15 +34,15 @@ def test_counts_of_parts_add_up() -> None:
     assert parts.counts == whole.counts
 
 
-def test_the_rarest_words_are_forgotten_when_there_are_too_many() -> None:
+def test_rarest_words_are_dropped_above_limit() -> None:
     counter = WordCounter(lowercase=True, most=10)
     counter.add([" ".join(f"w{number} " * (number + 1) for number in range(10))])
     assert len(counter.counts) == 10
     counter.add(["new " * 7 + "newer " * 3])
-    assert counter.counts == {"w7": 8, "w8": 9, "w9": 10}  # those seen more often than the median, "new" with 7
+    assert counter.counts == {"w7": 8, "w8": 9, "w9": 10}  # words more frequent than the median; "new" starts at 7
 
 
-def test_memory_of_words_is_bounded_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_for_any_number_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "CHARACTERS_AT_ONCE", 500)
     counter = WordCounter(lowercase=True, most=200)
     most = 0
@@ -53,24 +53,24 @@ def test_memory_of_words_is_bounded_however_many_there_are(monkeypatch: pytest.M
     assert counter.counts["common"] == 5000
 
 
-def test_of_many_words_their_shares_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times the text gives the same vocabulary, and no longer a text to train on."""
+def test_vocabulary_depends_on_relative_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the text gives the same vocabulary and training text of the same length."""
     counts = {"banana": 40, "bandana": 20, "cabana": 10, "once": 1}
-    small = learn_vocabulary(counts, size=40, lowercase=True)
+    small = train_on_counts(counts, size=40, lowercase=True)
     written = []
     original = vocabulary._written_out
     monkeypatch.setattr(vocabulary, "MOST_OCCURRENCES", 71)
     monkeypatch.setattr(
         vocabulary, "_written_out", lambda counts: (written.append(text) or text for text in original(counts))
     )
-    large = learn_vocabulary({word: count * 10 for word, count in counts.items()}, size=40, lowercase=True)
+    large = train_on_counts({word: count * 10 for word, count in counts.items()}, size=40, lowercase=True)
     assert large.get_vocab() == small.get_vocab()
     assert Counter("".join(written).split()) == counts
 
 
-def test_training_is_learning_from_counts() -> None:
+def test_training_on_text_equals_training_on_counts() -> None:
     documents = list(fuzzed_strings(300, seed=6))
     counter = WordCounter(lowercase=False)
     counter.add(documents)
-    learnt = learn_vocabulary(counter.counts, size=400, lowercase=False)
+    learnt = train_on_counts(counter.counts, size=400, lowercase=False)
     assert learnt.get_vocab() == train_vocabulary(documents, size=400, lowercase=False).get_vocab()

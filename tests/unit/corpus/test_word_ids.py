@@ -1,4 +1,4 @@
-"""Ids of our tokenizer beside those of `tokenizers`."""
+"""Ids of our tokenizer compared with those of `tokenizers`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fuzzed_text import fuzzed_strings
 from tokenizers import Tokenizer
 
 from train_jobs.corpus.tokenize import word_encoder
-from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_ascii_blanks
 from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
 from train_jobs.corpus.tokenize.word_encoder import Tokens, WordPieceTokenizer
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
-real_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not beside the repository: ../shared/data")
+real_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is missing: ../shared/data")
 both_cases = pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
 COMMON = [
     "the",
@@ -41,7 +41,7 @@ COMMON = [
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary of some words, all visible ASCII characters and some others, alone and going on a word."""
+    """Return a vocabulary of some words and of many characters, each as a first and as a continuation piece."""
     characters = [chr(code) for code in range(33, 127)] + list("\u00e9\u00df\u0130\u03c3\u0436\u0939\uac00\u00bf")
     pieces = [*SPECIAL_PIECES, *COMMON, *characters, *[f"##{character}" for character in characters]]
     path = tmp_path_factory.mktemp("words") / "vocab.txt"
@@ -54,8 +54,8 @@ def google(*, lowercase: bool) -> Tokenizer:
 
 
 def encode(ours: WordPieceTokenizer, sentences: Sequence[str]) -> tuple[Tokens, Offsets]:
-    """Ids of all sentences, and where those of each one begin and the last ones end."""
-    text = with_plain_blanks("".join([sentence.replace("\n", " ") + "\n" for sentence in sentences]).encode())
+    """Return the ids of all sentences and the offsets of each sentence."""
+    text = with_ascii_blanks("".join([sentence.replace("\n", " ") + "\n" for sentence in sentences]).encode())
     starts = pretoken_starts(text)
     tokens, offsets = ours.encode(text, starts)
     newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
@@ -72,7 +72,7 @@ def assert_equal(tokenizer: Tokenizer, ours: WordPieceTokenizer, sentences: Sequ
 
 
 def real_texts() -> Iterator[tuple[str, str]]:
-    """All that ../shared/data holds: name and text."""
+    """Yield name and text of all files in ../shared/data."""
     for path in sorted(path for path in DATA.rglob("*") if path.is_file()):
         if path.name.endswith(".tar.xz"):
             with tarfile.open(path) as archive:
@@ -86,16 +86,16 @@ def real_texts() -> Iterator[tuple[str, str]]:
 
 
 @both_cases
-def test_fuzzed_strings_have_the_same_ids(small: Path, lowercase: bool) -> None:
+def test_fuzzed_strings_have_same_ids(small: Path, lowercase: bool) -> None:
     tokenizer = load_vocabulary(small, lowercase=lowercase)
     strings = list(fuzzed_strings(6000, seed=1))
     ours = WordPieceTokenizer(tokenizer)
     assert_equal(tokenizer, ours, strings)
-    assert_equal(tokenizer, ours, strings[::-1])  # all of it known by now
+    assert_equal(tokenizer, ours, strings[::-1])  # all words are cached now
 
 
 @both_cases
-def test_every_character_alone_and_amid_letters_has_the_same_ids(small: Path, lowercase: bool) -> None:
+def test_each_character_has_same_ids_alone_and_in_word(small: Path, lowercase: bool) -> None:
     tokenizer = load_vocabulary(small, lowercase=lowercase)
     characters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     lines = [" ".join(characters[start : start + 16]) for start in range(0, len(characters), 16)]
@@ -103,7 +103,7 @@ def test_every_character_alone_and_amid_letters_has_the_same_ids(small: Path, lo
     assert_equal(tokenizer, WordPieceTokenizer(tokenizer), lines)
 
 
-def test_marks_that_change_places_do_so(tmp_path: Path) -> None:
+def test_combining_marks_are_reordered(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     pieces = [*SPECIAL_PIECES, "a", "##\U0001d165", "##\U0001d16d"]
     path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
@@ -115,8 +115,8 @@ def test_marks_that_change_places_do_so(tmp_path: Path) -> None:
 
 @real_data
 @both_cases
-def test_real_text_has_the_same_ids(lowercase: bool) -> None:
-    """The first 20,000 characters of every file that is not in an archive."""
+def test_real_text_has_same_ids(lowercase: bool) -> None:
+    """The first 20,000 characters of every file outside archives."""
     tokenizer = google(lowercase=lowercase)
     paths = [path for path in sorted(DATA.rglob("*.t*")) if path.suffix in {".tsv", ".txt"}]
     texts = [path.read_text(encoding="utf-8", errors="replace")[:20_000] for path in paths]
@@ -127,7 +127,7 @@ def test_real_text_has_the_same_ids(lowercase: bool) -> None:
 @pytest.mark.slow
 @real_data
 @both_cases
-def test_all_real_text_has_the_same_ids(lowercase: bool) -> None:
+def test_all_real_text_has_same_ids(lowercase: bool) -> None:
     tokenizer = google(lowercase=lowercase)
     ours = WordPieceTokenizer(tokenizer)
     read = 0
@@ -142,14 +142,14 @@ def test_all_real_text_has_the_same_ids(lowercase: bool) -> None:
 @pytest.mark.slow
 @real_data
 @both_cases
-def test_a_million_fuzzed_strings_have_the_same_ids(lowercase: bool) -> None:
+def test_million_fuzzed_strings_have_same_ids(lowercase: bool) -> None:
     tokenizer = google(lowercase=lowercase)
     ours = WordPieceTokenizer(tokenizer)
     for seed in range(50):
         assert_equal(tokenizer, ours, list(fuzzed_strings(20_000, seed=seed)))
 
 
-def test_ids_and_where_sentences_end(small: Path) -> None:
+def test_encode_returns_ids_and_sentence_offsets(small: Path) -> None:
     ours = WordPieceTokenizer(load_vocabulary(small, lowercase=True))
     tokens, offsets = encode(ours, ["The house,\n\u201cof\u6c34\u3002", "", "\n", "  AB [MASK] ", "\u200b"])
     spelt = small.read_text(encoding="utf-8").split("\n")
@@ -160,12 +160,12 @@ def test_ids_and_where_sentences_end(small: Path) -> None:
 
 
 @pytest.mark.parametrize("sentences", [[], ["\u200b"], ["", " "]])
-def test_no_tokens(small: Path, sentences: list[str]) -> None:
+def test_encode_without_tokens_returns_empty(small: Path, sentences: list[str]) -> None:
     tokens, offsets = encode(WordPieceTokenizer(load_vocabulary(small, lowercase=True)), sentences)
     assert (tokens.tolist(), offsets.tolist()) == ([], [0] * (len(sentences) + 1))
 
 
-def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:
+def test_large_vocabulary_uses_32_bit_ids(tmp_path: Path) -> None:
     def ids(size: int) -> np.ndarray:
         pieces = [*SPECIAL_PIECES, *(f"w{number}" for number in range(size - 5))]
         path = tmp_path / "vocab.txt"
@@ -176,7 +176,7 @@ def test_large_vocabularies_have_ids_of_32_bits(tmp_path: Path) -> None:
     assert (ids((1 << 16) + 1).tolist(), ids((1 << 16) + 1).dtype) == ([5, 65536], np.uint32)
 
 
-def test_batches_and_a_full_cache_change_nothing(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_and_full_cache_do_not_change_ids(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load_vocabulary(small, lowercase=True)
     sentences = list(fuzzed_strings(500, seed=2))
     whole = encode(WordPieceTokenizer(tokenizer), sentences)
@@ -186,7 +186,7 @@ def test_batches_and_a_full_cache_change_nothing(small: Path, monkeypatch: pytes
     np.testing.assert_array_equal(whole[1], parts[1])
 
 
-def test_memory_of_words_is_bounded(small: Path) -> None:
+def test_word_cache_is_bounded(small: Path) -> None:
     ours = WordPieceTokenizer(load_vocabulary(small, lowercase=True), cache_bytes=20_000)
     most = 0
     for start in range(0, 3000, 100):

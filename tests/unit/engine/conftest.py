@@ -1,4 +1,4 @@
-"""What the tests of the engine share."""
+"""Fixtures shared by the engine tests."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from train_jobs.corpus.store.token_store import TokenStore
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A disk of 4 MiB; skips the test where this user may not mount one."""
+    """Yield a disk of 4 MiB; skip the test if the user may not mount one."""
     with tmpfs(tmp_path / "disk", "4m") as folder:
         yield Disk(folder)
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    """The text of the small pretraining job."""
+    """Return the token store of the small pretraining job."""
     folder = tmp_path_factory.mktemp("pretrain")
     data = config_with(data={"text": [str(write_corpus(folder / "corpus.txt"))]}).data
     return prepare_store(data, folder / "store", progress=lambda _: None)
@@ -32,5 +32,5 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all scenes of several processes, once they are played; see engine_scenes.main."""
+    """Run all multi-process scenes and return their folder; see `engine_scenes.main`."""
     return play(tmp_path_factory.mktemp("scenes"))

@@ -1,4 +1,4 @@
-"""A small pretraining job, and its losses by hand."""
+"""A small pretraining job and a reference implementation of its losses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 
 def config_with(**sections: Any) -> PretrainConfig:
-    """The small job with some sections or settings changed."""
+    """Return the config of the small job with some sections or settings overridden."""
     merged: dict[str, Any] = dict(SECTIONS)
     for name, values in sections.items():
         merged[name] = {**SECTIONS.get(name, {}), **values} if isinstance(values, dict) else values
@@ -41,12 +41,12 @@ def config_with(**sections: Any) -> PretrainConfig:
 
 
 def totals_of(task: BertPretraining, batch: Batch) -> torch.Tensor:
-    """What the engine adds up over a global batch of one process."""
+    """Return the sums that the engine accumulates over a global batch of one process."""
     return torch.tensor(task.counts(batch))
 
 
 def by_hand(task: BertPretraining, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean losses of both objectives over a batch, without any of the job's own shortcuts."""
+    """Return the mean losses of both objectives over a batch, computed without the job's optimizations."""
     mask = torch.arange(32) < torch.from_numpy(batch.lengths)[:, None]
     logits, pairs = task.model(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.token_type_ids), mask)
     rows, slots = np.nonzero(batch.masked_labels != -100)

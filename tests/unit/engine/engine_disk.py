@@ -1,4 +1,4 @@
-"""A file system in memory that fills up and turns read-only for real."""
+"""A tmpfs that really fills up and really turns read-only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Disk:
-    """A mounted file system of its own.
+    """A separately mounted file system.
 
     Args:
         folder: where it is mounted.
@@ -17,11 +17,11 @@ class Disk:
         self.folder = folder
 
     def resize(self, size: int) -> None:
-        """Makes the disk `size` bytes large, whatever is on it."""
+        """Resize the disk to `size` bytes, regardless of its contents."""
         self._mount(f"remount,size={size}")
 
     def make_read_only(self) -> None:
-        """From now on every write is refused, root's too."""
+        """Remount the disk read-only; writes fail even for root."""
         self._mount("remount,ro")
 
     def _mount(self, options: str) -> None:

@@ -1,9 +1,9 @@
-"""One process of a job that gets stuck, or seems to: run as a script by test_engine_watchdog.
+"""One process of a job that hangs or appears to hang; test_engine_watchdog runs it as a script.
 
     python engine_hang.py FOLDER HOW [HOW ...]
 
-Rank 0 trains; of the others each does its HOW in the third step, a process alone does all of them. The limit is two
-seconds.
+Rank 0 trains. In the third step every other rank performs its HOW; a single process performs all of them. The watchdog
+limit is two seconds.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LIMIT = 2.0
 STEP = 2  # batches are counted from 0
 
 
-def stand_still(how: str) -> None:
-    """Does not come back, or not soon."""
+def hang(how: str) -> None:
+    """Block for a long time or forever."""
     if how == "sleep":
         time.sleep(600)
     elif how == "lock":
-        ctypes.PyDLL(None).sleep(600)  # a C function, called with Python's lock held
+        ctypes.PyDLL(None).sleep(600)  # a C function that runs while the GIL is held
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "debugger":
@@ -39,7 +39,7 @@ def stand_still(how: str) -> None:
 
 
 def main(folder: Path, *ways: str) -> None:
-    """Trains under a watchdog."""
+    """Train under a watchdog."""
     world = distributed.start("cpu", hang_seconds=LIMIT)
     mine = list(ways if world.size == 1 else ways[world.rank - 1 : world.rank])
 
@@ -47,7 +47,7 @@ def main(folder: Path, *ways: str) -> None:
         if "slow" in ways:
             time.sleep(0.3 * LIMIT)
         while batch == STEP and mine:
-            stand_still(mine.pop(0))
+            hang(mine.pop(0))
         return loss
 
     loop = make_loop(ToyTask(world, trouble=trouble), folder)

@@ -1,6 +1,7 @@
-"""Scenes of one to four processes, played by the same four one after another.
+"""Training scenes with one to four processes; the same four processes run them one after another.
 
-As a script it is one of them; `play` starts all and waits. A scene leaves what it found below its folder.
+Run as a script, the module is one of the processes; `play` starts all four and waits. Each scene writes its results to
+its own folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 from engine_bert import config_with
-from engine_toy import ROW_BYTES, Cramped, Hungry, ToyTask, make_loop, run, weights_of
+from engine_toy import ROW_BYTES, MemoryHungryTask, OutOfMemoryTask, ToyTask, make_loop, run, weights_of
 from safetensors.torch import save_file
 
 from tests.conftest import write_corpus
@@ -43,22 +44,22 @@ from train_jobs.tasks.pretraining import BertPretraining
 REPOSITORY = Path(__file__).parents[3]
 PROCESSES = 4
 PATIENCE = 180  # seconds
-JOININGS = 24  # ports set aside, one for each time that processes join
+JOININGS = 24  # reserved ports, one for each process group
 OPTIMIZERS = ("lamb", "adamw")
 
 
 def play(folder: Path) -> Path:
-    """Plays all scenes in `folder`; returns it."""
+    """Run all scenes in `folder` and return it."""
     write_corpus(folder / "corpus.txt")
-    with ExitStack() as held:
-        sockets = [held.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
         for free in sockets:
             free.bind(("127.0.0.1", 0))
         ports = ",".join(str(free.getsockname()[1]) for free in sockets)
     command = [sys.executable, str(Path(__file__)), str(folder), ports]
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
-    with ExitStack() as held:
-        logs = [held.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
+    with ExitStack() as stack:
+        logs = [stack.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
         processes = [
             subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=log)
             for rank, log in enumerate(logs)
@@ -66,25 +67,25 @@ def play(folder: Path) -> Path:
         limit = time.monotonic() + PATIENCE
         while any(process.poll() is None for process in processes) and time.monotonic() < limit:
             if any(process.returncode for process in processes):
-                break  # the others would wait for it
+                break  # the other ranks would wait for the failed one
             time.sleep(0.05)
         for process in processes:
             process.kill()
             process.wait()
-    said = "\n".join((folder / f"log-{rank}").read_text() for rank in range(PROCESSES))
-    assert [process.returncode for process in processes] == [0] * PROCESSES, said
+    logs_text = "\n".join((folder / f"log-{rank}").read_text() for rank in range(PROCESSES))
+    assert [process.returncode for process in processes] == [0] * PROCESSES, logs_text
     return folder
 
 
 class Stage:
-    """Has the first `size` processes join, and the others wait for the next scene."""
+    """Process groups of the scenes: the first `size` processes join, the others wait for the next scene."""
 
     def __init__(self, ports: Iterator[str]) -> None:
         self._ports = ports
 
     @contextmanager
     def of(self, size: int) -> Iterator[World | None]:
-        """The world of a scene; None on a process that has no part in it."""
+        """Yield the world of a scene, or None on a process outside it."""
         os.environ |= {"WORLD_SIZE": str(size), "MASTER_PORT": next(self._ports)}
         if int(os.environ["RANK"]) >= size:
             yield None
@@ -96,12 +97,12 @@ class Stage:
 
 
 def state_of(loop: Loop) -> dict[str, torch.Tensor]:
-    """The tensors of the optimizer's state as the main process has them for a checkpoint."""
+    """Return the tensors of the optimizer state as the main process saves them."""
     return flatten(loop.optimizer.state_dict())[0]
 
 
-def sharded_and_not(world: World, folder: Path, name: str) -> None:
-    """Six steps with an optimizer, sharded and not; how many elements of state each process kept."""
+def train_sharded_and_unsharded(world: World, folder: Path, name: str) -> None:
+    """Train six steps with and without sharding; record the number of state elements that each process keeps."""
     for kind, sharded in (("sharded", True), ("whole", False)):
         loop = make_loop(
             ToyTask(world, rows=7, dropout=0.2), folder / f"{name}-{kind}", optimizer=name, sharded=sharded
@@ -114,8 +115,8 @@ def sharded_and_not(world: World, folder: Path, name: str) -> None:
             (folder / f"{name}-kept-{world.rank}.json").write_text(json.dumps(kept))
 
 
-def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
-    """Goes on from the newest checkpoint in `folder`, if any; leaves what was loaded in loaded-STEP.safetensors."""
+def resume_and_train(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
+    """Resume from the newest checkpoint in `folder`, if any; save the loaded state as loaded-STEP.safetensors."""
     loop = make_loop(ToyTask(world, rows=7), folder, steps=steps, sharded=sharded)
     if checkpoint := loop.services.checkpoints.newest():
         loop.restore(checkpoint)
@@ -125,17 +126,17 @@ def goes_on(world: World, folder: Path, *, steps: int, sharded: bool) -> None:
     run(loop)
 
 
-def runs_out(world: World, folder: Path) -> None:
-    """Step 3 does not fit the second process's memory in micro batches of 3; another run has 2 from that step on."""
+def run_out_of_memory(world: World, folder: Path) -> None:
+    """Run out of memory on rank 1 in step 3 with micro batches of 3; a second run uses 2 from that step."""
     error = torch.OutOfMemoryError("CUDA out of memory")
     number = frozenset({2} if world.rank == 1 else {})
-    task = Cramped(world, rows=9, dropout=0.3, at=number, fits=2, error=error)
+    task = OutOfMemoryTask(world, rows=9, dropout=0.3, at=number, fits=2, error=error)
     cramped = make_loop(task, folder / "cramped", micro_batch_size=3)
     run(cramped)
     save_file(weights_of(cramped), folder / f"cramped-{world.rank}.safetensors")
     changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=3, steps=2)
     run(changed)
-    world.barrier()  # the main process has written its checkpoint
+    world.barrier()  # until the main process has written its checkpoint
     changed = make_loop(ToyTask(world, rows=9, dropout=0.3), folder / "changed", micro_batch_size=2)
     checkpoint = changed.services.checkpoints.newest()
     assert checkpoint is not None
@@ -145,14 +146,14 @@ def runs_out(world: World, folder: Path) -> None:
     save_file(weights_of(changed), folder / f"changed-{world.rank}.safetensors")
 
 
-def finds(world: World, folder: Path) -> None:
-    """The largest micro batch, where the second process has memory for less than the first, and then for none."""
+def probe_micro_batch(world: World, folder: Path) -> None:
+    """Probe the micro batch size where rank 1 has less memory than rank 0, then where it has none."""
     found = {}
     for name, rows in (("some", 12), ("none", 0)):
         room = (rows if world.rank == 1 else 1000) * ROW_BYTES
         try:
             found[name] = largest_micro_batch(
-                Hungry(world),
+                MemoryHungryTask(world),
                 [16, 8, 4, 2, 1],
                 world=world,
                 precision="fp32",
@@ -164,8 +165,8 @@ def finds(world: World, folder: Path) -> None:
     (folder / f"found-{world.rank}.json").write_text(json.dumps(found))
 
 
-def eight_sequences(folder: Path, micro_batch_size: int | str = 2) -> PretrainConfig:
-    """Six steps of the small pretraining job, of 8 sequences."""
+def eight_sequence_config(folder: Path, micro_batch_size: int | str = 2) -> PretrainConfig:
+    """Return the small pretraining job with six steps of 8 sequences."""
     return config_with(
         data={"text": [str(folder / "corpus.txt")]},
         train={"steps": 6, "global_batch_size": 8, "micro_batch_size": micro_batch_size, "log_every": 1},
@@ -173,25 +174,25 @@ def eight_sequences(folder: Path, micro_batch_size: int | str = 2) -> PretrainCo
     )
 
 
-class Noted(BertPretraining):
-    """Pretraining that notes the sequences of each step, and asks to stop after one of the steps."""
+class RecordingPretraining(BertPretraining):
+    """Pretraining that records the sequences of each step and requests a stop after one of the steps."""
 
     def follow(self, loop: Loop, stop: StopRequest, stop_at: int, notes: Path) -> None:
-        """Begins to note."""
+        """Start recording."""
         self._loop, self._stop, self._stop_at, self._notes = loop, stop, stop_at, notes
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-        """As it is; noted in STEP-RANK.json."""
+        """Record the batch in STEP-RANK.json and return it."""
         batch, following = super().train_batch(cursor)
         step = self._loop.state.step
-        self._stop.asked = step == self._stop_at
-        if not self._stop.asked:
+        self._stop.requested = step == self._stop_at
+        if not self._stop.requested:
             (self._notes / f"{step}-{self._loop.world.rank}.json").write_text(json.dumps(batch.input_ids.tolist()))
         return batch, following
 
 
-def layout(folder: Path, micro_batch_size: int) -> PretrainConfig:
-    """Twenty steps without dropout."""
+def layout_config(folder: Path, micro_batch_size: int) -> PretrainConfig:
+    """Return a job of twenty steps without dropout."""
     return config_with(
         data={"text": [str(folder / "corpus.txt")]},
         train={"steps": 20, "global_batch_size": 8, "micro_batch_size": micro_batch_size, "log_every": 1},
@@ -199,8 +200,8 @@ def layout(folder: Path, micro_batch_size: int) -> PretrainConfig:
     )
 
 
-def by_fours(folder: Path) -> PretrainConfig:
-    """Six steps of LAMB with dropout, two micro batches for each of four processes."""
+def four_rank_config(folder: Path) -> PretrainConfig:
+    """Return six steps of LAMB with dropout, with two micro batches for each of four processes."""
     return config_with(
         data={"text": [str(folder / "corpus.txt")]},
         model={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
@@ -209,14 +210,14 @@ def by_fours(folder: Path) -> PretrainConfig:
     )
 
 
-def pretrains(
+def pretrain(
     world: World, folder: Path, config: PretrainConfig, *, stop_at: int = 100, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Goes on with the small pretraining job until it is asked to stop or done, as pretrain does."""
+    """Resume the small pretraining job until it is stopped or finished, as pretrain does."""
     folder.mkdir(exist_ok=True)
     check_batch(config, folder, world_size=world.size)
     store = find_store(config, folder.parent / "cache")
-    task, stop = Noted(config, store, world), StopRequest()
+    task, stop = RecordingPretraining(config, store, world), StopRequest()
     task.model.to(dtype)
     loop = Loop(
         task,
@@ -251,21 +252,21 @@ def pretrains(
 
 
 def main(folder: Path, ports: list[str]) -> None:
-    """All scenes."""
+    """Run all scenes."""
     stage = Stage(iter(ports))
     for name in OPTIMIZERS:
         with stage.of(2) as world:
             if world:
-                sharded_and_not(world, folder, name)
+                train_sharded_and_unsharded(world, folder, name)
     for size, sharded, steps in ((2, True, 2), (1, False, 4), (3, True, 6)):
         with stage.of(size) as world:
             if world:
-                goes_on(world, folder / "moved", steps=steps, sharded=sharded)
+                resume_and_train(world, folder / "moved", steps=steps, sharded=sharded)
     with stage.of(2) as world:
         if world:
-            runs_out(world, folder)
-            finds(world, folder)
-    given, auto = eight_sequences(folder), eight_sequences(folder, "auto")
+            run_out_of_memory(world, folder)
+            probe_micro_batch(world, folder)
+    given, auto = eight_sequence_config(folder), eight_sequence_config(folder, "auto")
     for name, config, size, stop_at in (
         ("still", given, 2, 6),
         *(("fewer", given, 2, 2), ("fewer", given, 3, 4), ("fewer", given, 1, 6)),
@@ -273,19 +274,19 @@ def main(folder: Path, ports: list[str]) -> None:
     ):
         with stage.of(size) as world:
             if world:
-                pretrains(world, folder / name, config, stop_at=stop_at)
+                pretrain(world, folder / name, config, stop_at=stop_at)
     for dtype, kind in ((torch.float64, "fp64"), (torch.float32, "fp32")):
         with stage.of(1) as world:
             if world:
-                pretrains(world, folder / f"{kind}-1x1", layout(folder, 8), dtype=dtype)
-                pretrains(world, folder / f"{kind}-1x2", layout(folder, 4), dtype=dtype)
+                pretrain(world, folder / f"{kind}-1x1", layout_config(folder, 8), dtype=dtype)
+                pretrain(world, folder / f"{kind}-1x2", layout_config(folder, 4), dtype=dtype)
         with stage.of(2) as world:
             if world:
-                pretrains(world, folder / f"{kind}-2x1", layout(folder, 4), dtype=dtype)
+                pretrain(world, folder / f"{kind}-2x1", layout_config(folder, 4), dtype=dtype)
     for name, stop_at in (("whole-4", 100), ("parts-4", 3), ("parts-4", 100)):
         with stage.of(4) as world:
             if world:
-                pretrains(world, folder / name, by_fours(folder), stop_at=stop_at)
+                pretrain(world, folder / name, four_rank_config(folder), stop_at=stop_at)
 
 
 if __name__ == "__main__":

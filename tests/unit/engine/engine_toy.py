@@ -1,10 +1,10 @@
-"""A task that is as awkward as pretraining and small enough to follow: linear regression with gaps.
+"""A toy task with the hard properties of pretraining: linear regression with missing targets.
 
-As in pretraining, the loss has two terms with denominators of their own: squared errors are averaged over the targets
-that are there, as the masked tokens are, and absolute errors over the rows, as the sentence pairs are. Rows have
-different numbers of targets, so that a mean of means is not the mean.
+As in pretraining, the loss has two terms with separate denominators: squared errors are averaged over the present
+targets, like masked tokens, and absolute errors over the rows, like sentence pairs. Rows have different numbers of
+targets, so that a mean of means is not the mean.
 
-Run as a script it is one process of a job; see `main`.
+Run as a script, the module is one process of a job; see `main`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from train_jobs.engine.runtime.stop import Preempted, StopRequest
 from train_jobs.optim.factory import build_optimizer
 
 INPUTS, TARGETS = 5, 4
-ROW_BYTES = 32 * 2**20  # well above what else comes and goes in a process
+ROW_BYTES = 32 * 2**20  # well above the noise of other allocations in a process
 CLOCKED = {
     *("sequences_per_second", "tokens_per_second", "data_wait_share", "mfu", "peak_memory_gb"),
     *("checkpoint_seconds", "checkpoint_wait_seconds"),
@@ -61,12 +61,12 @@ class ToyBatch:
         return len(self.inputs)
 
     def slice(self, start: int, stop: int) -> ToyBatch:
-        """Rows start to stop."""
+        """Return the rows from `start` to `stop`."""
         return ToyBatch(self.inputs[start:stop], self.targets[start:stop])
 
     @property
     def tokens(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self)
 
 
@@ -74,12 +74,12 @@ class ToyTask:
     """Two linear layers with dropout between them.
 
     Args:
-        world: decides this process's share: consecutive rows, not the same number for every process.
+        world: determines this process's share: consecutive rows, whose number differs between processes.
         rows: rows of a global batch.
         dropout: share of hidden units dropped.
-        skip: numbers of the global batches that are left out.
-        stretch: factor on the targets; large ones make gradients that fp16 cannot hold.
-        trouble: called with the number of the global batch and each micro batch's loss; what it returns is trained on.
+        skip: numbers of the global batches to leave out.
+        stretch: factor on the targets; a large one causes gradients that overflow fp16.
+        trouble: maps the number of the global batch and each micro batch's loss to the loss that is trained on.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class ToyTask:
         )
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """Nothing special."""
+        """Return a context that does nothing."""
         return nullcontext()
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """Round numbers."""
+        """Return round numbers."""
         return 200.0 * sequences + 128.0 * tokens
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[ToyBatch, dict[str, int]]:
-        """This process's share of the next global batch: the cursor counts global batches."""
+        """Return this process's share of the next global batch; the cursor counts global batches."""
         self.number = cursor.get("batch", 0)
         while self.number in self.skip:
             self.number += 1
@@ -118,28 +118,28 @@ class ToyTask:
         return self._stretched(whole.slice(start, stop)), {"batch": self.number + 1}
 
     def counts(self, batch: ToyBatch) -> list[float]:
-        """Targets that are there, and rows."""
+        """Return the numbers of present targets and of rows."""
         return [float(np.isfinite(batch.targets).sum()), float(len(batch))]
 
     def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both terms; sums of squared errors, absolute errors, targets and rows."""
+        """Return the loss of both terms, and the sums of squared errors, absolute errors, targets and rows."""
         squares, absolutes = self._sums(batch)
         loss = squares / totals[0] + absolutes / totals[1]
         sums = torch.tensor([squares.item(), absolutes.item(), *self.counts(batch)], dtype=torch.float64)
         return self.trouble(self.number, loss), sums
 
     def largest_batch(self, sequences: int) -> ToyBatch:
-        """Rows with all targets."""
+        """Return rows with all targets present."""
         whole = make_rows(20_000, sequences)
         return ToyBatch(whole.inputs, np.nan_to_num(whole.targets))
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """The loss."""
+        """Return the loss."""
         squares, absolutes, targets, rows = sums
         return {"loss": squares / targets + absolutes / rows}
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """The loss on rows that no training batch holds."""
+        """Return the loss on rows that no training batch contains."""
         self.validations += 1
         assert not self.model.training
         batch = self._stretched(make_rows(10_000, 16))
@@ -155,27 +155,27 @@ class ToyTask:
         return ToyBatch(batch.inputs, batch.targets * np.float32(self.stretch))
 
 
-class Hungry(ToyTask):
-    """A toy task whose rows take 32 MiB each while their loss is worked out; `sizes` are those of all micro batches."""
+class MemoryHungryTask(ToyTask):
+    """A toy task whose loss allocates 32 MiB per row; `sizes` lists the sizes of all micro batches."""
 
     sizes: list[int]
 
     def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As it is."""
+        """Return the loss after allocating the memory of the rows."""
         self.sizes = [*getattr(self, "sizes", []), len(batch)]
         with mmap.mmap(-1, len(batch) * ROW_BYTES) as taken:
             taken.write(b"\1" * len(taken))
-            time.sleep(0.02)  # long enough to be seen
+            time.sleep(0.02)  # long enough to be sampled
             return super().loss(batch, totals)
 
 
-class Cramped(ToyTask):
+class OutOfMemoryTask(ToyTask):
     """A toy task whose device runs out of memory in some of the global batches.
 
     Args:
-        at: their numbers.
+        at: numbers of these global batches.
         fits: the largest micro batch that fits.
-        error: what is raised, in the backward pass of the share's second micro batch: it has half of its gradients.
+        error: raised in the backward pass of the share's second micro batch, when half of the gradients exist.
     """
 
     def __init__(self, world: World = ALONE, *, at: frozenset[int], fits: int, error: Exception, **more: Any) -> None:
@@ -184,12 +184,12 @@ class Cramped(ToyTask):
         self.sizes: list[int] = []
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[ToyBatch, dict[str, int]]:
-        """As it is."""
+        """Return the next batch and clear `sizes`."""
         self.sizes.clear()
         return super().train_batch(cursor)
 
     def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As it is, where memory lasts; `sizes` are those of all micro batches that were tried in this step."""
+        """Return the loss, or fail if memory is short; `sizes` lists all micro batches that this step tried."""
         loss, sums = super().loss(batch, totals)
         self.sizes.append(len(batch))
         if self.number in self.at and max(self.sizes[-2:]) > self.fits and len(self.sizes) % 2 == 0:
@@ -197,11 +197,11 @@ class Cramped(ToyTask):
         return loss, sums
 
     def _fail(self, gradient: torch.Tensor) -> None:
-        raise type(self.error)(*self.error.args)  # a new one: an exception holds its traceback, and that the tensors
+        raise type(self.error)(*self.error.args)  # a raised exception keeps the tensors alive
 
 
 def make_rows(number: int, rows: int) -> ToyBatch:
-    """Global batch `number`, the same one every time."""
+    """Return global batch `number`, the same one on every call."""
     draw = np.random.default_rng(number)
     inputs = draw.normal(size=(rows, INPUTS)).astype(np.float32)
     targets = inputs[:, :TARGETS] * 2 - 1 + draw.normal(size=(rows, TARGETS)).astype(np.float32)
@@ -210,9 +210,9 @@ def make_rows(number: int, rows: int) -> ToyBatch:
 
 
 def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
-    """A loop over `task` that reports, validates and saves every 2 steps; some of its settings changed.
+    """Return a loop over `task` that reports, validates and saves every 2 steps, with some settings overridden.
 
-    Taken are names of `TrainConfig`, of `LoopPolicy` and of `LoopServices`, and as `checkpoint` those of
+    `changes` accepts the fields of `TrainConfig`, `LoopPolicy` and `LoopServices`, and under `checkpoint` those of
     `CheckpointConfig`.
     """
     names = TrainConfig.model_fields.keys()
@@ -233,7 +233,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "prefetch": None,
     }
     services: dict[str, Any] = {
-        "checkpoints": CheckpointStore.of(saving, folder),
+        "checkpoints": CheckpointStore.from_config(saving, folder),
         "cadence": Cadence(saving),
         "metrics": MetricsLog(folder / "metrics.jsonl" if task.world.is_main else None),
         "progress": ProgressLine(config.steps, io.StringIO()),
@@ -251,7 +251,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
 
 
 def run(loop: Loop) -> None:
-    """Runs a loop between opening and closing its metrics, as a job does."""
+    """Run a loop between opening and closing its metrics, as a job does."""
     loop.services.checkpoints.root.parent.mkdir(exist_ok=True)
     loop.services.metrics.open(from_step=loop.state.step)
     try:
@@ -261,8 +261,8 @@ def run(loop: Loop) -> None:
 
 
 @contextmanager
-def held(store: CheckpointStore) -> Iterator[None]:
-    """Keeps the thread that writes busy with something else: what is saved waits, unless somebody takes it over."""
+def busy_writer(store: CheckpointStore) -> Iterator[None]:
+    """Keep the writer thread busy, so that saves wait until another thread takes them over."""
     go, begun = threading.Event(), threading.Event()
 
     def hold() -> Generator[None, None, None]:
@@ -279,30 +279,31 @@ def held(store: CheckpointStore) -> Iterator[None]:
 
 
 def reports_in(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """(step, metrics) of metrics.jsonl, without those that a clock decides."""
+    """Return (step, metrics) of metrics.jsonl without the metrics that depend on the clock."""
     found = [(report["step"], report["metrics"]) for _, report in read_reports(folder / "metrics.jsonl")]
     return [(step, {key: metrics[key] for key in metrics if key not in CLOCKED}) for step, metrics in found]
 
 
 def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
-    """A copy of the weights."""
+    """Return a copy of the weights."""
     return {name: value.detach().clone() for name, value in loop.task.model.state_dict().items()}
 
 
 def main(folder: Path) -> None:
-    """One process of a job: undisturbed, for an hour, stopped and resumed, by the clock, at last bereft of its peer.
+    """Run one process of a job: uninterrupted, with a time budget, stopped and resumed, and after its peer died.
 
-    Leaves weights in undisturbed-RANK.safetensors and resumed-RANK.safetensors, the end of the hour in timed-RANK.json,
-    and in said-RANK.json where it stopped and, from the process that survives, what it says of the other's loss.
+    Writes weights to uninterrupted-RANK.safetensors and resumed-RANK.safetensors and the end of the budget to
+    timed-RANK.json. The step of the stop and the surviving process's explanation of its lost peer are in
+    results-RANK.json.
     """
     world = distributed.start("cpu")
-    said: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
-    undisturbed = make_loop(ToyTask(world, rows=7), folder / "undisturbed")
-    run(undisturbed)
-    save_file(weights_of(undisturbed), folder / f"undisturbed-{world.rank}.safetensors")
+    uninterrupted = make_loop(ToyTask(world, rows=7), folder / "uninterrupted")
+    run(uninterrupted)
+    save_file(weights_of(uninterrupted), folder / f"uninterrupted-{world.rank}.safetensors")
 
-    ticks = itertools.count(step=1000.0 if world.is_main else 1e6)  # the other process's clock is far ahead
+    ticks = itertools.count(step=1000.0 if world.is_main else 1e6)  # the clock of the other process is far ahead
     timed = make_loop(
         ToyTask(world, rows=7),
         folder / "timed",
@@ -315,22 +316,24 @@ def main(folder: Path) -> None:
     (folder / f"timed-{world.rank}.json").write_text(json.dumps(ended))
 
     stop = StopRequest()
-    task = ToyTask(world, rows=7, trouble=lambda batch, loss: _ask(stop, loss, when=batch == 2 and world.rank == 1))
+    task = ToyTask(
+        world, rows=7, trouble=lambda batch, loss: _request_stop(stop, loss, when=batch == 2 and world.rank == 1)
+    )
     stopped = make_loop(task, folder / "stopped", stop=stop)
     try:
         run(stopped)
     except Preempted:
-        said["stopped at"] = stopped.state.step
+        results["stopped at"] = stopped.state.step
 
     resumed = make_loop(ToyTask(world, rows=7), folder / "stopped")
     checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
-    said["resumed at"] = checkpoint.step
+    results["resumed at"] = checkpoint.step
     resumed.restore(checkpoint)
     run(resumed)
     save_file(weights_of(resumed), folder / f"resumed-{world.rank}.safetensors")
 
-    minutes = itertools.count()  # rank 1's clock is always past its time
+    minutes = itertools.count()  # the clock of rank 1 is always past its time
     saving = CheckpointConfig(every_minutes=4 if world.is_main else 1, keep_best=0)
     cadence = Cadence(saving, clock=lambda: 60.0 * next(minutes) * (1 if world.is_main else 100))
     run(make_loop(ToyTask(world, rows=7), folder / "clocked", cadence=cadence, checkpoint={"asynchronous": False}))
@@ -343,13 +346,13 @@ def main(folder: Path) -> None:
         run(bereft)
     except Exception as problem:
         explained = explain_lost_peer(problem, world.rank)
-        said["explained"] = explained.as_json()["error"] if explained else repr(problem)
-    (folder / f"said-{world.rank}.json").write_text(json.dumps(said))
-    os._exit(0)  # the group cannot be left in good order: its other process is gone
+        results["explained"] = explained.as_json()["error"] if explained else repr(problem)
+    (folder / f"results-{world.rank}.json").write_text(json.dumps(results))
+    os._exit(0)  # the process group cannot shut down cleanly: the other process has died
 
 
-def _ask(stop: StopRequest, loss: torch.Tensor, *, when: bool) -> torch.Tensor:
-    stop.asked = stop.asked or when
+def _request_stop(stop: StopRequest, loss: torch.Tensor, *, when: bool) -> torch.Tensor:
+    stop.requested = stop.requested or when
     return loss
 
 

@@ -1,4 +1,4 @@
-"""Batches made one step ahead are the same batches."""
+"""Prefetching batches one step ahead does not change them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 from train_jobs.engine.loop.task import Prefetcher
 
 
-def test_a_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_prefetching_run_is_bit_exact(tmp_path: Path) -> None:
     found = []
     for prefetch in (False, True):
         folder = tmp_path / str(prefetch)
@@ -24,7 +24,7 @@ def test_a_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert found[0][1] == found[1][1]
 
 
-def test_the_next_batch_is_made_while_this_one_is_used() -> None:
+def test_prefetcher_prepares_next_batch_in_background() -> None:
     made = threading.Event()
 
     def make(cursor: dict[str, int]) -> tuple[str, dict[str, int]]:
@@ -34,13 +34,13 @@ def test_the_next_batch_is_made_while_this_one_is_used() -> None:
 
     with Prefetcher(make) as ahead:
         assert ahead({"at": 0}) == ("batch 0", {"at": 1})
-        assert made.wait(10)  # nobody has asked for it
+        assert made.wait(10)  # before it is requested
         assert ahead({"at": 1}) == ("batch 1", {"at": 2})
-        assert ahead({"at": 7}) == ("batch 7", {"at": 8})  # another than was expected
+        assert ahead({"at": 7}) == ("batch 7", {"at": 8})  # not the prefetched batch
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def test_an_error_comes_when_its_batch_is_due() -> None:
+def test_prefetcher_error_raised_when_batch_is_requested() -> None:
     def make(cursor: dict[str, int]) -> tuple[str, dict[str, int]]:
         if cursor["at"] == 1:
             raise ValueError("no more")
@@ -52,8 +52,8 @@ def test_an_error_comes_when_its_batch_is_due() -> None:
             ahead({"at": 1})
 
 
-def test_the_thread_ends_with_the_run_however_that_ends(tmp_path: Path) -> None:
-    losses = count()  # not the batch's number: the thread may have made the next one already
+def test_prefetch_thread_ends_with_run_in_all_cases(tmp_path: Path) -> None:
+    losses = count()  # not the number of the batch: the thread may already have made the next one
     task = ToyTask(trouble=lambda _number, loss: loss * float("nan") if next(losses) == 10 else loss)
     loop = make_loop(task, tmp_path, prefetch=True)
     with pytest.raises(Exception, match="not finite"):

@@ -1,4 +1,4 @@
-"""Training by the best validation: what is best, stopping early, parts of the learning rate."""
+"""Best checkpoints by validation score, early stopping, and learning rates per parameter group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train_jobs.engine.loop.loop import Loop
 
 
 class Scored(ToyTask):
-    """A toy task whose validations have these scores, one after another."""
+    """A toy task whose validations return the given scores in order."""
 
     def __init__(self, *scores: float) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Scored(ToyTask):
         return {**found, "score": self.scores[min(self.validations, len(self.scores)) - 1]}
 
 
-def scored(folder: Path, *scores: float, **checkpoint: Any) -> Loop:
+def scored_loop(folder: Path, *scores: float, **checkpoint: Any) -> Loop:
     loop = make_loop(Scored(*scores), folder, steps=8, checkpoint={"keep_best": 1, **checkpoint})
     loop.policy = replace(loop.policy, best_by=lambda found: -found["score"])
     return loop
 
 
 def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
-    loop = scored(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=1)
+    loop = scored_loop(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=1)
     run(loop)
     best = loop.services.checkpoints.best()
     assert best is not None
@@ -40,8 +40,8 @@ def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
     assert (loop.state.step, loop.state.stale) == (8, 2)
 
 
-def test_a_torn_best_checkpoint_does_not_count(tmp_path: Path) -> None:
-    loop = scored(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
+def test_best_ignores_incomplete_checkpoint(tmp_path: Path) -> None:
+    loop = scored_loop(tmp_path, 0.5, 0.8, 0.6, 0.7, keep_last=9)
     run(loop)
     (tmp_path / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"torn")
     best = loop.services.checkpoints.best()
@@ -49,7 +49,7 @@ def test_a_torn_best_checkpoint_does_not_count(tmp_path: Path) -> None:
     assert best.step == 8
 
 
-def test_there_is_no_best_without_a_validation(tmp_path: Path) -> None:
+def test_best_without_validation_is_none(tmp_path: Path) -> None:
     assert make_loop(ToyTask(), tmp_path).services.checkpoints.best() is None
 
 
@@ -58,7 +58,7 @@ def test_there_is_no_best_without_a_validation(tmp_path: Path) -> None:
     [(1, (0.5, 0.6, 0.6, 0.9), 6), (2, (0.5, 0.4, 0.6, 0.5, 0.5), 8), (None, (0.5, 0.4, 0.3, 0.2), 8)],
 )
 def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tuple[float, ...], steps: int) -> None:
-    loop = scored(tmp_path, *scores)
+    loop = scored_loop(tmp_path, *scores)
     loop.policy = replace(loop.policy, patience=patience)
     run(loop)
     assert loop.state.step == steps
@@ -67,11 +67,11 @@ def test_patience_ends_training(tmp_path: Path, patience: int | None, scores: tu
     assert newest.step == steps
 
 
-def test_a_run_out_of_patience_stays_so(tmp_path: Path) -> None:
-    loop = scored(tmp_path, 0.5, 0.4)
+def test_run_stopped_by_patience_stays_stopped_on_resume(tmp_path: Path) -> None:
+    loop = scored_loop(tmp_path, 0.5, 0.4)
     loop.policy = replace(loop.policy, patience=1)
     run(loop)
-    again = scored(tmp_path, 0.5, 0.9)
+    again = scored_loop(tmp_path, 0.5, 0.9)
     again.policy = replace(again.policy, patience=1)
     newest = again.services.checkpoints.newest()
     assert newest is not None
@@ -81,7 +81,7 @@ def test_a_run_out_of_patience_stays_so(tmp_path: Path) -> None:
     assert again.state.step == 4
 
 
-def test_a_group_takes_its_part_of_the_rate(tmp_path: Path) -> None:
+def test_parameter_group_scales_learning_rate(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=3, schedule=lambda step, time_used: 0.5 / (1 + step))
     first, second = list(loop.task.model.parameters())[:2]
     groups = [{"params": [first], "lr_scale": 0.25}, {"params": [second]}]

@@ -1,4 +1,4 @@
-"""Training for so many hours: the clock decides how far the schedule is, and which step is the last."""
+"""Training with a time budget: the clock determines the progress of the schedule and the last step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS_A_STEP = 1000.0
 
 
 class Clock:
-    """Stands still but for the steps of a task."""
+    """A clock that only advances during the steps of a task."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
     def tick(self, batch: int, loss: torch.Tensor) -> torch.Tensor:
-        """A task's trouble: its only micro batch takes its time."""
+        """Advance the clock by one step; the `trouble` of a task with one micro batch."""
         self.now += SECONDS_A_STEP
         return loss
 
@@ -39,7 +39,7 @@ def falling(step: int, time_used: float) -> float:
 
 
 def timed_loop(folder: Path, clock: Clock, *, hours: float | None = 1.0, **changes: Any) -> Loop:
-    """A loop of 100 steps at most, whose steps take 1000 seconds each by `clock`."""
+    """Return a loop of at most 100 steps that take 1000 seconds each on `clock`."""
     how = {"steps": 100, "log_every": 1, "validate_every": 100, "micro_batch_size": 100, "checkpoint": {"every": 100}}
     budget = TimeBudget(hours, clock=clock)
     return make_loop(ToyTask(trouble=clock.tick), folder, budget=budget, schedule=falling, **{**how, **changes})
@@ -49,8 +49,8 @@ def rates_in(folder: Path) -> list[float]:
     return [metrics["learning_rate"] for _, metrics in reports_in(folder) if "learning_rate" in metrics]
 
 
-def test_the_step_that_begins_after_the_end_is_the_last_one(tmp_path: Path) -> None:
-    """3600 seconds end within the fourth step: the fifth has a rate of zero, and with it all that comes at the end."""
+def test_budget_first_step_after_its_end_is_last(tmp_path: Path) -> None:
+    """3600 seconds end within the fourth step; the fifth has a rate of zero and performs the final tasks."""
     loop = timed_loop(tmp_path, Clock())
     run(loop)
     assert rates_in(tmp_path) == pytest.approx([1, 1 - 1 / 3.6, 1 - 2 / 3.6, 1 - 3 / 3.6, 0.0])
@@ -60,7 +60,7 @@ def test_the_step_that_begins_after_the_end_is_the_last_one(tmp_path: Path) -> N
     assert (state["seconds"], state["out_of_time"]) == (5000.0, True)
 
 
-def test_a_last_step_that_is_off_every_beat_is_reported_too(tmp_path: Path) -> None:
+def test_budget_last_step_off_interval_is_reported(tmp_path: Path) -> None:
     run(timed_loop(tmp_path, Clock(), log_every=3))
     assert [step for step, metrics in reports_in(tmp_path) if "train_loss" in metrics] == [3, 5]
 
@@ -71,13 +71,13 @@ def test_last_step_of_budget_starts_at_its_end(tmp_path: Path) -> None:
     assert loop.state.step == 4
 
 
-def test_steps_end_a_run_whose_time_is_not_over(tmp_path: Path) -> None:
+def test_budget_run_ends_after_max_steps(tmp_path: Path) -> None:
     loop = timed_loop(tmp_path, Clock(), steps=2)
     run(loop)
     assert (loop.state.step, loop.state.out_of_time, loop.state.seconds) == (2, False, 2000.0)
 
 
-def test_without_a_budget_no_time_is_taken(tmp_path: Path) -> None:
+def test_run_without_budget_records_no_time(tmp_path: Path) -> None:
     loop = timed_loop(tmp_path, Clock(), hours=None, steps=6)
     run(loop)
     assert rates_in(tmp_path) == [1.0] * 6
@@ -85,12 +85,12 @@ def test_without_a_budget_no_time_is_taken(tmp_path: Path) -> None:
 
 
 def stopped(folder: Path, *, at: int, began: float = 0.0) -> None:
-    """The first attempt of a run: hears SIGTERM in the step that makes it `at` steps."""
+    """Run the first attempt of a run, which receives SIGTERM during step `at`."""
     stop, clock = StopRequest(), Clock(began)
     loop = timed_loop(folder, clock, stop=stop)
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = batch == at - 1
+        stop.requested = batch == at - 1
         return clock.tick(batch, loss)
 
     loop.task.trouble = trouble  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def test_resumed_run_uses_remaining_time(tmp_path: Path, began: float) -> None:
     assert rates_in(tmp_path) == pytest.approx([1, 1 - 1 / 3.6, 1 - 2 / 3.6, 1 - 3 / 3.6, 0.0])
 
 
-def test_a_run_stopped_after_its_time_still_makes_its_last_step(tmp_path: Path) -> None:
+def test_run_stopped_after_budget_still_makes_last_step(tmp_path: Path) -> None:
     stopped(tmp_path, at=4)
     state = json.loads((tmp_path / "checkpoints" / "step-00000004" / "state.json").read_text())["loop"]
     assert (state["seconds"], state["out_of_time"]) == (4000.0, False)
@@ -124,7 +124,7 @@ def test_a_run_stopped_after_its_time_still_makes_its_last_step(tmp_path: Path) 
     assert [step for step, metrics in reports_in(tmp_path) if "validation_loss" in metrics] == [5]
 
 
-def test_a_run_resumed_behind_its_end_does_nothing_again(tmp_path: Path) -> None:
+def test_run_resumed_after_its_end_does_nothing(tmp_path: Path) -> None:
     done = timed_loop(tmp_path, Clock())
     run(done)
     before = reports_in(tmp_path)
@@ -135,15 +135,15 @@ def test_a_run_resumed_behind_its_end_does_nothing_again(tmp_path: Path) -> None
     torch.testing.assert_close(weights_of(again), weights_of(done), rtol=0, atol=0)
 
 
-def test_the_time_that_a_person_is_told_is_no_more_than_there_is(tmp_path: Path) -> None:
-    told = io.StringIO()
+def test_remaining_time_shown_is_capped_by_budget(tmp_path: Path) -> None:
+    stream = io.StringIO()
     steps = 10**12
-    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=ProgressLine(steps, told)))
-    etas = [line.rpartition("eta ")[2] for line in told.getvalue().splitlines() if "eta" in line]
+    run(timed_loop(tmp_path, Clock(), steps=steps, log_every=1, progress=ProgressLine(steps, stream)))
+    etas = [line.rpartition("eta ")[2] for line in stream.getvalue().splitlines() if "eta" in line]
     assert etas == ["43:20", "26:40", "10:00", "0:00", "0:00"]
 
 
-def test_what_is_left_is_never_more_than_the_budget_leaves() -> None:
+def test_remaining_time_never_exceeds_budget() -> None:
     clock = Clock(50.0)
     budget = TimeBudget(1.0, clock=clock)
     budget.start(600.0)

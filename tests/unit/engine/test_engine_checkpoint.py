@@ -1,4 +1,4 @@
-"""Checkpoints that are whole, and everything that can be left in their place."""
+"""Valid checkpoints, and everything else that may exist in their place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = 4096
 
 
 def trained(name: str = "lamb") -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
-    """A layer of 10 KiB after one step."""
+    """Return a layer of 10 KiB and its optimizer after one step."""
     model = torch.nn.Linear(50, 50)
     optimizer = build_optimizer(OptimizerConfig(name=name), model.named_parameters())
     model(torch.randn(4, 50)).square().mean().backward()
@@ -40,12 +40,12 @@ def save(store: CheckpointStore, step: int, loss: float | None = None) -> Path:
 
 
 def steps_of(store: CheckpointStore) -> list[int]:
-    """Steps of all folders, valid or not."""
+    """Return the steps of all folders, valid or not."""
     return sorted(int(path.name.removeprefix("step-")) for path in store.root.iterdir())
 
 
 def newest_step(store: CheckpointStore) -> int | None:
-    """What a run would resume from, read to the end."""
+    """Return the step that a run would resume from, after reading the whole checkpoint."""
     found = store.newest()
     if found is None:
         return None
@@ -56,7 +56,7 @@ def newest_step(store: CheckpointStore) -> int | None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    """Two valid checkpoints: of steps 4 and 8."""
+    """Return a store with two valid checkpoints, of steps 4 and 8."""
     store = CheckpointStore(tmp_path / "checkpoints", keep_last=3)
     save(store, 4)
     save(store, 8)
@@ -65,7 +65,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path, name: str, asynchronous: bool) -> None:
+def test_checkpoint_round_trip_is_bit_exact(tmp_path: Path, name: str, asynchronous: bool) -> None:
     model, optimizer = trained(name)
     state = {"loop": {"step": 7, "cursor": {"epoch": 1}, "loss_scale": 2.0**15}, "config": {"a": [1, None, "b"]}}
     store = CheckpointStore(tmp_path / "deep" / "checkpoints", keep_last=2, asynchronous=asynchronous)
@@ -80,7 +80,7 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path, name: str, asynchr
     torch.testing.assert_close(found["state"], expected["state"], rtol=0, atol=0)
 
 
-def test_moments_are_read_by_name_with_safetensors_alone(tmp_path: Path) -> None:
+def test_moments_readable_by_name_with_plain_safetensors(tmp_path: Path) -> None:
     _, optimizer = trained()
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save(1, weights={}, optimizer=optimizer.state_dict(), state={})
@@ -89,8 +89,8 @@ def test_moments_are_read_by_name_with_safetensors_alone(tmp_path: Path) -> None
     torch.testing.assert_close(moments["weight.exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
 
 
-def test_an_optimizer_goes_on_as_if_it_had_never_been_saved(tmp_path: Path) -> None:
-    """SGD with momentum and no names: its state goes by number."""
+def test_restored_optimizer_continues_bit_exact(tmp_path: Path) -> None:
+    """SGD with momentum and unnamed parameters: its state is indexed by number."""
     (first, again), steps = (torch.nn.Linear(5, 5) for _ in range(2)), [torch.randn(3, 5) for _ in range(4)]
     optimizer = torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9)
     train(first, optimizer, steps[:2])
@@ -108,7 +108,7 @@ def test_an_optimizer_goes_on_as_if_it_had_never_been_saved(tmp_path: Path) -> N
 
 
 def fill_with_zeros_in_place(path: Path) -> None:
-    """What has mapped the file sees it."""
+    """Overwrite the file in place, visible to memory maps of it."""
     with path.open("r+b") as stream:
         stream.write(bytes(path.stat().st_size))
 
@@ -120,7 +120,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: list
         optimizer.step()
 
 
-def test_what_of_an_optimizer_is_no_tensor_comes_back_too(tmp_path: Path) -> None:
+def test_non_tensor_optimizer_state_is_restored(tmp_path: Path) -> None:
     state = {"state": {0: {"momentum_buffer": None, "count": 3}}, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save(1, weights={}, optimizer=state, state={})
@@ -129,7 +129,7 @@ def test_what_of_an_optimizer_is_no_tensor_comes_back_too(tmp_path: Path) -> Non
     assert saved.optimizer() == state
 
 
-def test_tensors_keep_their_type_and_may_be_views(tmp_path: Path) -> None:
+def test_checkpoint_keeps_dtypes_and_accepts_views(tmp_path: Path) -> None:
     weights = {"view": torch.arange(6.0).view(2, 3).T, "half": torch.ones(2, dtype=torch.bfloat16)}
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save(1, weights=weights, optimizer=NO_STATE, state={})
@@ -139,10 +139,10 @@ def test_tensors_keep_their_type_and_may_be_views(tmp_path: Path) -> None:
 
 
 class Odd:
-    """Anything but tensors and plain values."""
+    """A type that is neither a tensor nor a plain value."""
 
 
-def test_what_only_pickle_could_write_is_refused(tmp_path: Path) -> None:
+def test_save_of_pickle_only_state_is_refused(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=1)
     state = {"state": {0: {"odd": Odd()}}, "param_groups": [{"params": [0]}]}
     with pytest.raises(TrainingError, match="cannot save the state of the optimizer"):
@@ -174,7 +174,7 @@ def fill_with_zeros(path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize("damage", [flip_a_byte, truncate, append_a_byte, empty, fill_with_zeros, Path.unlink])
-def test_a_damaged_file_sends_us_to_the_checkpoint_before(
+def test_damaged_file_uses_previous_checkpoint(
     store: CheckpointStore, name: str, damage: Callable[[Path], None]
 ) -> None:
     damage(store.root / "step-00000008" / name)
@@ -196,7 +196,7 @@ def change_commit(store: CheckpointStore, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"files": {}}, {"files": []}, {"files": [1]}, {"step": 9}, {"step": "8"}])
-def test_a_commit_over_something_else_is_none(store: CheckpointStore, changes: dict[str, Any]) -> None:
+def test_commit_with_wrong_contents_is_invalid(store: CheckpointStore, changes: dict[str, Any]) -> None:
     change_commit(store, **changes)
     assert newest_step(store) == 4
 
@@ -205,21 +205,21 @@ def test_a_commit_over_something_else_is_none(store: CheckpointStore, changes: d
 def test_valid_checkpoint_of_other_format_refused(store: CheckpointStore, written_as: int) -> None:
     change_commit(store, format=written_as)
     for find in (store.newest, lambda: store.at(8)):
-        with pytest.raises(ConflictError, match=f"the checkpoint is of format {written_as}") as caught:
+        with pytest.raises(ConflictError, match=f"unknown checkpoint format {written_as}") as caught:
             find()
         assert caught.value.facts == {"need": "format 2", "where": store.root / "step-00000008"}
         assert caught.value.fix is not None
-        assert caught.value.fix.startswith("another --output")
+        assert caught.value.fix.startswith("give another --output")
 
 
-def test_the_remains_of_another_format_are_passed_over(store: CheckpointStore) -> None:
+def test_incomplete_checkpoint_of_other_format_is_skipped(store: CheckpointStore) -> None:
     change_commit(store, format=1)
     truncate(store.root / "step-00000008" / "state.json")
     assert newest_step(store) == 4
 
 
 @pytest.mark.parametrize("written", [[], FILES[1:2], FILES[1:3], FILES[1:]])
-def test_a_half_written_newer_folder_is_passed_over(store: CheckpointStore, written: list[str]) -> None:
+def test_incomplete_newer_folder_is_skipped(store: CheckpointStore, written: list[str]) -> None:
     remains = store.root / "step-00000012"
     remains.mkdir()
     for name in written:
@@ -228,18 +228,18 @@ def test_a_half_written_newer_folder_is_passed_over(store: CheckpointStore, writ
 
 
 @pytest.mark.parametrize("name", ["latest", "step-99", "step-00000099.tmp", "step-00000099"])
-def test_no_link_leads_to_a_checkpoint(store: CheckpointStore, name: str) -> None:
+def test_symlink_to_checkpoint_is_ignored(store: CheckpointStore, name: str) -> None:
     (store.root / name).symlink_to(store.root / "step-00000004")
     assert newest_step(store) == 8
 
 
 @pytest.mark.parametrize("name", ["latest", "step-99", "step-00000099.tmp", "step-00000099"])
-def test_a_copy_under_another_name_is_no_checkpoint(store: CheckpointStore, name: str) -> None:
+def test_renamed_copy_is_ignored(store: CheckpointStore, name: str) -> None:
     shutil.copytree(store.root / "step-00000004", store.root / name)
     assert newest_step(store) == 8
 
 
-def test_nothing_valid_is_no_checkpoint(store: CheckpointStore, tmp_path: Path) -> None:
+def test_newest_without_valid_checkpoint_is_none(store: CheckpointStore, tmp_path: Path) -> None:
     for step in (4, 8):
         truncate(store.root / f"step-0000000{step}" / "model.safetensors")
     (store.root / "step-00000012").write_text("a file, not a folder")
@@ -247,7 +247,7 @@ def test_nothing_valid_is_no_checkpoint(store: CheckpointStore, tmp_path: Path) 
     assert CheckpointStore(tmp_path / "nowhere", keep_last=1).newest() is None
 
 
-def test_remains_of_the_same_step_are_replaced_whole(store: CheckpointStore) -> None:
+def test_save_replaces_incomplete_folder_of_same_step(store: CheckpointStore) -> None:
     remains = store.root / "step-00000012"
     (remains / "inner").mkdir(parents=True)
     (remains / "model.safetensors.partial").write_bytes(b"left by another writer")
@@ -255,7 +255,7 @@ def test_remains_of_the_same_step_are_replaced_whole(store: CheckpointStore) -> 
     assert newest_step(store) == 12
 
 
-def test_the_last_ones_are_kept(tmp_path: Path) -> None:
+def test_keep_last_keeps_newest_checkpoints(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=2)
     for step in (2, 4, 6, 100):
         save(store, step)
@@ -263,7 +263,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
     assert newest_step(store) == 100
 
 
-def test_remains_do_not_count_as_kept_and_go(store: CheckpointStore) -> None:
+def test_incomplete_folders_are_not_counted_and_deleted(store: CheckpointStore) -> None:
     (store.root / "step-00000008" / COMMIT).unlink()
     store.retention = Retention(2)
     save(store, 12)
@@ -271,7 +271,7 @@ def test_remains_do_not_count_as_kept_and_go(store: CheckpointStore) -> None:
     assert steps_of(store) == [4, 12], "the second newest valid one"
 
 
-def test_the_best_outlive_the_last(tmp_path: Path) -> None:
+def test_best_checkpoints_outlive_keep_last(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=1, keep_best=2)
     for step, loss in ((2, 5.0), (4, 3.0), (5, None), (6, 4.0), (8, 6.0), (9, None)):
         save(store, step, loss)
@@ -281,24 +281,24 @@ def test_the_best_outlive_the_last(tmp_path: Path) -> None:
     assert steps_of(store) == [4, 10], "what was best is read from the disk"
 
 
-def test_every_so_many_steps_are_kept_for_good(tmp_path: Path) -> None:
+def test_checkpoints_at_keep_every_are_never_deleted(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep_last=1, keep_every=10)
     for step in (5, 10, 15, 20, 25, 26):
         save(store, step)
     assert steps_of(store) == [10, 20, 26]
 
 
-def test_a_commit_that_cannot_be_read_deletes_nothing(store: CheckpointStore) -> None:
-    """A store that fails for a moment: what it does not show may be whole."""
+def test_unreadable_commit_deletes_nothing(store: CheckpointStore) -> None:
+    """Storage that fails temporarily: a checkpoint that it does not show may be complete."""
     commit = store.root / "step-00000004" / COMMIT
     commit.unlink()
-    commit.symlink_to(commit)  # reading it fails, also for root
+    commit.symlink_to(commit)  # reading it fails even for root
     with pytest.raises(OSError, match="symbolic links"):
         save(store, 12)
     assert steps_of(store) == [4, 8, 12]
 
 
-def test_a_copy_under_another_step_takes_nobodys_place(store: CheckpointStore) -> None:
+def test_copy_under_other_step_is_not_counted(store: CheckpointStore) -> None:
     shutil.copytree(store.root / "step-00000008", store.root / "step-00000006")
     save(store, 12)
     assert steps_of(store) == [4, 8, 12]
@@ -307,10 +307,10 @@ def test_a_copy_under_another_step_takes_nobodys_place(store: CheckpointStore) -
 @pytest.mark.parametrize("name", [COMMIT, "model.safetensors"])
 @pytest.mark.parametrize("damage", [truncate, Path.unlink])
 @pytest.mark.parametrize("keep_last", [1, 2])
-def test_what_was_just_saved_outlives_newer_remains(
+def test_new_checkpoint_outlives_newer_incomplete_folders(
     store: CheckpointStore, name: str, damage: Callable[[Path], None], keep_last: int
 ) -> None:
-    """Died while committing step 8, or it was damaged since; resumed from 4, asked to stop at 5."""
+    """The run died while it committed step 8, or step 8 was damaged later; it resumed from 4 and stopped at 5."""
     damage(store.root / "step-00000008" / name)
     store.retention = Retention(keep_last)
     save(store, 5)
@@ -318,7 +318,7 @@ def test_what_was_just_saved_outlives_newer_remains(
     assert steps_of(store) == [4, 5][-keep_last:]
 
 
-def test_a_deletion_cut_short_leaves_nothing_that_looks_valid(
+def test_interrupted_deletion_leaves_no_valid_checkpoint(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("train_jobs.engine.checkpoint.checkpoints.shutil.rmtree", lambda *_, **__: None)
@@ -328,7 +328,7 @@ def test_a_deletion_cut_short_leaves_nothing_that_looks_valid(
     assert not any(verify(store.root / f"step-0000000{step}") for step in (4, 8))
 
 
-def test_what_is_not_ours_is_left_alone(store: CheckpointStore) -> None:
+def test_foreign_files_are_never_deleted(store: CheckpointStore) -> None:
     for name in ("step-00000001.kept", "best", "step-1"):
         shutil.copytree(store.root / "step-00000004", store.root / name)
     store.retention = Retention(1)
@@ -341,7 +341,7 @@ def test_what_is_not_ours_is_left_alone(store: CheckpointStore) -> None:
     ]
 
 
-def test_links_are_not_followed_when_old_ones_are_deleted(store: CheckpointStore) -> None:
+def test_deletion_does_not_follow_symlinks(store: CheckpointStore) -> None:
     (store.root / "step-00000001").symlink_to(store.root / "step-00000008")
     store.retention = Retention(2)
     save(store, 12)
@@ -350,7 +350,7 @@ def test_links_are_not_followed_when_old_ones_are_deleted(store: CheckpointStore
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_full_disk_loses_only_this_checkpoint(disk: Disk, asynchronous: bool) -> None:
-    """From too small to large enough, page by page: every file behind the weights fails in its turn."""
+    """The disk grows page by page from too small to large enough, so that every file after the weights fails once."""
     store = CheckpointStore(disk.folder / "checkpoints", keep_last=5, asynchronous=asynchronous)
     save(store, 4)
     store.collect(wait=True)
@@ -371,17 +371,17 @@ def test_full_disk_loses_only_this_checkpoint(disk: Disk, asynchronous: bool) ->
     assert steps_of(store) == [4, 8]
     assert {problem.facts["where"] for problem in problems} == {store.root}
     messages = [problem.message for problem in problems]
-    foreseen = messages.count("the disk is too full: the checkpoint of step 8 needs more than is free")
-    hit = messages.count("the disk is full: the checkpoint of step 8 failed")
+    foreseen = messages.count("cannot write the checkpoint of step 8: not enough disk space")
+    hit = messages.count("cannot write the checkpoint of step 8: the disk is full")
     assert foreseen + hit == len(messages)
     assert foreseen > 0
     assert hit >= 3, "optimizer, state, commit"
 
 
-def test_a_disk_that_turns_read_only_is_a_storage_error(disk: Disk) -> None:
+def test_read_only_disk_raises_storage_error(disk: Disk) -> None:
     store = CheckpointStore(disk.folder / "checkpoints", keep_last=2)
     save(store, 4)
     disk.make_read_only()
-    with pytest.raises(StorageError, match="cannot write: the checkpoint of step 8 failed"):
+    with pytest.raises(StorageError, match="cannot write the checkpoint of step 8: permission denied"):
         save(store, 8)
     assert newest_step(store) == 4

@@ -1,4 +1,4 @@
-"""Gradients that are not finite: where the loss scale is to blame training goes on, elsewhere it stops unharmed."""
+"""Non-finite gradients: training continues if the loss scale is the cause, and stops with intact weights otherwise."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from train_jobs.engine.runtime.stop import Preempted, StopRequest
 Trouble = Callable[[int, torch.Tensor], torch.Tensor]
 
 
-SMALL = 0.25  # targets whose gradients fit fp16 at the scale that training begins with
+SMALL = 0.25  # targets whose gradients fit fp16 at the initial scale
 
 
-def bad(*numbers: int, value: float = float("nan")) -> Trouble:
-    """Makes the loss of these global batches, and so their gradients, `value`."""
+def bad_losses(*numbers: int, value: float = float("nan")) -> Trouble:
+    """Set the loss of these global batches, and so their gradients, to `value`."""
     return lambda batch, loss: loss * value if batch in numbers else loss
 
 
@@ -34,10 +34,10 @@ def train_reports(folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_bad_loss_stops_training_before_it_reaches_the_weights(tmp_path: Path, precision: str, value: float) -> None:
+def test_bad_loss_stops_training_before_weights_change(tmp_path: Path, precision: str, value: float) -> None:
     good = make_loop(ToyTask(), tmp_path / "good", precision=precision, steps=3, validate_every=100)
     run(good)
-    loop = make_loop(ToyTask(trouble=bad(3, value=value)), tmp_path / "bad", precision=precision)
+    loop = make_loop(ToyTask(trouble=bad_losses(3, value=value)), tmp_path / "bad", precision=precision)
     with pytest.raises(TrainingError, match="step 4 is not finite") as caught:
         run(loop)
     assert caught.value.facts["last checkpoint"] == tmp_path / "bad" / "checkpoints" / "step-00000002"
@@ -48,8 +48,8 @@ def test_a_bad_loss_stops_training_before_it_reaches_the_weights(tmp_path: Path,
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_bad_loss_is_bad_even_if_its_gradient_is_not(tmp_path: Path, precision: str) -> None:
-    """An infinity that adds nothing to any gradient; fp16 skips the batch once, as the scale may be to blame."""
+def test_bad_loss_with_finite_gradient_is_detected(tmp_path: Path, precision: str) -> None:
+    """An infinite loss without effect on gradients; fp16 skips the batch once because the scale may be the cause."""
     task = ToyTask(stretch=SMALL, trouble=lambda batch, loss: loss + math.inf if batch == 3 else loss)
     loop = make_loop(task, tmp_path, precision=precision)
     if precision == "fp16":
@@ -62,26 +62,26 @@ def test_a_bad_loss_is_bad_even_if_its_gradient_is_not(tmp_path: Path, precision
     assert math.isfinite(caught.value.facts["gradient norm"])
 
 
-def test_without_a_checkpoint_the_error_says_so(tmp_path: Path) -> None:
+def test_bad_loss_error_without_checkpoint_states_it(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="step 1 is not finite") as caught:
-        run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
+        run(make_loop(ToyTask(trouble=bad_losses(0)), tmp_path))
     assert caught.value.facts["last checkpoint"] == "none"
 
 
-def test_what_the_error_advises_is_possible(tmp_path: Path) -> None:
+def test_bad_loss_error_fix_is_possible(tmp_path: Path) -> None:
     """A run cannot be resumed with another learning rate or precision: pretrain refuses that."""
     with pytest.raises(TrainingError) as caught:
-        run(make_loop(ToyTask(trouble=bad(0)), tmp_path))
+        run(make_loop(ToyTask(trouble=bad_losses(0)), tmp_path))
     assert caught.value.fix is not None
     assert "resume" not in caught.value.fix
     assert "--set optimizer.learning_rate" in caught.value.fix
 
 
-def test_fp16_skips_a_bad_batch_as_if_it_were_not_there(tmp_path: Path) -> None:
-    """Neither the weights nor the moments nor the learning rate know of it; the batch is used up, the scale halved."""
+def test_fp16_skipped_batch_changes_only_scale(tmp_path: Path) -> None:
+    """Weights, moments and learning rate are unchanged; the batch is consumed and the scale halved."""
     without = make_loop(ToyTask(stretch=SMALL, skip=frozenset({3})), tmp_path / "without", precision="fp16")
     run(without)
-    task = ToyTask(stretch=SMALL, trouble=bad(3, value=float("inf")))
+    task = ToyTask(stretch=SMALL, trouble=bad_losses(3, value=float("inf")))
     loop = make_loop(task, tmp_path / "with", precision="fp16")
     run(loop)
     torch.testing.assert_close(weights_of(loop), weights_of(without), rtol=0, atol=0)
@@ -92,8 +92,8 @@ def test_fp16_skips_a_bad_batch_as_if_it_were_not_there(tmp_path: Path) -> None:
     assert rates == [metrics["learning_rate"] for _, metrics in train_reports(tmp_path / "without")]
 
 
-def test_the_loss_scale_cancels_out(tmp_path: Path) -> None:
-    """Without a clip and with plain SGD: LAMB and a clip would hide a gradient of the wrong length."""
+def test_loss_scale_does_not_change_update(tmp_path: Path) -> None:
+    """Without clipping and with plain SGD: LAMB and clipping would hide a gradient with a wrong norm."""
     weights = {}
     for precision in ("fp16", "fp32"):
         loop = make_loop(ToyTask(stretch=SMALL), tmp_path / precision, precision=precision, max_grad_norm=None)
@@ -105,8 +105,8 @@ def test_the_loss_scale_cancels_out(tmp_path: Path) -> None:
     assert (weights["fp16"]["0.weight"] - ToyTask().model[0].weight).abs().max() > 0.02
 
 
-def test_a_skipped_step_is_neither_reported_nor_validated_again(tmp_path: Path) -> None:
-    task = ToyTask(stretch=SMALL, trouble=bad(2, 3, value=float("inf")))
+def test_skipped_step_not_reported_or_validated_again(tmp_path: Path) -> None:
+    task = ToyTask(stretch=SMALL, trouble=bad_losses(2, 3, value=float("inf")))
     run(make_loop(task, tmp_path, precision="fp16", steps=4, log_every=1, validate_every=2))
     found = train_reports(tmp_path)
     assert [step for step, _ in found] == [1, 2, 3, 4]
@@ -115,8 +115,8 @@ def test_a_skipped_step_is_neither_reported_nor_validated_again(tmp_path: Path) 
     assert [metrics["loss_scale"] for _, metrics in found] == [2.0**16, 2.0**16, 2.0**14, 2.0**14]
 
 
-def test_fp16_finds_its_scale_before_the_first_step(tmp_path: Path) -> None:
-    """Large targets: gradients times 2^16 do not fit fp16, so the very first batches are skipped."""
+def test_fp16_finds_its_scale_before_first_step(tmp_path: Path) -> None:
+    """Large targets: gradients times 2^16 overflow fp16, so the first batches are skipped."""
     loop = make_loop(ToyTask(stretch=100.0), tmp_path, precision="fp16", log_every=1)
     run(loop)
     assert loop.state.skipped > 0
@@ -125,7 +125,7 @@ def test_fp16_finds_its_scale_before_the_first_step(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints" / "step-00000000").exists()
 
 
-def test_a_skipped_batch_does_not_spoil_the_reported_loss(tmp_path: Path) -> None:
+def test_skipped_batch_excluded_from_reported_loss(tmp_path: Path) -> None:
     class Overflowing(ToyTask):
         def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             loss, sums = super().loss(batch, totals)
@@ -137,8 +137,8 @@ def test_a_skipped_batch_does_not_spoil_the_reported_loss(tmp_path: Path) -> Non
     assert with_it == without
 
 
-def test_many_skips_in_a_row_stop_training(tmp_path: Path) -> None:
-    trouble = bad(1, 2, 4, 5, 6, value=float("inf"))
+def test_consecutive_skips_stop_training(tmp_path: Path) -> None:
+    trouble = bad_losses(1, 2, 4, 5, 6, value=float("inf"))
     loop = make_loop(ToyTask(stretch=SMALL, trouble=trouble), tmp_path, precision="fp16", max_consecutive_skips=3)
     with pytest.raises(TrainingError, match="step 3 is not finite") as caught:
         run(loop)
@@ -147,40 +147,40 @@ def test_many_skips_in_a_row_stop_training(tmp_path: Path) -> None:
     assert (loop.state.skipped, loop.task.number) == (5, 6)  # type: ignore[attr-defined]
 
 
-def test_at_the_floor_the_scale_is_not_to_blame(tmp_path: Path) -> None:
-    loop = make_loop(ToyTask(trouble=bad(*range(100))), tmp_path, precision="fp16")
+def test_bad_loss_at_minimum_scale_stops_training(tmp_path: Path) -> None:
+    loop = make_loop(ToyTask(trouble=bad_losses(*range(100))), tmp_path, precision="fp16")
     with pytest.raises(TrainingError) as caught:
         run(loop)
     assert caught.value.facts["loss scale"] == 1.0
     assert caught.value.facts["skipped in a row"] == 17
 
 
-def test_a_stop_after_a_skip_resumes_into_the_same_run(tmp_path: Path) -> None:
-    """Asked to stop right after a skip that followed a checkpoint: the skip is made again."""
+def test_stop_after_skip_resumes_bit_exact(tmp_path: Path) -> None:
+    """A stop right after a skip that followed a checkpoint: the resumed run repeats the skip."""
     stop = StopRequest()
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = batch == 2
-        return bad(2, value=float("inf"))(batch, loss)
+        stop.requested = batch == 2
+        return bad_losses(2, value=float("inf"))(batch, loss)
 
     def task(trouble: Trouble) -> ToyTask:
         return ToyTask(dropout=0.3, stretch=SMALL, trouble=trouble)
 
     with pytest.raises(Preempted):
         run(make_loop(task(trouble), tmp_path / "stopped", precision="fp16", stop=stop))
-    undisturbed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "undisturbed", precision="fp16")
-    run(undisturbed)
-    resumed = make_loop(task(bad(2, value=float("inf"))), tmp_path / "stopped", precision="fp16")
+    uninterrupted = make_loop(task(bad_losses(2, value=float("inf"))), tmp_path / "uninterrupted", precision="fp16")
+    run(uninterrupted)
+    resumed = make_loop(task(bad_losses(2, value=float("inf"))), tmp_path / "stopped", precision="fp16")
     checkpoint = resumed.services.checkpoints.newest()
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
-    torch.testing.assert_close(weights_of(resumed), weights_of(undisturbed), rtol=0, atol=0)
-    assert resumed.state == undisturbed.state
+    torch.testing.assert_close(weights_of(resumed), weights_of(uninterrupted), rtol=0, atol=0)
+    assert resumed.state == uninterrupted.state
 
 
-def test_a_scale_of_another_precision_is_not_taken_over(tmp_path: Path) -> None:
-    """auto: saved in bf16 where the hardware has it, resumed on hardware that has fp16 only."""
+def test_loss_scale_of_other_precision_is_not_restored(tmp_path: Path) -> None:
+    """Precision auto: saved in bf16 on hardware that supports it, resumed on hardware with fp16 only."""
     run(make_loop(ToyTask(), tmp_path, precision="bf16"))
     resumed = make_loop(ToyTask(), tmp_path, precision="fp16", steps=8)
     checkpoint = resumed.services.checkpoints.newest()
@@ -190,9 +190,9 @@ def test_a_scale_of_another_precision_is_not_taken_over(tmp_path: Path) -> None:
     run(resumed)
 
 
-def test_sigterm_is_a_request_to_stop() -> None:
+def test_sigterm_requests_stop() -> None:
     stop = StopRequest()
     stop.listen()
-    assert not stop.asked
+    assert not stop.requested
     os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.asked
+    assert stop.requested

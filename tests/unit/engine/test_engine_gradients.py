@@ -1,4 +1,4 @@
-"""One flat buffer behind all gradients, and the arithmetic around it."""
+"""The flat gradient buffer: views, loss scaling, clipping, precision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def losses_of(model: nn.Module, count: int = 3) -> list[torch.Tensor]:
     return [model(torch.randn(5, 3, generator=draw)).square().mean() for _ in range(count)]
 
 
-def test_every_gradient_is_a_view_of_the_buffer_in_order() -> None:
+def test_gradients_are_views_of_buffer_in_order() -> None:
     parameters = list(model_of().parameters())
     gradients = FlatGradients(parameters)
     gradients.flat.copy_(torch.arange(gradients.flat.numel()))
@@ -37,7 +37,7 @@ def test_every_gradient_is_a_view_of_the_buffer_in_order() -> None:
     assert gradients.flat.dtype == torch.float32
 
 
-def test_backward_passes_add_up_in_the_buffer() -> None:
+def test_backward_passes_accumulate_in_buffer() -> None:
     model = model_of()
     gradients = FlatGradients(list(model.parameters()))
     buffer = gradients.flat.data_ptr()
@@ -48,7 +48,7 @@ def test_backward_passes_add_up_in_the_buffer() -> None:
     assert gradients.flat.data_ptr() == buffer
 
 
-def test_zeroing_keeps_the_views() -> None:
+def test_zeroing_keeps_views() -> None:
     model = model_of()
     gradients = FlatGradients(list(model.parameters()))
     losses_of(model, 1)[0].backward()
@@ -60,7 +60,7 @@ def test_zeroing_keeps_the_views() -> None:
     assert torch.equal(gradients.flat, first)
 
 
-def test_frozen_parameters_have_no_part() -> None:
+def test_frozen_parameters_are_not_in_buffer() -> None:
     model = model_of()
     model[0].requires_grad_(False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -71,7 +71,7 @@ def test_frozen_parameters_have_no_part() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_optimizers_step_on_the_views(name: str) -> None:
+def test_optimizers_step_on_views(name: str) -> None:
     config = OptimizerConfig(name=name, learning_rate=0.1)
     flat, plain = model_of(), model_of()
     gradients = FlatGradients(list(flat.parameters()))
@@ -87,7 +87,7 @@ def test_optimizers_step_on_the_views(name: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**16])
-def test_the_loss_scale_is_divided_out_exactly(scale: float) -> None:
+def test_loss_scale_is_divided_out_exactly(scale: float) -> None:
     model = model_of()
     gradients = FlatGradients(list(model.parameters()))
     losses_of(model, 1)[0].backward()
@@ -99,7 +99,7 @@ def test_the_loss_scale_is_divided_out_exactly(scale: float) -> None:
 
 
 @pytest.mark.parametrize("bound", [0.5, 1.0, None])
-def test_the_norm_is_clipped_over_all_parameters_together(bound: float | None) -> None:
+def test_norm_is_clipped_over_all_parameters(bound: float | None) -> None:
     model = model_of()
     gradients = FlatGradients(list(model.parameters()))
     gradients.flat.copy_(torch.randn(gradients.flat.numel(), generator=torch.Generator().manual_seed(2)))
@@ -112,7 +112,7 @@ def test_the_norm_is_clipped_over_all_parameters_together(bound: float | None) -
     torch.testing.assert_close(gradients.flat.double(), expected, rtol=1e-6, atol=0)
 
 
-def test_gradients_below_the_bound_keep_every_bit() -> None:
+def test_gradients_below_bound_are_unchanged() -> None:
     gradients = FlatGradients(list(model_of().parameters()))
     gradients.flat.fill_(1e-3)
     before = gradients.flat.clone()
@@ -129,7 +129,7 @@ def test_scale_halved_immediately_doubled_after_good_steps() -> None:
     assert seen == [8, 8, 4, 4, 4, 8, 8, 8, 16, 16]
 
 
-def test_the_scale_never_falls_below_its_floor() -> None:
+def test_scale_never_falls_below_minimum() -> None:
     scaler = LossScale(scale=4.0)
     seen = []
     for _ in range(4):
@@ -148,19 +148,19 @@ def test_only_fp16_is_scaled(precision: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_what_is_asked_for_is_what_one_gets(precision: str) -> None:
+def test_explicit_precision_is_used(precision: str) -> None:
     assert resolve_precision(precision, CPU) == precision
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo to compare with")
-def test_auto_on_a_cpu_is_bf16_where_it_multiplies_bf16() -> None:
+def test_auto_precision_on_cpu_with_bf16_is_bf16() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
     able = bool(flags & {"amx_bf16", "avx512_bf16"})
     assert resolve_precision("auto", CPU) == ("bf16" if able else "fp32")
 
 
 @pytest.mark.parametrize(("amx", "avx", "expected"), [(1, 0, "bf16"), (0, 1, "bf16"), (0, 0, "fp32")])
-def test_either_kind_of_bf16_hardware_will_do(
+def test_auto_precision_accepts_amx_or_avx_bf16(
     monkeypatch: pytest.MonkeyPatch, amx: int, avx: int, expected: str
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
@@ -168,7 +168,7 @@ def test_either_kind_of_bf16_hardware_will_do(
     assert resolve_precision("auto", CPU) == expected
 
 
-def test_a_torch_without_these_probes_gets_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_precision_without_torch_probes_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     assert resolve_precision("auto", CPU) == "fp32"

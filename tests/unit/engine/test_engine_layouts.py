@@ -1,4 +1,4 @@
-"""What docs/determinism.md promises: across layouts (processes x accumulation), and on four ranks."""
+"""Guarantees of docs/determinism.md across layouts (processes x accumulation) and on four ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from train_jobs.engine.runtime.devices import require_determinism
 
 
 def losses(folder: Path) -> list[float]:
-    """The training loss of each report."""
+    """Return the training loss of each report."""
     found = (report["metrics"].get("train_loss") for _, report in read_reports(folder / "metrics.jsonl"))
     return [loss for loss in found if loss is not None]
 
 
 @pytest.mark.parametrize("other", ["2x1", "1x2"])
-def test_in_fp64_layouts_train_the_same(scenes: Path, other: str) -> None:
+def test_layouts_in_fp64_train_identically(scenes: Path, other: str) -> None:
     one, found = (losses(scenes / f"fp64-{layout}") for layout in ("1x1", other))
     assert len(one) == 20
     assert found == pytest.approx(one, abs=1e-10, rel=0)
@@ -30,7 +30,7 @@ def test_in_fp64_layouts_train_the_same(scenes: Path, other: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["2x1", "1x2"])
-def test_in_fp32_layouts_differ_by_rounding(scenes: Path, other: str) -> None:
+def test_layouts_in_fp32_differ_by_rounding(scenes: Path, other: str) -> None:
     one, found = (losses(scenes / f"fp32-{layout}") for layout in ("1x1", other))
     assert found[0] == pytest.approx(one[0], abs=1e-6, rel=0)
     assert found[19] == pytest.approx(one[19], abs=1e-4, rel=0)
@@ -38,7 +38,7 @@ def test_in_fp32_layouts_differ_by_rounding(scenes: Path, other: str) -> None:
 
 
 def test_four_stopped_ranks_end_bit_exact(scenes: Path) -> None:
-    """LAMB, dropout, two micro batches each; stopped after step 3, between two reports."""
+    """LAMB and dropout, two micro batches per rank; stopped after step 3, between two reports."""
     whole, parts = (scenes / name / "checkpoints" / "step-00000006" for name in ("whole-4", "parts-4"))
     for file in ("model.safetensors", "optimizer.safetensors"):
         expected, found = load_file(whole / file), load_file(parts / file)
@@ -48,8 +48,8 @@ def test_four_stopped_ranks_end_bit_exact(scenes: Path) -> None:
 
 
 @pytest.fixture
-def demanded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Deterministic algorithms are demanded, for this test alone."""
+def deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Enable deterministic algorithms for one test."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     require_determinism()
     yield
@@ -57,14 +57,14 @@ def demanded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def test_an_operation_that_adds_in_any_order_is_refused(demanded: None) -> None:
+def test_nondeterministic_operation_is_refused(deterministic: None) -> None:
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert torch.are_deterministic_algorithms_enabled()
     with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
-def test_the_cost_is_measured_and_leaves_no_trace(demanded: None, tmp_path: Path) -> None:
+def test_cost_of_determinism_measured_without_side_effects(deterministic: None, tmp_path: Path) -> None:
     seen = []
 
     class Watched(ToyTask):

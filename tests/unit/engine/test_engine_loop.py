@@ -1,4 +1,4 @@
-"""The loop on a task small enough to compute by hand: arithmetic, cadence, resuming."""
+"""The training loop on a task small enough to compute by hand: arithmetic, intervals, resuming."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def assert_same_bits(first: Any, second: Any) -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("micro", [1, 2, 4, 5, 100])
-def test_the_micro_batch_is_a_matter_of_memory_alone(tmp_path: Path, optimizer: str, micro: int) -> None:
-    """Rows hold different numbers of targets and 7 rows do not divide: a mean of means would go elsewhere."""
+def test_micro_batch_size_does_not_change_training(tmp_path: Path, optimizer: str, micro: int) -> None:
+    """Rows contain different numbers of targets and 7 rows do not divide evenly: a mean of means would differ."""
     whole = make_loop(ToyTask(rows=7), tmp_path / "whole", micro_batch_size=7, optimizer=optimizer)
     parts = make_loop(ToyTask(rows=7), tmp_path / "parts", micro_batch_size=micro, optimizer=optimizer)
     run(whole)
@@ -44,7 +44,7 @@ def halving(step: int, time_used: float = 0.0) -> float:
 
 
 def test_step_is_gradient_descent_on_global_mean(tmp_path: Path) -> None:
-    """By hand in fp64, with plain SGD: both terms over their own count, clipped to the global norm."""
+    """Reference in fp64 with plain SGD: each term over its own count, clipped to the global norm."""
     loop = make_loop(ToyTask(rows=7), tmp_path, steps=2, log_every=1, max_grad_norm=0.3, schedule=halving)
     loop.optimizer = torch.optim.SGD(loop.task.model.parameters(), lr=123.0)
     run(loop)
@@ -79,7 +79,7 @@ def test_reports_validations_checkpoints_at_their_steps(tmp_path: Path) -> None:
     assert loop.last_validation == {"loss": reports_in(tmp_path)[-1][1]["validation_loss"]}
 
 
-def test_a_last_step_on_every_beat_comes_once(tmp_path: Path) -> None:
+def test_last_step_on_all_intervals_is_recorded_once(tmp_path: Path) -> None:
     task = ToyTask()
     run(make_loop(task, tmp_path, steps=4))
     assert steps_with(tmp_path, "train_loss") == [2, 4]
@@ -88,7 +88,7 @@ def test_a_last_step_on_every_beat_comes_once(tmp_path: Path) -> None:
     assert saved_in(tmp_path) == [2, 4]
 
 
-def test_a_report_is_the_mean_over_all_steps_since_the_last(tmp_path: Path) -> None:
+def test_report_is_mean_over_steps_since_previous_one(tmp_path: Path) -> None:
     run(make_loop(ToyTask(), tmp_path / "each", steps=4, log_every=1, schedule=lambda step, time_used: 0.0))
     run(make_loop(ToyTask(), tmp_path / "all", steps=4, log_every=4, schedule=lambda step, time_used: 0.0))
     model, squares, absolutes, targets = ToyTask().model, 0.0, 0.0, 0
@@ -103,7 +103,7 @@ def test_a_report_is_the_mean_over_all_steps_since_the_last(tmp_path: Path) -> N
     assert reports_in(tmp_path / "all")[-2][1]["train_loss"] == pytest.approx(squares / targets + absolutes / 24)
 
 
-def test_the_learning_rate_reported_is_the_one_last_used(tmp_path: Path) -> None:
+def test_reported_learning_rate_is_last_used_one(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=4)
     run(loop)
     assert [metrics["learning_rate"] for _, metrics in reports_in(tmp_path) if "train_loss" in metrics] == [0.05, 0.025]
@@ -119,16 +119,16 @@ def test_dropout_is_on_in_training_and_off_in_validation(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_resumed_run_is_an_undisturbed_one_bit_for_bit(tmp_path: Path, optimizer: str, precision: str) -> None:
-    """With dropout; died at step 5, one step past the checkpoint, with a report due at step 6.
+def test_resumed_run_is_bit_exact(tmp_path: Path, optimizer: str, precision: str) -> None:
+    """The run has dropout and dies at step 5, one step after the checkpoint and one before the report.
 
     fp16 skips steps before the checkpoint.
     """
     how = {"optimizer": optimizer, "precision": precision, "steps": 8, "log_every": 3, "checkpoint": {"every": 4}}
     task = {"dropout": 0.3, "stretch": 100.0 if precision == "fp16" else 1.0}
-    undisturbed = make_loop(ToyTask(**task), tmp_path / "undisturbed", **how)
-    run(undisturbed)
-    died = make_loop(ToyTask(**task, trouble=fail_at(5 + undisturbed.state.skipped)), tmp_path / "died", **how)
+    uninterrupted = make_loop(ToyTask(**task), tmp_path / "uninterrupted", **how)
+    run(uninterrupted)
+    died = make_loop(ToyTask(**task, trouble=fail_at(5 + uninterrupted.state.skipped)), tmp_path / "died", **how)
     with pytest.raises(ConnectionError):
         run(died)
     assert saved_in(tmp_path / "died") == [4]
@@ -137,15 +137,15 @@ def test_a_resumed_run_is_an_undisturbed_one_bit_for_bit(tmp_path: Path, optimiz
     assert checkpoint is not None
     resumed.restore(checkpoint)
     run(resumed)
-    assert_same_bits(weights_of(resumed), weights_of(undisturbed))
-    assert_same_bits(resumed.optimizer.state_dict()["state"], undisturbed.optimizer.state_dict()["state"])
-    assert resumed.state == undisturbed.state
-    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "undisturbed")
-    assert (undisturbed.state.skipped > 0) == (precision == "fp16")
+    assert_same_bits(weights_of(resumed), weights_of(uninterrupted))
+    assert_same_bits(resumed.optimizer.state_dict()["state"], uninterrupted.optimizer.state_dict()["state"])
+    assert resumed.state == uninterrupted.state
+    assert reports_in(tmp_path / "died") == reports_in(tmp_path / "uninterrupted")
+    assert (uninterrupted.state.skipped > 0) == (precision == "fp16")
 
 
 def fail_at(number: int) -> Any:
-    """Trouble that ends the process's work at global batch `number`."""
+    """Return a `trouble` that fails at global batch `number`."""
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
         if batch == number:
@@ -155,7 +155,7 @@ def fail_at(number: int) -> Any:
     return trouble
 
 
-def test_a_checkpoint_says_where_the_run_stands(tmp_path: Path) -> None:
+def test_checkpoint_contains_progress_of_run(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=2)
     run(loop)
     state = json.loads((tmp_path / "checkpoints" / "step-00000002" / "state.json").read_text())
@@ -174,9 +174,9 @@ def test_a_checkpoint_says_where_the_run_stands(tmp_path: Path) -> None:
     assert (state["world_size"], state["note"]) == (1, "toy")
 
 
-def test_different_seeds_and_steps_draw_differently(tmp_path: Path) -> None:
+def test_dropout_differs_between_seeds_and_steps(tmp_path: Path) -> None:
     def losses(name: str, **changes: Any) -> list[float]:
-        """Of a model that learns nothing, on one batch again and again: only dropout differs."""
+        """Return the losses of a model with a learning rate of zero on one repeated batch: only dropout differs."""
         task = ToyTask(dropout=0.5)
         task.train_batch = lambda cursor: (make_rows(0, 6), {"batch": 1})  # type: ignore[method-assign]
         run(make_loop(task, tmp_path / name, log_every=1, schedule=lambda step, time_used: 0.0, steps=4, **changes))
@@ -188,17 +188,17 @@ def test_different_seeds_and_steps_draw_differently(tmp_path: Path) -> None:
 
 
 def stopped_at(number: int, folder: Path, **changes: Any) -> Loop:
-    """A loop whose process is asked to stop while it works on global batch `number`."""
+    """Return a loop whose process receives a stop request during global batch `number`."""
     stop = StopRequest()
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = stop.asked or batch == number
+        stop.requested = stop.requested or batch == number
         return loss
 
     return make_loop(ToyTask(dropout=0.3, trouble=trouble), folder, stop=stop, **changes)
 
 
-def test_a_stop_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
+def test_stop_finishes_step_and_saves_it(tmp_path: Path) -> None:
     loop = stopped_at(2, tmp_path / "stopped", checkpoint={"every": 100})
     with pytest.raises(Preempted):
         run(loop)
@@ -209,19 +209,19 @@ def test_a_stop_finishes_the_step_and_saves_it(tmp_path: Path) -> None:
     resumed = make_loop(ToyTask(dropout=0.3), tmp_path / "stopped", checkpoint={"every": 100})
     resumed.restore(checkpoint)
     run(resumed)
-    undisturbed = make_loop(ToyTask(dropout=0.3), tmp_path / "undisturbed", checkpoint={"every": 100})
-    run(undisturbed)
-    assert_same_bits(weights_of(resumed), weights_of(undisturbed))
+    uninterrupted = make_loop(ToyTask(dropout=0.3), tmp_path / "uninterrupted", checkpoint={"every": 100})
+    run(uninterrupted)
+    assert_same_bits(weights_of(resumed), weights_of(uninterrupted))
 
 
-def test_a_stop_right_after_a_checkpoint_does_not_save_again(tmp_path: Path) -> None:
+def test_stop_right_after_checkpoint_does_not_save_again(tmp_path: Path) -> None:
     loop = stopped_at(1, tmp_path)
     written = tmp_path / "checkpoints" / "step-00000002" / "COMMIT.json"
     loop.policy = replace(loop.policy, validate_every=100)
     with pytest.raises(Preempted):
         run(loop)
     assert saved_in(tmp_path) == [2]
-    again = make_loop(ToyTask(), tmp_path, stop=StopRequest(asked=True))
+    again = make_loop(ToyTask(), tmp_path, stop=StopRequest(requested=True))
     checkpoint = again.services.checkpoints.newest()
     assert checkpoint is not None
     again.restore(checkpoint)
@@ -246,7 +246,7 @@ def test_run_resumed_after_last_step_reports_once(tmp_path: Path) -> None:
 
 
 class WeightedToyTask(ToyTask):
-    """Each row weighs as much as the others, and little: as rows of a common class do where classes are balanced."""
+    """A task whose rows have the same small weight, like rows of a common class with balanced class weights."""
 
     def counts(self, batch: Any) -> list[float]:
         return [count / 64 for count in super().counts(batch)]
@@ -255,7 +255,7 @@ class WeightedToyTask(ToyTask):
         return super().loss(batch, totals * 64)
 
 
-def test_small_weights_keep_the_mean(tmp_path: Path) -> None:
+def test_small_weights_keep_mean(tmp_path: Path) -> None:
     plain, weighted = make_loop(ToyTask(), tmp_path / "plain"), make_loop(WeightedToyTask(), tmp_path / "weighted")
     for loop in (plain, weighted):
         run(loop)

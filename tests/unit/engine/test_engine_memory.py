@@ -1,4 +1,4 @@
-"""Memory that runs out in the middle of a run: micro batches become smaller, and nothing else changes."""
+"""Running out of memory during a run: micro batches shrink and the results stay the same."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_toy import ALONE, Cramped, ToyBatch, ToyTask, make_loop, reports_in, run, weights_of
+from engine_toy import ALONE, OutOfMemoryTask, ToyBatch, ToyTask, make_loop, reports_in, run, weights_of
 from safetensors.torch import load_file
 
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.reporting.metrics import ProgressLine
-from train_jobs.engine.runtime.devices import explain_memory_error, is_out_of_memory, no_smaller_batch
+from train_jobs.engine.runtime.devices import explain_memory_error, is_out_of_memory, micro_batch_error
 
 ON_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried")
 
 
-def cramped(*, at: int = 2, fits: int = 2, error: Exception = ON_CPU, **more: object) -> Cramped:
-    return Cramped(ALONE, at=frozenset({at}), fits=fits, error=error, rows=9, **more)
+def out_of_memory_task(*, at: int = 2, fits: int = 2, error: Exception = ON_CPU, **more: object) -> OutOfMemoryTask:
+    return OutOfMemoryTask(ALONE, at=frozenset({at}), fits=fits, error=error, rows=9, **more)
 
 
 def state_at(folder: Path, step: int) -> dict[str, object]:
@@ -33,22 +33,24 @@ def state_at(folder: Path, step: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_ranks_redo_step_with_smaller_micro_batch(scenes: Path, rank: int) -> None:
-    """With dropout, which goes by the random numbers of the step."""
+    """With dropout, which depends on the random numbers of the step."""
     found, expected = (load_file(scenes / f"{name}-{rank}.safetensors") for name in ("cramped", "changed"))
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
     assert reports_in(scenes / "cramped") == reports_in(scenes / "changed")
 
 
-def test_the_smaller_micro_batch_stays_on_resume_too(tmp_path: Path) -> None:
+def test_smaller_micro_batch_is_kept_on_resume(tmp_path: Path) -> None:
     shown = io.StringIO()
-    loop = make_loop(cramped(fits=1, dropout=0.3), tmp_path, micro_batch_size=4, progress=ProgressLine(6, shown))
+    loop = make_loop(
+        out_of_memory_task(fits=1, dropout=0.3), tmp_path, micro_batch_size=4, progress=ProgressLine(6, shown)
+    )
     run(loop)
     assert [line for line in shown.getvalue().splitlines() if line.startswith("warning: ")] == [
-        f"warning: out of memory in step 3 with micro batches of {before} sequences; they have {after} from here on"
+        f"warning: out of memory in step 3 with micro batches of {before} sequences; continuing with {after}"
         for before, after in ((4, 2), (2, 1))
     ]
     assert [state_at(tmp_path, step)["micro_batch_size"] for step in (2, 4, 6)] == [4, 1, 1]
-    again = make_loop(cramped(dropout=0.3), tmp_path, micro_batch_size=4)
+    again = make_loop(out_of_memory_task(dropout=0.3), tmp_path, micro_batch_size=4)
     checkpoint = again.services.checkpoints.at(4)
     assert checkpoint is not None
     again.restore(checkpoint)
@@ -57,7 +59,7 @@ def test_the_smaller_micro_batch_stays_on_resume_too(tmp_path: Path) -> None:
     torch.testing.assert_close(weights_of(again), weights_of(loop), rtol=0, atol=0)
 
 
-def test_old_checkpoint_without_number_resumes(tmp_path: Path) -> None:
+def test_old_checkpoint_without_micro_batch_resumes(tmp_path: Path) -> None:
     run(make_loop(ToyTask(), tmp_path, steps=2))
     folder = tmp_path / "checkpoints" / "step-00000002"
     document = json.loads((folder / "state.json").read_text())
@@ -68,57 +70,57 @@ def test_old_checkpoint_without_number_resumes(tmp_path: Path) -> None:
     assert (loop.state.step, loop.micro_batch_size) == (2, 3)
 
 
-def test_half_of_an_odd_micro_batch_is_rounded_up(tmp_path: Path) -> None:
-    loop = make_loop(cramped(), tmp_path, micro_batch_size=3)
+def test_odd_micro_batch_is_halved_rounding_up(tmp_path: Path) -> None:
+    loop = make_loop(out_of_memory_task(), tmp_path, micro_batch_size=3)
     run(loop)
     assert loop.state.micro_batch_size == 2
     assert loop.task.sizes == [2, 2, 2, 2, 1]  # type: ignore[attr-defined]
 
 
-def test_one_sequence_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    loop = make_loop(cramped(fits=0), tmp_path, micro_batch_size=2)
+def test_single_sequence_that_does_not_fit_raises(tmp_path: Path) -> None:
+    loop = make_loop(out_of_memory_task(fits=0), tmp_path, micro_batch_size=2)
     with pytest.raises(OutOfMemoryError, match="out of memory in step 3") as caught:
         run(loop)
-    assert caught.value.facts["need"] == "more than there is for a micro batch of 1"
+    assert caught.value.facts["need"] == "more memory for a micro batch of 1"
     assert caught.value.fix == "start a new run with a shorter data.sequence_length or a smaller model"
     assert loop.state.step == 2
 
 
-def test_a_recipe_of_micro_batches_is_not_changed(tmp_path: Path) -> None:
-    loop = make_loop(cramped(fits=1), tmp_path, micro_batch_size=3, loss_normalization="micro_batch")
+def test_micro_batch_normalization_is_not_changed(tmp_path: Path) -> None:
+    loop = make_loop(out_of_memory_task(fits=1), tmp_path, micro_batch_size=3, loss_normalization="micro_batch")
     with pytest.raises(OutOfMemoryError, match="step 3") as caught:
         run(loop)
-    assert "another recipe" in caught.value.facts["why"]
+    assert "change the recipe" in caught.value.facts["why"]
     assert caught.value.fix is not None
     assert "--set train.micro_batch_size=2 or --set train.loss_normalization=global" in caught.value.fix
     assert loop.state.micro_batch_size == 3
 
 
-def test_what_frees_memory_and_goes_on_is_named_first() -> None:
-    told = no_smaller_batch(1, step=3, device=ALONE.device, can_shard=True)
-    assert told.fix is not None
-    assert told.fix.startswith("--set optimizer.sharded=true, which resumes from the last checkpoint; else start")
+def test_memory_error_fix_suggests_sharding_first() -> None:
+    error = micro_batch_error(1, step=3, device=ALONE.device, can_shard=True)
+    assert error.fix is not None
+    assert error.fix.startswith("resume with --set optimizer.sharded=true, or start")
 
 
-def test_other_errors_are_not_tried_again(tmp_path: Path) -> None:
-    task = cramped(error=RuntimeError("shapes differ"))
+def test_other_errors_are_not_retried(tmp_path: Path) -> None:
+    task = out_of_memory_task(error=RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="shapes differ"):
         run(make_loop(task, tmp_path, micro_batch_size=4))
     assert task.sizes == [4, 4]
 
 
-def test_a_failed_attempt_holds_no_memory(tmp_path: Path) -> None:
-    """Nothing of it is left once the next one begins: not its losses, not what they keep for the backward pass."""
-    held: list[weakref.ref[torch.Tensor]] = []
+def test_failed_attempt_frees_its_memory(tmp_path: Path) -> None:
+    """Its losses and their autograd graphs are freed before the next attempt begins."""
+    losses: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
 
-    class Watched(Cramped):
+    class Watched(OutOfMemoryTask):
         def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             if self.number == 2 and len(batch) == 2 and not alive:
-                alive.append(sum(reference() is not None for reference in held))
+                alive.append(sum(reference() is not None for reference in losses))
             loss, sums = super().loss(batch, totals)
             if self.number == 2:
-                held.append(weakref.ref(loss))
+                losses.append(weakref.ref(loss))
             return loss, sums
 
     gc.disable()
@@ -127,10 +129,10 @@ def test_a_failed_attempt_holds_no_memory(tmp_path: Path) -> None:
     finally:
         gc.enable()
     assert alive == [0]
-    assert len(held) > 2
+    assert len(losses) > 2
 
 
-def test_what_allocators_say_is_understood() -> None:
+def test_out_of_memory_messages_are_recognised() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.uint8)
     assert is_out_of_memory(caught.value)
@@ -141,17 +143,17 @@ def test_what_allocators_say_is_understood() -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
-def test_memory_that_runs_out_elsewhere_is_told_as_such() -> None:
-    told = explain_memory_error(torch.OutOfMemoryError("CUDA out of memory.\nTried"))
-    assert told is not None
-    assert (told.kind, told.exit_code) == ("memory", 1)
-    assert told.facts["says"] == "CUDA out of memory."
+def test_memory_error_elsewhere_is_explained() -> None:
+    error = explain_memory_error(torch.OutOfMemoryError("CUDA out of memory.\nTried"))
+    assert error is not None
+    assert (error.kind, error.exit_code) == ("memory", 1)
+    assert error.facts["says"] == "CUDA out of memory."
     assert explain_memory_error(MemoryError()).facts["says"] == "MemoryError"  # type: ignore[union-attr]
     assert explain_memory_error(RuntimeError("shapes differ")) is None
 
 
-def test_what_travels_beside_the_gradients_is_none_of_them(tmp_path: Path) -> None:
-    """Neither the clip nor the optimizer sees the loss and the element that tells of failures."""
+def test_extra_buffer_elements_are_not_gradients(tmp_path: Path) -> None:
+    """Neither clipping nor the optimizer sees the loss and the failure flag in the same buffer."""
     gradients = make_loop(ToyTask(), tmp_path).gradients
     gradients.flat.fill_(1e-6)
     assert gradients.reduce_(ALONE, None) is None

@@ -1,4 +1,4 @@
-"""metrics.jsonl over deaths and resumptions, and the line that a person watches."""
+"""metrics.jsonl across crashes and resumes, and the progress line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, clock,
 
 
 def write(path: Path, *steps: int, from_step: int = 0) -> None:
-    """Reports `steps` as a run that begins at `from_step` does."""
+    """Report `steps` like a run that starts at `from_step`."""
     log = MetricsLog(path)
     log.open(from_step=from_step)
     for step in steps:
@@ -37,12 +37,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.jsonl"
 
 
-def test_a_report_is_a_line_with_step_time_and_metrics(path: Path) -> None:
+def test_report_line_has_step_time_and_metrics(path: Path) -> None:
     before = time.time()
     log = MetricsLog(path)
     log.open(from_step=0)
     log.report(3, {"train_loss": 0.1 + 0.2, "train_mlm_loss": float("nan")})
-    (line,) = path.read_text().splitlines()  # at once, not when the file is closed
+    (line,) = path.read_text().splitlines()  # immediately, not when the file is closed
     report = json.loads(line)
     assert report["step"] == 3
     assert before <= report["time"] <= time.time()
@@ -52,7 +52,7 @@ def test_a_report_is_a_line_with_step_time_and_metrics(path: Path) -> None:
     log.close()
 
 
-def test_a_process_without_a_file_reports_nothing(tmp_path: Path) -> None:
+def test_process_without_file_reports_nothing(tmp_path: Path) -> None:
     log = MetricsLog(None)
     log.open(from_step=0)
     log.report(1, {"train_loss": 1.0})
@@ -61,7 +61,7 @@ def test_a_process_without_a_file_reports_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_resumed_run_cuts_off_what_it_will_report_again(path: Path) -> None:
+def test_resumed_run_truncates_repeated_reports(path: Path) -> None:
     write(path, 2, 4, 4, 6, 8)
     first = path.read_text().splitlines()[0]
     write(path, 6, 8, 10, from_step=4)
@@ -70,7 +70,7 @@ def test_a_resumed_run_cuts_off_what_it_will_report_again(path: Path) -> None:
     assert [found.name for found in path.parent.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_run_from_the_start_begins_a_new_file(path: Path) -> None:
+def test_run_from_step_zero_starts_new_file(path: Path) -> None:
     write(path, 2, 4)
     write(path, 1)
     assert steps_in(path) == [1]
@@ -79,7 +79,7 @@ def test_a_run_from_the_start_begins_a_new_file(path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", [b'{"step": 6, "time": 17', b'{"step": 6, "time": 1.5, "metrics": {}}', b"\0\0\0\0", b"\xff"]
 )
-def test_a_torn_last_line_is_waited_for_and_then_cut_off(path: Path, torn: bytes) -> None:
+def test_partial_last_line_awaited_then_truncated(path: Path, torn: bytes) -> None:
     write(path, 2, 4)
     path.write_bytes(path.read_bytes() + torn)
     assert steps_in(path) == [2, 4]
@@ -89,7 +89,7 @@ def test_a_torn_last_line_is_waited_for_and_then_cut_off(path: Path, torn: bytes
 
 
 @pytest.mark.parametrize("garbage", [b'{"step": 3, "ti', b'{"step": 3, {"step": 3}', b"\0" * 512, b"\xff\xfe", b""])
-def test_garbage_in_the_middle_is_passed_over(path: Path, garbage: bytes) -> None:
+def test_garbage_between_lines_is_skipped(path: Path, garbage: bytes) -> None:
     write(path, 2, 4)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + garbage + b"\n" + lines[1])
@@ -99,7 +99,7 @@ def test_garbage_in_the_middle_is_passed_over(path: Path, garbage: bytes) -> Non
     assert len(path.read_text().splitlines()) == 3
 
 
-def test_reading_goes_on_behind_the_last_offset(path: Path) -> None:
+def test_reading_continues_at_last_offset(path: Path) -> None:
     write(path, 2, 4)
     found = list(read_reports(path))
     assert [report["step"] for _, report in found] == [2, 4]
@@ -113,7 +113,7 @@ def test_reading_goes_on_behind_the_last_offset(path: Path) -> None:
     assert [report["step"] for report in read(path, found[-1][0])] == [2]
 
 
-def test_offsets_count_garbage(path: Path) -> None:
+def test_offset_includes_garbage(path: Path) -> None:
     write(path, 2)
     path.write_bytes(b"garbage\n" + path.read_bytes())
     ((offset, _),) = read_reports(path)
@@ -123,7 +123,7 @@ def test_offsets_count_garbage(path: Path) -> None:
 METRICS = {"train_loss": 6.81234, "learning_rate": 1.5e-3, "sequences_per_second": 812.34}
 
 
-def test_a_pipe_gets_one_line_a_report() -> None:
+def test_progress_on_pipe_prints_line_per_report() -> None:
     stream = io.StringIO()
     progress = ProgressLine(2000, stream)
     progress.step(10, METRICS, seconds_left=3723)
@@ -138,7 +138,7 @@ def test_a_pipe_gets_one_line_a_report() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_terminal_is_rewritten_in_place() -> None:
+def test_progress_on_terminal_is_rewritten_in_place() -> None:
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w") as stream:
         progress = ProgressLine(20, stream)
@@ -148,7 +148,7 @@ def test_a_terminal_is_rewritten_in_place() -> None:
         progress.line("again")
         progress.step(3, METRICS, seconds_left=40)
     shown = b""
-    with suppress(OSError):  # the end of a terminal is an error
+    with suppress(OSError):  # end of file on a pseudo-terminal is an error
         while part := os.read(ours, 4096):
             shown += part
     os.close(ours)
@@ -164,5 +164,5 @@ def test_a_terminal_is_rewritten_in_place() -> None:
     ("seconds", "shown"),
     [(-3, "0:00"), (0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3599, "59:59"), (3600, "1:00:00"), (90061, "25:01:01")],
 )
-def test_clock(seconds: float, shown: str) -> None:
+def test_duration_format(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown

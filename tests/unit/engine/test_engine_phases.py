@@ -1,4 +1,4 @@
-"""A phase that goes on from another: what a loop keeps of the earlier checkpoint, and what begins anew."""
+"""A second phase that starts from another run: the state that is kept and the state that is reset."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from engine_toy import ToyTask, make_loop, run, weights_of
 from safetensors.torch import load_file
 
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
-from train_jobs.engine.checkpoint.serialization import carried_over
+from train_jobs.engine.checkpoint.serialization import transfer_state
 from train_jobs.engine.loop.loop import Loop, LoopState
 from train_jobs.engine.runtime.devices import LossScale
 
 
 def first_phase(folder: Path, **changes: Any) -> Checkpoint:
-    """Six steps of a task, and the checkpoint of the last."""
+    """Train six steps and return the last checkpoint."""
     loop = make_loop(ToyTask(), folder, **changes)
     run(loop)
     found = loop.services.checkpoints.newest()
@@ -26,7 +26,7 @@ def first_phase(folder: Path, **changes: Any) -> Checkpoint:
 
 
 def second_phase(folder: Path, checkpoint: Checkpoint | None, **changes: Any) -> Loop:
-    """A loop with batches and a schedule of its own."""
+    """Return a loop with its own batches and schedule."""
     changes = {"steps": 3, "schedule": lambda step, time_used: 0.01 * (step + 1), **changes}
     loop = make_loop(ToyTask(rows=9), folder, **changes)
     if checkpoint is not None:
@@ -40,7 +40,7 @@ def state_by_name(loop: Loop) -> dict[str, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_weights_and_moments_are_kept_and_all_else_begins_anew(tmp_path: Path, optimizer: str) -> None:
+def test_phase_keeps_weights_and_moments_only(tmp_path: Path, optimizer: str) -> None:
     checkpoint = first_phase(tmp_path / "first", optimizer=optimizer)
     loop = second_phase(tmp_path / "second", checkpoint, optimizer=optimizer)
     torch.testing.assert_close(weights_of(loop), checkpoint.weights(), rtol=0, atol=0)
@@ -56,8 +56,8 @@ def test_weights_and_moments_are_kept_and_all_else_begins_anew(tmp_path: Path, o
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_it_trains_as_if_these_had_been_put_there_by_hand(tmp_path: Path, optimizer: str) -> None:
-    """The rate is its own schedule's from step 0, and the bias correction that of a first step, as at NVIDIA."""
+def test_phase_equals_manual_copy_of_weights_and_moments(tmp_path: Path, optimizer: str) -> None:
+    """The learning rate starts at step 0 of the new schedule and bias correction restarts, as in NVIDIA's scripts."""
     checkpoint = first_phase(tmp_path / "first", optimizer=optimizer)
     moments = load_file(checkpoint.folder / "optimizer.safetensors")
     found, by_hand, other = (second_phase(tmp_path / name, None, optimizer=optimizer) for name in "abc")
@@ -77,7 +77,7 @@ def test_it_trains_as_if_these_had_been_put_there_by_hand(tmp_path: Path, optimi
     assert found.optimizer.param_groups[0]["lr"] == 0.01 * 3
 
 
-def test_options_are_its_own(tmp_path: Path) -> None:
+def test_phase_uses_its_own_optimizer_options(tmp_path: Path) -> None:
     checkpoint = first_phase(tmp_path / "first")
     loop = second_phase(tmp_path / "second", None)
     for group in loop.optimizer.param_groups:
@@ -87,7 +87,7 @@ def test_options_are_its_own(tmp_path: Path) -> None:
     assert found == [((0.5, 0.6), 0.25)] * 2
 
 
-def test_the_loss_scale_begins_anew(tmp_path: Path) -> None:
+def test_phase_resets_loss_scale(tmp_path: Path) -> None:
     checkpoint = first_phase(tmp_path / "first", precision="fp16", stretch=1.0)
     initial = LossScale.for_precision("fp16")
     stored = checkpoint.state()["loop"]
@@ -96,8 +96,8 @@ def test_the_loss_scale_begins_anew(tmp_path: Path) -> None:
     assert (loop.scaler.scale, loop.scaler.good_steps) == (initial.scale, initial.good_steps)
 
 
-def test_a_parameter_that_only_one_of_them_trains_is_no_obstacle() -> None:
-    """A head that is frozen in one phase: its moments are left aside, or begin with its training."""
+def test_phase_accepts_parameter_frozen_in_one_phase() -> None:
+    """A head is frozen in one phase: its moments are ignored, or created when it is trained."""
     earlier = {
         "state": {
             0: {"step": 7, "momentum": torch.ones(2)},
@@ -106,9 +106,9 @@ def test_a_parameter_that_only_one_of_them_trains_is_no_obstacle() -> None:
         "param_groups": [{"params": [0, 1], "param_names": ["a", "b"], "lr": 1.0}],
     }
     own = {"state": {}, "param_groups": [{"params": [0, 1], "param_names": ["b", "c"], "lr": 2.0}]}
-    found = carried_over(earlier, own)
+    found = transfer_state(earlier, own)
     assert found["param_groups"] == own["param_groups"]
     assert found["state"].keys() == {0}
     assert (found["state"][0]["step"].item(), found["state"][0]["momentum"].tolist()) == (0.0, [0.0, 0.0])
     both = {"state": {}, "param_groups": [{"params": [0], "param_names": ["a"], "lr": 2.0}]}
-    assert carried_over(earlier, both)["state"][0]["step"] == 0
+    assert transfer_state(earlier, both)["state"][0]["step"] == 0

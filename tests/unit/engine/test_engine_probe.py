@@ -1,4 +1,4 @@
-"""The largest micro batch that fits: what is tried, what is found, and that nothing is left of it."""
+"""Probing for the largest micro batch that fits, without side effects on the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_toy import ALONE, ROW_BYTES, Hungry, ToyTask, make_loop, reports_in, run, weights_of
+from engine_toy import ALONE, ROW_BYTES, MemoryHungryTask, ToyTask, make_loop, reports_in, run, weights_of
 
 from train_jobs.artifacts.host import host_memory
 from train_jobs.artifacts.layers import ConfigLayer, build, merge
@@ -18,8 +18,8 @@ from train_jobs.engine.loop.probe import HOST_SHARE, PeakMemory, largest_micro_b
 SIZES = [16, 8, 4, 2, 1]
 
 
-def found(task: ToyTask, rows: float, *, later_rows: int = 0, sizes: list[int] = SIZES) -> int:
-    """What is found where there is room for so many rows; a fifth more is available and left to others."""
+def probed(task: ToyTask, rows: float, *, later_rows: int = 0, sizes: list[int] = SIZES) -> int:
+    """Return the probed size with memory for `rows` rows; a fifth more is available and reserved for others."""
     return largest_micro_batch(
         task,
         sizes,
@@ -31,16 +31,16 @@ def found(task: ToyTask, rows: float, *, later_rows: int = 0, sizes: list[int] =
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(1000, 16), (18, 16), (13, 8), (9, 8), (6, 4), (3, 2), (1.5, 1)])
-def test_the_largest_that_fits_is_found(rows: float, expected: int) -> None:
-    assert found(Hungry(), rows) == expected
+def test_probe_returns_largest_size_that_fits(rows: float, expected: int) -> None:
+    assert probed(MemoryHungryTask(), rows) == expected
 
 
-def test_what_comes_later_is_left_free() -> None:
-    assert found(Hungry(), 13, later_rows=8) == 4
+def test_probe_reserves_later_memory() -> None:
+    assert probed(MemoryHungryTask(), 13, later_rows=8) == 4
 
 
 @pytest.mark.parametrize(("steps", "asynchronous", "of_weights"), [(0, True, 5), (0, False, 2), (2, True, 3)])
-def test_moments_and_the_copy_of_a_checkpoint_come_later(
+def test_later_memory_is_moments_and_checkpoint_copy(
     tmp_path: Path, steps: int, asynchronous: bool, of_weights: int
 ) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=2, checkpoint={"asynchronous": asynchronous})
@@ -48,67 +48,67 @@ def test_moments_and_the_copy_of_a_checkpoint_come_later(
     assert loop._later_bytes() == of_weights * 84 * 4
 
 
-def test_processes_of_a_node_share_its_memory() -> None:
+def test_probe_divides_memory_by_processes_of_node() -> None:
     one_of_two = replace(ALONE, local_size=2)
     room = int(13 * ROW_BYTES / HOST_SHARE)
-    found = largest_micro_batch(
-        Hungry(), SIZES, world=one_of_two, precision="fp32", later_bytes=0, available=lambda: room
+    probed = largest_micro_batch(
+        MemoryHungryTask(), SIZES, world=one_of_two, precision="fp32", later_bytes=0, available=lambda: room
     )
-    assert found == 4
+    assert probed == 4
 
 
-def test_no_size_is_tried_that_might_not_fit() -> None:
-    task = Hungry()
-    assert found(task, 11) == 8
+def test_probe_tries_no_size_that_might_not_fit() -> None:
+    task = MemoryHungryTask()
+    assert probed(task, 11) == 8
     assert task.sizes[0] == 1
     assert max(task.sizes) <= 8
     assert len(task.sizes) <= 2
 
 
-def test_one_attempt_is_enough_where_there_is_plenty() -> None:
-    task = Hungry()
-    assert found(task, 10_000) == 16
+def test_probe_with_ample_memory_needs_one_attempt() -> None:
+    task = MemoryHungryTask()
+    assert probed(task, 10_000) == 16
     assert task.sizes == [1]
 
 
-def test_what_every_size_needs_is_counted_once() -> None:
-    """As much as 5 rows whatever the size, as gradients and weights in 16 bit are: 16 rows need 21, not 16 times 6."""
+def test_probe_counts_fixed_memory_once() -> None:
+    """A fixed cost of 5 rows, like gradients and 16-bit weights: 16 rows need 21, not 16 times 6."""
 
-    class Fixed(Hungry):
+    class Fixed(MemoryHungryTask):
         def loss(self, batch: object, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            held = torch.ones(5 * ROW_BYTES // 4)
+            fixed = torch.ones(5 * ROW_BYTES // 4)
             result = super().loss(batch, totals)  # type: ignore[arg-type]
-            del held
+            del fixed
             return result
 
-    assert found(Fixed(), 25) == 16
-    assert found(Fixed(), 17) == 8
+    assert probed(Fixed(), 25) == 16
+    assert probed(Fixed(), 17) == 8
 
 
-def test_no_memory_for_one_sequence_is_an_error() -> None:
+def test_probe_without_memory_for_one_sequence_raises() -> None:
     with pytest.raises(OutOfMemoryError, match="out of memory in step 1") as caught:
-        found(Hungry(), 0.5)
-    assert caught.value.facts["need"] == "more than there is for a micro batch of 1"
+        probed(MemoryHungryTask(), 0.5)
+    assert caught.value.facts["need"] == "more memory for a micro batch of 1"
 
 
-def test_all_processes_take_what_fits_on_every_one(scenes: Path) -> None:
-    """The second has memory for 12 rows, less the fifth that is left to others; then for none."""
+def test_probe_result_fits_on_all_processes(scenes: Path) -> None:
+    """Rank 1 has memory for 12 rows, less the reserved fifth; then for none."""
     first, second = (json.loads((scenes / f"found-{rank}.json").read_text()) for rank in range(2))
     assert first == second
     assert first["some"] == 8
     assert first["none"].startswith("error[memory]: out of memory in step 1")
 
 
-def test_it_is_found_again_where_the_number_of_processes_changed(scenes: Path) -> None:
-    """Shares of 8 sequences for 2, 3 and 1 processes."""
+def test_probe_repeats_when_world_size_changes(scenes: Path) -> None:
+    """8 sequences are shared by 2, 3 and 1 processes."""
     folders = [scenes / "auto" / "checkpoints" / f"step-{step:08d}" for step in (2, 4, 6)]
     states = [json.loads((folder / "state.json").read_text()) for folder in folders]
     assert [state["world_size"] for state in states] == [2, 3, 1]
     assert [state["loop"]["micro_batch_size"] for state in states] == [4, 3, 8]
 
 
-def test_a_probe_leaves_no_trace(tmp_path: Path) -> None:
-    """A run that found its micro batch is, to the last bit, one that was given it."""
+def test_probe_does_not_change_training(tmp_path: Path) -> None:
+    """A run that probed its micro batch is bit-exact with one that sets the size explicitly."""
     given = make_loop(ToyTask(dropout=0.3), tmp_path / "given", micro_batch_size=3)
     run(given)
     auto = make_loop(ToyTask(dropout=0.3), tmp_path / "auto", micro_batch_size="auto")
@@ -126,8 +126,8 @@ def test_a_probe_leaves_no_trace(tmp_path: Path) -> None:
     assert reports_in(tmp_path / "auto") == reports_in(tmp_path / "given")
 
 
-def test_a_micro_batch_that_is_given_is_not_looked_for(tmp_path: Path) -> None:
-    task = Hungry()
+def test_explicit_micro_batch_is_not_probed(tmp_path: Path) -> None:
+    task = MemoryHungryTask()
     loop = make_loop(task, tmp_path, micro_batch_size=2)
     loop.find_micro_batch([16, 8])
     assert loop.micro_batch_size == 2
@@ -145,7 +145,7 @@ def test_a_micro_batch_that_is_given_is_not_looked_for(tmp_path: Path) -> None:
         (1, 1, 128, True, [1]),
     ],
 )
-def test_sizes_are_the_share_halved_again_and_again(
+def test_probe_sizes_are_repeated_halves_of_share(
     global_batch_size: int, world_size: int, length: int, on_cpu: bool, sizes: list[int]
 ) -> None:
     config = PretrainConfig.model_validate(
@@ -158,7 +158,7 @@ def test_sizes_are_the_share_halved_again_and_again(
     assert config.micro_batches(world_size, on_cpu=on_cpu) == sizes
 
 
-def test_auto_needs_a_batch_that_divides_into_processes() -> None:
+def test_auto_with_indivisible_batch_is_refused() -> None:
     train = TrainConfig(global_batch_size=1024, micro_batch_size="auto")
     assert train.accumulation_steps(8) is None
     with pytest.raises(SpecError, match="does not divide into processes") as caught:
@@ -167,7 +167,7 @@ def test_auto_needs_a_batch_that_divides_into_processes() -> None:
     assert TrainConfig(global_batch_size=1024, micro_batch_size=8).accumulation_steps(4) == 32
 
 
-def test_a_recipe_of_micro_batches_cannot_have_auto() -> None:
+def test_auto_with_micro_batch_normalization_is_refused() -> None:
     layer = ConfigLayer("--set", {"train": {"micro_batch_size": "auto", "loss_normalization": "micro_batch"}})
     with pytest.raises(SpecError) as caught:
         build(PretrainConfig, merge([layer]))
@@ -176,15 +176,15 @@ def test_a_recipe_of_micro_batches_cannot_have_auto() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, "many", True, 1.5])
-def test_a_wrong_micro_batch_is_one_problem(wrong: object) -> None:
+def test_invalid_micro_batch_is_one_problem(wrong: object) -> None:
     with pytest.raises(SpecError) as caught:
         build(PretrainConfig, merge([ConfigLayer("--set", {"train": {"micro_batch_size": wrong}})]))
     (problem,) = caught.value.problems
     assert 'must be a whole number above 0, or "auto"' in problem
 
 
-def test_the_peak_is_what_was_taken_and_given_back() -> None:
-    task = Hungry()
+def test_peak_includes_freed_memory() -> None:
+    task = MemoryHungryTask()
     with PeakMemory() as before:
         pass
     with PeakMemory() as peak:

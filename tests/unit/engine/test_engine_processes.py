@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a job of two processes that has run; see engine_toy.main."""
+    """Run a job of two processes and return its folder; see `engine_toy.main`."""
     folder = tmp_path_factory.mktemp("job")
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -57,77 +57,77 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The weights that one process arrives at."""
+    """Return the weights that a single process trains."""
     loop = make_loop(ToyTask(rows=7), tmp_path_factory.mktemp("alone"))
     run(loop)
     return weights_of(loop)
 
 
-def said(job: Path, rank: int) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((job / f"said-{rank}.json").read_text())
+def results(job: Path, rank: int) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((job / f"results-{rank}.json").read_text())
     return document
 
 
-def test_uneven_shares_train_what_one_process_trains(job: Path, alone: dict[str, torch.Tensor]) -> None:
-    torch.testing.assert_close(load_file(job / "undisturbed-0.safetensors"), alone, rtol=1e-5, atol=1e-6)
+def test_uneven_shares_train_like_one_process(job: Path, alone: dict[str, torch.Tensor]) -> None:
+    torch.testing.assert_close(load_file(job / "uninterrupted-0.safetensors"), alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["undisturbed", "resumed"])
-def test_all_processes_end_with_the_same_bits(job: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["uninterrupted", "resumed"])
+def test_all_processes_end_with_same_bits(job: Path, name: str) -> None:
     first, second = (load_file(job / f"{name}-{rank}.safetensors") for rank in range(2))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 def test_stop_on_one_process_stops_all_at_same_step(job: Path) -> None:
     assert json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())["world_size"] == 2
-    resumed, undisturbed = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "undisturbed"))
-    torch.testing.assert_close(resumed, undisturbed, rtol=0, atol=0)
+    resumed, uninterrupted = (load_file(job / f"{name}-0.safetensors") for name in ("resumed", "uninterrupted"))
+    torch.testing.assert_close(resumed, uninterrupted, rtol=0, atol=0)
 
 
-def test_one_clock_ends_all_processes_at_the_same_step(job: Path) -> None:
+def test_budget_clock_of_rank_0_ends_all_at_same_step(job: Path) -> None:
     first, second = (json.loads((job / f"timed-{rank}.json").read_text()) for rank in range(2))
     assert first == second
     assert first["rate"] == 0.0
     assert 1 < first["step"] < 100, "the clock of the first process, and that alone"
 
 
-def test_report_across_stop_equals_undisturbed_one(job: Path) -> None:
-    """Stopped at step 3 with reports every 2: each process brings back its own sums, to the last bit."""
+def test_report_across_stop_equals_uninterrupted_one(job: Path) -> None:
+    """Stopped at step 3 with reports every 2 steps: each process restores its own sums bit-exactly."""
     state = json.loads((job / "stopped" / "checkpoints" / "step-00000003" / "state.json").read_text())
     assert [rows for *_, rows in state["meter"]["sums"]] == [3, 4], "the shares of step 3"
-    assert reports_in(job / "stopped") == reports_in(job / "undisturbed")
+    assert reports_in(job / "stopped") == reports_in(job / "uninterrupted")
 
 
-def test_the_main_process_has_the_clock_and_all_save_with_it(job: Path) -> None:
-    """Its clock goes on by a minute whenever it is looked at, by setting it back too: due at the fourth look."""
+def test_checkpoint_clock_of_rank_0_applies_to_all(job: Path) -> None:
+    """The clock advances by a minute on each read, so a checkpoint is due at the fourth read."""
     assert sorted(path.name for path in (job / "clocked" / "checkpoints").iterdir()) == [
         "step-00000003",
         "step-00000006",
     ]
 
 
-def test_the_report_is_of_the_whole_global_batch_and_comes_once(job: Path, tmp_path: Path) -> None:
+def test_report_covers_global_batch_and_appears_once(job: Path, tmp_path: Path) -> None:
     run(make_loop(ToyTask(rows=7), tmp_path))
     expected, found = (
         [(report["step"], report["metrics"].get("train_loss")) for _, report in read_reports(folder / "metrics.jsonl")]
-        for folder in (tmp_path, job / "undisturbed")
+        for folder in (tmp_path, job / "uninterrupted")
     )
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert [loss for _, loss in found if loss] == pytest.approx([loss for _, loss in expected if loss], rel=1e-5)
 
 
-def test_the_loss_of_a_process_is_explained(job: Path) -> None:
-    document = said(job, 0)
+def test_lost_peer_is_explained(job: Path) -> None:
+    document = results(job, 0)
     assert (document["stopped at"], document["resumed at"]) == (3, 3)
     assert document["explained"]["kind"] == "peer"
-    assert "rank 0 lost contact" in document["explained"]["message"]
+    assert "rank 0 lost the connection" in document["explained"]["message"]
 
 
 def test_other_problems_are_not_blamed_on_peers() -> None:
     assert explain_lost_peer(RuntimeError("shapes differ"), 0) is None
 
 
-def test_one_process_needs_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_process_needs_no_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     world = distributed.start("cpu")
@@ -137,7 +137,7 @@ def test_one_process_needs_no_variables(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_gpu_that_is_not_there_is_a_spec_error() -> None:
+def test_missing_gpu_is_spec_error() -> None:
     with pytest.raises(SpecError, match="this machine has no GPU") as caught:
         distributed.start("gpu")
     assert caught.value.fix == "--set compute.device=auto"

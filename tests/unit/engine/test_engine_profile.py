@@ -1,4 +1,4 @@
-"""Profiled steps: what is written of them, which they are, and that they train what they would have trained."""
+"""Profiled steps: their output files, their selection, and that profiling does not change training."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from train_jobs.engine.runtime.stop import Preempted, StopRequest
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def profiled(folder: Path, config: ProfileConfig, *, said: list[str] | None = None, **changes: Any) -> Loop:
-    """A loop that was run, with a profiler that writes to `folder`/profile."""
+def profiled(folder: Path, config: ProfileConfig, *, messages: list[str] | None = None, **changes: Any) -> Loop:
+    """Run and return a loop with a profiler that writes to `folder`/profile."""
     loop = make_loop(ToyTask(dropout=0.3), folder, **changes)
     loop.services = replace(
         loop.services,
-        profiler=StepProfiler(config, loop.world, folder / "profile", log=[].append if said is None else said.append),
+        profiler=StepProfiler(
+            config, loop.world, folder / "profile", log=[].append if messages is None else messages.append
+        ),
     )
     run(loop)
     return loop
@@ -39,22 +41,22 @@ def table_in(folder: Path) -> dict[str, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What the trace holds, in order of time."""
+    """Return the names of the events of the trace in order of time."""
     trace = json.loads(gzip.decompress((folder / "profile" / TRACE).read_bytes()))
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     return [event["name"] for event in sorted(events, key=lambda event: event["ts"])]
 
 
-def test_trace_and_table_tell_where_the_steps_went(tmp_path: Path) -> None:
-    said: list[str] = []
-    profiled(tmp_path, ProfileConfig(steps=2), said=said)
+def test_profile_writes_trace_and_table(tmp_path: Path) -> None:
+    messages: list[str] = []
+    profiled(tmp_path, ProfileConfig(steps=2), messages=messages)
     assert {path.name for path in (tmp_path / "profile").iterdir()} == {TRACE, OPERATIONS}
-    assert said == [f"profiled steps 4 to 5: {tmp_path / 'profile' / TRACE}"]
+    assert messages == [f"profiled steps 4 to 5: {tmp_path / 'profile' / TRACE}"]
     names = names_in(tmp_path)
     stages = ["data", "agreement", *["forward", "backward"] * 3, "reduction", "optimizer"]
     ours = [name for name in names if name in {*stages, "validation", "checkpoint"} or name.startswith("step ")]
     assert ours == ["step 4", *stages, "step 5", *stages]
-    assert names.count("aten::addmm") == 14  # with those of the validation between the steps
+    assert names.count("aten::addmm") == 14  # including the validation between the steps
     table = table_in(tmp_path)
     assert (table["trace"], table["device"], table["steps"]) == (TRACE, "cpu", [4, 5])
     assert [stage["name"] for stage in table["stages"]] == [*dict.fromkeys(stages), "other"]
@@ -63,11 +65,11 @@ def test_trace_and_table_tell_where_the_steps_went(tmp_path: Path) -> None:
     assert all(stage["ms"] > 0 for stage in table["stages"])
     found = {row["name"]: row for row in table["operations"]}
     assert not found.keys() & {*stages, "step 4"}
-    assert found["aten::addmm"]["calls"] == 2 * 3 * 2  # steps, micro batches, layers; not those of the validation
+    assert found["aten::addmm"]["calls"] == 2 * 3 * 2  # steps, micro batches, layers; without the validation
     assert found["aten::addmm"]["self_cpu_ms"] > 0
 
 
-def test_the_weights_are_those_of_a_run_that_nobody_looked_at(tmp_path: Path) -> None:
+def test_profiled_run_is_bit_exact(tmp_path: Path) -> None:
     alone = make_loop(ToyTask(dropout=0.3), tmp_path / "alone")
     run(alone)
     watched = profiled(tmp_path / "watched", ProfileConfig(steps=3, start=2))
@@ -80,16 +82,16 @@ def test_the_weights_are_those_of_a_run_that_nobody_looked_at(tmp_path: Path) ->
         (ProfileConfig(steps=1), [4, 4]),
         (ProfileConfig(steps=2, start=1), [1, 2]),
         (ProfileConfig(steps=1, start=6), [6, 6]),
-        (ProfileConfig(steps=5, start=4), [4, 6]),  # as many as there are
+        (ProfileConfig(steps=5, start=4), [4, 6]),  # all that remain
     ],
 )
-def test_which_steps_are_profiled(tmp_path: Path, config: ProfileConfig, steps: list[int]) -> None:
+def test_profiled_steps_follow_config(tmp_path: Path, config: ProfileConfig, steps: list[int]) -> None:
     profiled(tmp_path, config)
     assert table_in(tmp_path)["steps"] == steps
 
 
 def resumed(folder: Path, config: ProfileConfig) -> None:
-    """Goes on from step 4 to step 10."""
+    """Resume from step 4 and train to step 10."""
     run(make_loop(ToyTask(), folder, steps=4))
     loop = make_loop(ToyTask(), folder, steps=10)
     checkpoint = loop.services.checkpoints.newest()
@@ -99,12 +101,12 @@ def resumed(folder: Path, config: ProfileConfig) -> None:
     run(loop)
 
 
-def test_a_resumed_run_warms_up_again(tmp_path: Path) -> None:
+def test_resumed_run_profiles_after_new_warm_up(tmp_path: Path) -> None:
     resumed(tmp_path, ProfileConfig(steps=2))
     assert table_in(tmp_path)["steps"] == [8, 9]
 
 
-def test_steps_that_are_behind_it_are_not_profiled(tmp_path: Path) -> None:
+def test_resumed_run_does_not_profile_earlier_steps(tmp_path: Path) -> None:
     resumed(tmp_path / "part", ProfileConfig(steps=4, start=3))
     assert table_in(tmp_path / "part")["steps"] == [5, 6]
     resumed(tmp_path / "none", ProfileConfig(steps=2, start=3))
@@ -112,7 +114,7 @@ def test_steps_that_are_behind_it_are_not_profiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "folder"), [(0, "profile"), (2, None)])
-def test_where_it_is_off_there_is_nothing(tmp_path: Path, steps: int, folder: str | None) -> None:
+def test_disabled_profiler_writes_nothing(tmp_path: Path, steps: int, folder: str | None) -> None:
     loop = make_loop(ToyTask(), tmp_path)
     loop.services = replace(
         loop.services,
@@ -122,20 +124,20 @@ def test_where_it_is_off_there_is_nothing(tmp_path: Path, steps: int, folder: st
     assert not (tmp_path / "profile").exists()
 
 
-def test_a_disk_that_refuses_the_trace_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_trace_does_not_stop_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "profile").write_text("in the way")
-    said: list[str] = []
-    loop = profiled(tmp_path, ProfileConfig(steps=2), said=said)
+    messages: list[str] = []
+    loop = profiled(tmp_path, ProfileConfig(steps=2), messages=messages)
     assert loop.state.step == 6
-    assert said == []
+    assert messages == []
     assert capsys.readouterr().err.startswith("warning: cannot write the profile: ")
 
 
-def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path) -> None:
+def test_failed_step_stops_profiler(tmp_path: Path) -> None:
     stop = StopRequest()
 
     def trouble(batch: int, loss: torch.Tensor) -> torch.Tensor:
-        stop.asked = batch == 3
+        stop.requested = batch == 3
         return loss
 
     loop = make_loop(ToyTask(trouble=trouble), tmp_path / "stopped", stop=stop)
@@ -149,7 +151,7 @@ def test_a_step_that_ends_in_an_error_leaves_no_profiler_running(tmp_path: Path)
 
 
 def event(name: str, cpu: float, device: float, *, on: Any = DeviceType.CPU, ours: bool = False) -> SimpleNamespace:
-    """What torch tells of one call, times in microseconds."""
+    """Return a profiler event as torch reports it, with times in microseconds."""
     return SimpleNamespace(
         name=name,
         self_cpu_time_total=cpu,
@@ -169,14 +171,14 @@ EVENTS = [
 ]
 
 
-def test_operations_come_by_the_time_of_the_device() -> None:
+def test_operations_are_sorted_by_device_time() -> None:
     on_cpu, on_gpu = operations(EVENTS, CPU), operations(EVENTS, CUDA)
     assert [(row["name"], row["share"]) for row in on_cpu] == [("large", 0.75), ("small", 0.25)]
     assert [(row["name"], row["share"]) for row in on_gpu] == [("small", 0.9), ("large", 0.1)]
     assert on_cpu[0] == {"name": "large", "calls": 2, "self_cpu_ms": 3.0, "self_device_ms": 1.0, "share": 0.75}
 
 
-def test_only_top_operations_kept_with_share() -> None:
+def test_operations_keep_top_rows_with_share() -> None:
     rows = operations([event(str(number), float(number), 0.0) for number in range(1, 41)], CPU)
     assert [row["name"] for row in rows] == [str(number) for number in range(40, 10, -1)]
     assert rows[0]["share"] == pytest.approx(40 / (40 * 41 / 2))
@@ -184,7 +186,7 @@ def test_only_top_operations_kept_with_share() -> None:
     assert operations([event("free", 0.0, 0.0)], CPU)[0]["share"] == 0
 
 
-def test_times_are_means_over_the_steps() -> None:
+def test_profile_times_are_means_over_steps() -> None:
     clock = Clock()
     for number, seconds in ((7, 0.5), (8, 1.5)):
         clock.stage("forward", seconds / 4)
@@ -197,7 +199,7 @@ def test_times_are_means_over_the_steps() -> None:
     }
 
 
-def test_nobody_looks_on_unless_a_step_is_profiled(tmp_path: Path) -> None:
+def test_observer_is_set_only_during_profiled_steps(tmp_path: Path) -> None:
     seen: list[bool] = []
     task = ToyTask(trouble=lambda batch, loss: seen.append(task.world.activity.observer is not None) or loss)
     loop = make_loop(task, tmp_path, micro_batch_size=6)

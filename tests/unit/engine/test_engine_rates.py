@@ -1,4 +1,4 @@
-"""What a report says of speed, memory and gradients."""
+"""Throughput, memory and gradient metrics of a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from train_jobs.optim.lamb import l2_norms
 
 
 def filled() -> Meter:
-    """Two steps of 8 and one that was skipped."""
+    """Return a meter with two steps of 8 sequences and one skipped step."""
     meter = Meter()
     for tokens, norm in ((60.0, 3.0), (40.0, 1.0)):
         meter.add(torch.ones(1), 2.0, data_seconds=0.25, tokens=tokens, norm=norm)
@@ -39,19 +39,19 @@ def test_rates_cover_whole_time_and_steps() -> None:
     assert "mfu" not in filled().rates(global_batch_size=8, flops=ToyTask().flops, peak_flops=None)
 
 
-def test_a_report_has_them_and_the_limit_on_names_is_far(tmp_path: Path) -> None:
-    """Azure allows 50; BERT has four more in training and four in validation."""
+def test_report_has_rates_and_few_metric_names(tmp_path: Path) -> None:
+    """Azure allows 50 metrics; BERT adds four in training and four in validation."""
     loop = make_loop(ToyTask(), tmp_path, steps=4, log_every=2, max_grad_norm=1e9)
     loop.policy = replace(loop.policy, peak_flops=1e9)
     norms: list[float] = []
     step = loop._step
 
-    def noted() -> bool:
+    def record_step() -> bool:
         finite = step()
         norms.append(l2_norms([loop.gradients.flat]).item())
         return finite
 
-    loop._step = noted  # type: ignore[method-assign]
+    loop._step = record_step  # type: ignore[method-assign]
     run(loop)
     reports = [(report["step"], report["metrics"]) for _, report in read_reports(tmp_path / "metrics.jsonl")]
     training = [(step, metrics) for step, metrics in reports if "train_loss" in metrics]
@@ -65,15 +65,15 @@ def test_a_report_has_them_and_the_limit_on_names_is_far(tmp_path: Path) -> None
     assert len({name for _, metrics in reports for name in metrics}) + 8 < 30
 
 
-def test_the_peak_is_that_of_all_processes() -> None:
+def test_peak_memory_covers_all_processes() -> None:
     one, four = (peak_flops(World(rank=0, local_rank=0, size=size, device=ALONE.device), "fp32") for size in (1, 4))
     assert one is not None
     assert four is not None
     assert 1e9 < one < 1e13
-    assert 1.5 * one < four < 12 * one  # measured twice, on a machine that others use
+    assert 1.5 * one < four < 12 * one  # two measurements on a shared machine
 
 
-def test_a_gpu_is_known_by_whole_words_of_its_name() -> None:
+def test_gpu_is_recognised_by_whole_words() -> None:
     names = (
         "NVIDIA H200",
         "NVIDIA H100 PCIe",
@@ -98,7 +98,7 @@ def test_a_gpu_is_known_by_whole_words_of_its_name() -> None:
     assert [data_sheet(name) for name in others] == [None] * len(others)
 
 
-def test_the_line_has_the_utilisation_where_there_is_one() -> None:
+def test_progress_line_shows_utilisation_if_known() -> None:
     metrics = {"train_loss": 1.0, "learning_rate": 1e-3, "sequences_per_second": 10.0}
     out = io.StringIO()
     progress = ProgressLine(9, out)
@@ -110,6 +110,6 @@ def test_the_line_has_the_utilisation_where_there_is_one() -> None:
     ]
 
 
-def test_tokens_are_those_of_all_rows() -> None:
+def test_tokens_are_counted_over_all_rows() -> None:
     batch, _ = ToyTask().train_batch({})
     assert batch.tokens == len(batch)

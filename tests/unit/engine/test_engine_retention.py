@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and which are kept."""
+"""Times at which checkpoints are due, and the retention rules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FOUND = [Commit(10, 5.0), Commit(15, None), Commit(20, 3.0), Commit(30, 4.0), Co
         (Retention(2, best=1, every=15), {15, 20, 30, 40}),
     ],
 )
-def test_what_any_rule_keeps_is_kept(retention: Retention, kept: set[int]) -> None:
-    assert retention.keeps(FOUND) == kept
-    assert retention.keeps(FOUND[::-1]) == kept
+def test_retention_keeps_union_of_rules(retention: Retention, kept: set[int]) -> None:
+    assert retention.steps_to_keep(FOUND) == kept
+    assert retention.steps_to_keep(FOUND[::-1]) == kept
 
 
-def test_nothing_is_kept_of_nothing() -> None:
-    assert Retention(3, best=2, every=1).keeps([]) == set()
+def test_retention_without_checkpoints_keeps_none() -> None:
+    assert Retention(3, best=2, every=1).steps_to_keep([]) == set()
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_nothing_is_kept_of_nothing() -> None:
         ({}, []),
     ],
 )
-def test_steps_that_are_saved_whatever_the_clock_says(config: dict[str, int], steps: list[int]) -> None:
+def test_cadence_saves_at_configured_steps(config: dict[str, int], steps: list[int]) -> None:
     cadence = Cadence(CheckpointConfig(**config))
     assert [step for step in range(1, 13) if cadence.at_step(step)] == steps
 
 
-def test_the_clock_counts_from_the_last_restart() -> None:
+def test_cadence_clock_counts_from_last_restart() -> None:
     now = [1000.0]
     cadence = Cadence(CheckpointConfig(every_minutes=2.5), clock=lambda: now[0])
     found = []
@@ -65,7 +65,7 @@ def test_the_clock_counts_from_the_last_restart() -> None:
     assert cadence.by_clock()
 
 
-def test_without_minutes_the_clock_never_asks() -> None:
+def test_cadence_without_minutes_ignores_clock() -> None:
     now = [0.0]
     cadence = Cadence(CheckpointConfig(every=1, every_minutes=None), clock=lambda: now[0])
     now[0] = 1e12
@@ -87,11 +87,11 @@ def test_without_minutes_the_clock_never_asks() -> None:
         (3, float("inf"), [], False),
     ],
 )
-def test_the_best_are_the_lowest(keep_best: int, loss: float, best: list[float], is_best: bool) -> None:
+def test_cadence_best_losses_are_lowest(keep_best: int, loss: float, best: list[float], is_best: bool) -> None:
     assert Cadence(CheckpointConfig(keep_best=keep_best)).is_best(loss, best) == is_best
 
 
-def test_a_run_that_never_saves_is_refused() -> None:
+def test_config_that_never_saves_is_refused() -> None:
     with pytest.raises(ValidationError, match="every and every_minutes are both null"):
         CheckpointConfig(every=None, every_minutes=None)
     assert CheckpointConfig().every_minutes == 10

@@ -1,4 +1,4 @@
-"""Our safetensors files are everybody's: read by the library's own loader, and to the letter of the format."""
+"""Our safetensors files follow the format exactly and load with the library's own loader."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def assert_reads_back(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 @pytest.mark.parametrize("tensors", [ALL_TYPES, AWKWARD, {}], ids=["types", "awkward", "none"])
 @pytest.mark.parametrize("chunk", [CHUNK, 1, 7])
-def test_the_library_reads_what_we_write(tmp_path: Path, tensors: dict[str, torch.Tensor], chunk: int) -> None:
+def test_safetensors_library_reads_our_files(tmp_path: Path, tensors: dict[str, torch.Tensor], chunk: int) -> None:
     finish(write_tensors(tmp_path / "file", tensors, chunk=chunk))
     assert_reads_back(tmp_path / "file", tensors)
 
 
-def test_transformers_know_it_for_pytorchs(tmp_path: Path) -> None:
+def test_transformers_recognises_pytorch_format(tmp_path: Path) -> None:
     finish(write_tensors(tmp_path / "file", AWKWARD))
     with safe_open(tmp_path / "file", framework="pt") as opened:
         assert opened.metadata() == {"format": "pt"}
 
 
 @pytest.mark.parametrize("tensors", [ALL_TYPES, AWKWARD], ids=["types", "awkward"])
-def test_the_bytes_have_no_gap_and_no_tensor_is_misaligned(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def test_file_has_no_gaps_and_aligned_tensors(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
     finish(write_tensors(tmp_path / "file", tensors))
     content = (tmp_path / "file").read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -67,14 +67,14 @@ def test_the_bytes_have_no_gap_and_no_tensor_is_misaligned(tmp_path: Path, tenso
 
 
 @pytest.mark.parametrize("chunk", [CHUNK, 7])
-def test_what_it_says_of_a_file_is_so(tmp_path: Path, chunk: int) -> None:
+def test_reported_size_and_hash_match_file(tmp_path: Path, chunk: int) -> None:
     tensors, text = tmp_path / "tensors", tmp_path / "text"
     written = {
         tensors: finish(write_tensors(tensors, AWKWARD, chunk=chunk)),
         text: finish(write_file(text, [b"ab", b"", b"c"], chunk=chunk)),
     }
-    for path, said in written.items():
+    for path, reported in written.items():
         content = path.read_bytes()
-        assert said == WrittenFile(len(content), hashlib.sha256(content).hexdigest())
-        assert finish(read_file(path, chunk=chunk)) == said
+        assert reported == WrittenFile(len(content), hashlib.sha256(content).hexdigest())
+        assert finish(read_file(path, chunk=chunk)) == reported
     assert text.read_bytes() == b"abc"

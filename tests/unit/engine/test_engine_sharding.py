@@ -1,4 +1,4 @@
-"""Optimizer state sharded over processes: real ones over gloo, and how tensors are dealt out."""
+"""Optimizer state sharded over real gloo processes, and the assignment of tensors to processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sharded_weights_bit_exact_on_every_process(scenes: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_sharded_checkpoint_is_byte_for_byte_an_unsharded_one(scenes: Path, name: str) -> None:
+def test_sharded_checkpoint_equals_unsharded_bytes(scenes: Path, name: str) -> None:
     sharded, whole = (last_of(scenes / f"{name}-{kind}") for kind in ("sharded", "whole"))
     for file in ("optimizer.safetensors", "model.safetensors"):
         assert (sharded / file).read_bytes() == (whole / file).read_bytes()
@@ -42,14 +42,14 @@ def test_a_sharded_checkpoint_is_byte_for_byte_an_unsharded_one(scenes: Path, na
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_each_process_keeps_state_of_its_own_tensors_alone(scenes: Path, name: str) -> None:
-    """Of tensors of 40, 32, 8 and 4 elements."""
+def test_each_process_keeps_state_of_own_tensors_only(scenes: Path, name: str) -> None:
+    """The tensors have 40, 32, 8 and 4 elements."""
     assert [json.loads((scenes / f"{name}-kept-{rank}.json").read_text()) for rank in range(2)] == [44, 40]
 
 
 @pytest.mark.parametrize("step", [2, 4])
 def test_state_loads_at_any_world_size_sharded_or_not(scenes: Path, step: int) -> None:
-    """Two processes sharded, then one alone, then three sharded: each is given the state that the one before saved."""
+    """Two sharded processes, then a single one, then three sharded: each loads the state that the previous saved."""
     folder = scenes / "moved"
     saved = load_file(folder / "checkpoints" / f"step-{step:08d}" / "optimizer.safetensors")
     loaded = load_file(folder / f"loaded-{step}.safetensors")
@@ -57,7 +57,7 @@ def test_state_loads_at_any_world_size_sharded_or_not(scenes: Path, step: int) -
     assert [key for key in saved if not torch.equal(saved[key], loaded[key])] == []
 
 
-def test_changed_world_size_matches_undisturbed_run(scenes: Path, tmp_path: Path) -> None:
+def test_changed_world_size_matches_uninterrupted_run(scenes: Path, tmp_path: Path) -> None:
     alone = make_loop(ToyTask(rows=7), tmp_path)
     run(alone)
     found = load_file(last_of(scenes / "moved") / "model.safetensors")
@@ -65,12 +65,12 @@ def test_changed_world_size_matches_undisturbed_run(scenes: Path, tmp_path: Path
 
 
 def test_loaded_state_of_another_process_is_not_kept(scenes: Path) -> None:
-    """It would grow old: the last checkpoint, two steps after it was loaded, has every tensor's counter at six."""
+    """It would become stale: in the last checkpoint, two steps after the load, the counter of every tensor is six."""
     state = load_file(last_of(scenes / "moved") / "optimizer.safetensors")
     assert [state[key].item() for key in state if key.endswith(".step")] == [6.0] * 4
 
 
-def test_one_process_has_nothing_to_share_out(tmp_path: Path) -> None:
+def test_single_process_is_not_sharded(tmp_path: Path) -> None:
     assert not isinstance(make_loop(ToyTask(), tmp_path, sharded=True).optimizer, ShardedOptimizer)
 
 
@@ -84,23 +84,23 @@ def test_one_process_has_nothing_to_share_out(tmp_path: Path) -> None:
         ([3, 1], 1, [0, 0]),
     ],
 )
-def test_the_largest_tensor_goes_first_to_the_emptiest_share(sizes: list[int], shares: int, owners: list[int]) -> None:
+def test_largest_tensor_is_assigned_to_smallest_share(sizes: list[int], shares: int, owners: list[int]) -> None:
     assert assign_owners(sizes, shares) == owners
 
 
-def test_shares_of_bert_are_nearly_even() -> None:
-    """Of base over 8 processes: the embedding table is more than an even share, the rest is spread evenly."""
+def test_shards_of_bert_are_nearly_even() -> None:
+    """BERT-base over 8 processes: the embedding table exceeds an even share, the rest is spread evenly."""
     layer = [768 * 768] * 4 + [768 * 3072] * 2 + [768] * 9 + [3072]
     sizes = [30528 * 768, 512 * 768, 2 * 768, *layer * 12, 768 * 768, 768 * 768]
-    held = [0] * 8
+    load = [0] * 8
     for size, owner in zip(sizes, assign_owners(sizes, 8), strict=True):
-        held[owner] += size
-    assert max(held) == 30528 * 768
-    assert max(held[1:]) < 1.05 * sum(held[1:]) / 7
+        load[owner] += size
+    assert max(load) == 30528 * 768
+    assert max(load[1:]) < 1.05 * sum(load[1:]) / 7
 
 
 class OneOfTwo(World):
-    """The second of two processes, the first of which has a state just like it; counts what it is given and keeps."""
+    """The second of two processes, whose peer has the same state; counts the tensors that it receives and keeps."""
 
     def gather_texts(self, text: str) -> list[str]:
         return [text, text]
@@ -115,7 +115,7 @@ given: list[weakref.ref[torch.Tensor]] = []
 kept: list[int] = []
 
 
-def test_a_process_keeps_nothing_of_what_the_main_one_collects() -> None:
+def test_process_keeps_nothing_sent_to_main_process() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     optimizer = torch.optim.AdamW(model.parameters())
     world = OneOfTwo(rank=1, local_rank=1, size=2, device=torch.device("cpu"))
@@ -123,4 +123,4 @@ def test_a_process_keeps_nothing_of_what_the_main_one_collects() -> None:
     optimizer.step()
     assert sharded.state_dict() == optimizer.state_dict()
     assert len(kept) >= 8
-    assert max(kept) <= 2  # the one at hand, and the one before until its name is taken
+    assert max(kept) <= 2  # the current tensor, and the previous one until its name is reassigned

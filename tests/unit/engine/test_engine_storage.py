@@ -1,4 +1,4 @@
-"""Writing to disks that are in order, full, read-only or in the way."""
+"""Writing to disks that work, are full or are read-only, and to paths that are blocked by a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from train_jobs.engine.checkpoint.serialization import write_tensors
 from train_jobs.engine.runtime import storage
 
 
-def test_json_appears_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_json_write_is_atomic_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     storage.write_json(path, {"a": 1})
     with path.open() as before:
@@ -28,7 +28,7 @@ def test_json_appears_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_json_that_fails_half_way_keeps_the_old_file(tmp_path: Path) -> None:
+def test_failed_json_write_keeps_old_file(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     storage.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
@@ -37,45 +37,48 @@ def test_json_that_fails_half_way_keeps_the_old_file(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_json_on_a_full_disk_keeps_the_old_file(disk: Disk) -> None:
+def test_json_write_on_full_disk_keeps_old_file(disk: Disk) -> None:
     path = disk.folder / "result.json"
     storage.write_json(path, {"a": 1})
     disk.resize(2 * 4096)
-    with pytest.raises(StorageError, match="the disk is full: result failed"), storage.storage_errors(path, "result"):
+    with (
+        pytest.raises(StorageError, match="cannot write result: the disk is full"),
+        storage.storage_errors(path, "result"),
+    ):
         storage.write_json(path, {"long": "x" * 100_000})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [found.name for found in disk.folder.iterdir()] == ["result.json"]
 
 
-def test_a_folder_that_can_be_written_is_made_and_left_empty(tmp_path: Path) -> None:
+def test_writable_folder_is_created_and_left_empty(tmp_path: Path) -> None:
     for _ in range(2):
         storage.require_writable(tmp_path / "a" / "b")
         assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", [".", "new"])
-def test_a_read_only_disk_is_refused(disk: Disk, name: str) -> None:
+def test_read_only_disk_is_refused(disk: Disk, name: str) -> None:
     disk.make_read_only()
-    with pytest.raises(StorageError, match="cannot write: making the output folder failed") as caught:
+    with pytest.raises(StorageError, match="cannot write the output folder: permission denied") as caught:
         storage.require_writable(disk.folder / name)
     assert caught.value.facts["where"] == disk.folder / name
 
 
 @pytest.mark.parametrize("name", ["file", "file/output", "file/deep/output"])
-def test_a_file_in_the_way_is_refused(tmp_path: Path, name: str) -> None:
+def test_file_in_place_of_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StorageError, match="making the output folder failed") as caught:
+    with pytest.raises(StorageError, match="cannot write the output folder") as caught:
         storage.require_writable(tmp_path / name)
     assert str(tmp_path / "file") in str(caught.value)
     assert "chmod" not in str(caught.value)
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
-def test_room_is_measured_on_the_disk_that_is_written_to(disk: Disk) -> None:
+def test_free_space_is_measured_on_target_disk(disk: Disk) -> None:
     disk.resize(2 * storage.MIB)
     folder = disk.folder / "not" / "yet" / "there"
     storage.require_free(folder, storage.MIB, "the export")
-    with pytest.raises(StorageError, match="the disk is too full: the export") as caught:
+    with pytest.raises(StorageError, match="cannot write the export: not enough disk space") as caught:
         storage.require_free(folder, 3 * storage.MIB, "the export")
     assert caught.value.facts == {"need": "3.0 MiB", "have": "2.0 MiB", "where": folder}
 
@@ -83,13 +86,13 @@ def test_room_is_measured_on_the_disk_that_is_written_to(disk: Disk) -> None:
 @pytest.mark.parametrize(
     ("problem", "begins"),
     [
-        (OSError(errno.ENOSPC, "x"), "the disk is full"),
-        (OSError(errno.EDQUOT, "x"), "the disk is full"),
+        (OSError(errno.ENOSPC, "x"), "cannot write the export: the disk is full"),
+        (OSError(errno.EDQUOT, "x"), "cannot write the export: the disk is full"),
         (OSError(errno.EROFS, "x"), "cannot write"),
         (PermissionError(errno.EACCES, "x"), "cannot write"),
     ],
 )
-def test_problems_of_storage_are_told_from_others(tmp_path: Path, problem: Exception, begins: str) -> None:
+def test_storage_problems_are_distinguished(tmp_path: Path, problem: Exception, begins: str) -> None:
     found = storage.explain(problem, tmp_path / "missing", "the export")
     assert found is not None
     assert found.message.startswith(begins)
@@ -97,7 +100,7 @@ def test_problems_of_storage_are_told_from_others(tmp_path: Path, problem: Excep
 
 
 def refused(path: Path) -> PermissionError:
-    """As the system says it; who runs tests as root is never told."""
+    """Return the error that the system raises; root would never get it."""
     return PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
@@ -105,7 +108,7 @@ def test_unwritable_file_elsewhere_is_named(tmp_path: Path) -> None:
     text, folder = tmp_path / "my text.txt", tmp_path / "out"
     found = storage.explain(refused(text), folder, "the run's output")
     assert found is not None
-    assert str(found) == f"error[storage]: no permission: {text}\n  fix  chmod u+rwX '{text}'"
+    assert str(found) == f"error[storage]: cannot access {text}: permission denied\n  fix  chmod u+rwX '{text}'"
     for ours in (folder, folder / "a" / "b", tmp_path, folder.with_name(".out.7.tmp")):
         found = storage.explain(refused(ours), folder, "the run's output")
         assert found is not None
@@ -126,21 +129,22 @@ def write_text(path: Path) -> None:
 
 @pytest.mark.parametrize("write", [write_safetensors, write_checkpoint, write_text])
 @pytest.mark.parametrize("state", ["full", "read-only"])
-def test_every_writer_of_ours_is_understood(disk: Disk, write: Callable[[Path], None], state: str) -> None:
-    """Each has its own way of saying it."""
+def test_storage_error_of_every_writer_is_explained(disk: Disk, write: Callable[[Path], None], state: str) -> None:
+    """Each writer raises a different exception."""
     if state == "full":
         disk.resize(16 * 4096)
     else:
         disk.make_read_only()
-    begins = {"full": "the disk is full: the export failed", "read-only": "cannot write: the export failed"}[state]
+    reasons = {"full": "the disk is full", "read-only": "permission denied, or a read-only file system"}
+    begins = f"cannot write the export: {reasons[state]}"
     with pytest.raises(StorageError) as caught, storage.storage_errors(disk.folder, "the export"):
         write(disk.folder / "file")
     assert caught.value.message == begins
 
 
-def test_what_is_explained_is_not_explained_again(tmp_path: Path) -> None:
+def test_explained_error_is_not_wrapped_again(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageError, match="the disk is full: the inner failed"),
+        pytest.raises(StorageError, match="cannot write the inner: the disk is full"),
         storage.storage_errors(tmp_path, "the outer"),
         storage.storage_errors(tmp_path, "the inner"),
     ):
@@ -158,7 +162,7 @@ def test_other_problems_unchanged_and_no_partial_file(tmp_path: Path, problem: B
     assert not partial.exists()
 
 
-def test_what_succeeds_is_kept(tmp_path: Path) -> None:
+def test_successful_write_is_kept(tmp_path: Path) -> None:
     with storage.storage_errors(tmp_path, "it", partial=tmp_path / "whole"):
         (tmp_path / "whole").mkdir()
     assert (tmp_path / "whole").is_dir()

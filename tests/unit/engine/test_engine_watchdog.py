@@ -1,4 +1,4 @@
-"""Processes that get stuck in real ways, and some that only seem to; all of them run at once, for they mostly wait."""
+"""The watchdog with processes that hang and some that only appear to; all run concurrently because they mostly wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import Activity, World
 
 REPOSITORY = Path(__file__).parents[3]
-PATIENCE = 120  # seconds, on a machine that is busy with other things
+PATIENCE = 120  # seconds, enough for a machine under load
 SCENES = {  # number of processes, and what happens to them
     "lock": (1, ["lock"]),
     "innocent": (1, ["stop", "debugger", "slow"]),
@@ -37,7 +37,7 @@ SCENES = {  # number of processes, and what happens to them
 
 @dataclass
 class Scene:
-    """A job, and what became of it."""
+    """A job and its outcome."""
 
     folder: Path
     processes: list[subprocess.Popen[str]]
@@ -46,16 +46,16 @@ class Scene:
         return [process.returncode for process in self.processes]
 
     def log(self, rank: int = 0) -> str:
-        """All that a rank said."""
+        """Return the log of a rank."""
         return (self.folder / f"log-{rank}").read_text()
 
-    def word(self, rank: int = 0) -> dict[str, Any]:
-        """What a rank left in the output folder."""
+    def error_document(self, rank: int = 0) -> dict[str, Any]:
+        """Return the report that a rank wrote to the output folder."""
         document: dict[str, Any] = json.loads((self.folder / f"error-{rank}.json").read_text())
         return document
 
 
-def begin(folder: Path, size: int, ways: list[str]) -> Scene:
+def start_scene(folder: Path, size: int, ways: list[str]) -> Scene:
     folder.mkdir()
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def begin(folder: Path, size: int, ways: list[str]) -> Scene:
     return Scene(folder, processes)
 
 
-def end(scene: Scene) -> None:
+def finish_scene(scene: Scene) -> None:
     for process in scene.processes:
         process.kill()
         process.communicate()
@@ -100,13 +100,13 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
-    """All scenes, played to their ends."""
+    """Run all scenes to their end and yield them by name."""
     root = tmp_path_factory.mktemp("scenes")
     with ExitStack() as cleaning:
         found = {}
         for name, (size, ways) in SCENES.items():
-            found[name] = begin(root / name, size, ways)
-            cleaning.callback(end, found[name])
+            found[name] = start_scene(root / name, size, ways)
+            cleaning.callback(finish_scene, found[name])
         (innocent,) = found["innocent"].processes
         wait_until(lambda: state_of(innocent) == "T", "it stops")
         time.sleep(2 * LIMIT)
@@ -126,22 +126,22 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
 def test_hung_rank_prints_stack_and_exits_76(scenes: dict[str, Scene]) -> None:
     scene = scenes["peers"]
     assert scene.codes()[1] == 76
-    error = scene.word(1)["error"]
+    error = scene.error_document(1)["error"]
     assert error["kind"] == "hang"
     assert error["message"] == "rank 1 made no progress for 2 s (last: forward of step 3)"
     assert error["facts"] == {"stacks": str(scene.folder / "stacks" / "hang-rank-1.txt")}
     log = scene.log(1)
-    assert log.index(" in stand_still\n") < log.index(" in trouble\n") < log.index("error[hang]: rank 1")
-    assert log.endswith(scene.word(1)["text"] + "\n")
+    assert log.index(" in hang\n") < log.index(" in trouble\n") < log.index("error[hang]: rank 1")
+    assert log.endswith(scene.error_document(1)["text"] + "\n")
     left = Path(error["facts"]["stacks"]).read_text()
-    assert " in stand_still\n" in left
+    assert " in hang\n" in left
     assert "error[hang]: rank 1 made no progress" in left
 
 
 def test_waiting_rank_names_stuck_and_silent_rank(scenes: dict[str, Scene]) -> None:
     scene = scenes["peers"]
     assert scene.codes() == [76, 76, -signal.SIGKILL]
-    error = scene.word(0)["error"]
+    error = scene.error_document(0)["error"]
     assert error["message"] == "rank 0 made no progress for 2 s (last: reduction of step 3)"
     assert error["facts"] == {
         "waits": "for other ranks",
@@ -149,56 +149,56 @@ def test_waiting_rank_names_stuck_and_silent_rank(scenes: dict[str, Scene]) -> N
         "silent": "rank 2: stopped, unreachable, or holding Python's lock",
         "stacks": str(scene.folder / "stacks" / "hang-rank-0.txt"),
     }
-    assert scene.log(0).endswith(scene.word(0)["text"] + "\n")
+    assert scene.log(0).endswith(scene.error_document(0)["text"] + "\n")
     assert " in all_reduce\n" in scene.log(0)
     assert not (scene.folder / "stacks" / "hang-rank-2.txt").exists()
 
 
-def test_the_cause_is_told_before_its_consequences(scenes: dict[str, Scene]) -> None:
-    """A launcher and its log know the job by the rank that ends first."""
+def test_cause_is_reported_before_its_consequences(scenes: dict[str, Scene]) -> None:
+    """The launcher attributes the failure to the rank that exits first."""
     written = [(scenes["peers"].folder / f"error-{rank}.json").stat().st_mtime_ns for rank in (0, 1)]
     assert written[1] < written[0]
 
 
-def test_a_process_that_holds_pythons_lock_is_ended_all_the_same(scenes: dict[str, Scene]) -> None:
+def test_process_holding_gil_is_killed(scenes: dict[str, Scene]) -> None:
     scene = scenes["lock"]
     assert scene.codes() == [1]
     assert "Timeout (0:00:10)!" in scene.log()
-    assert " in stand_still\n" in scene.log()
+    assert " in hang\n" in scene.log()
 
 
-def test_who_was_stopped_or_debugged_or_is_slow_is_not_guilty(scenes: dict[str, Scene]) -> None:
-    """Stopped from outside, at the prompt of a debugger, and in many short steps: each for longer than the limit."""
+def test_stopped_debugged_or_slow_rank_is_not_blamed(scenes: dict[str, Scene]) -> None:
+    """A stopped process, one in a debugger, and one with many short steps each take longer than the limit."""
     scene = scenes["innocent"]
     assert scene.codes() == [0], scene.log()
     assert "error" not in scene.log()
     assert scene.log().endswith("done\n")
 
 
-def watchers() -> list[str]:
+def watchdog_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "watchdog"]
 
 
-def test_it_watches_no_longer_than_it_should(tmp_path: Path) -> None:
+def test_watchdog_thread_ends_with_context(tmp_path: Path) -> None:
     watchdog = Watchdog(WatchdogConfig(), ALONE, tmp_path)
     for _ in range(2):
-        assert watchers() == []
+        assert watchdog_threads() == []
         with watchdog:
-            assert watchers() == ["watchdog"]
+            assert watchdog_threads() == ["watchdog"]
     with pytest.raises(ValueError, match="out"), watchdog:
         raise ValueError("out")
-    assert watchers() == []
+    assert watchdog_threads() == []
 
 
-def test_it_can_be_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watchdog_disabled_starts_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Watchdog(WatchdogConfig(hang_minutes=None), ALONE, tmp_path):
-        assert watchers() == []
+        assert watchdog_threads() == []
     monkeypatch.setenv("ORCHESTRATOR_DEBUG", "1")
     with Watchdog(WatchdogConfig(), ALONE, tmp_path):
-        assert watchers() == []
+        assert watchdog_threads() == []
 
 
-def test_begin_and_end_of_a_stage_and_of_waiting_are_progress() -> None:
+def test_stage_and_wait_boundaries_are_progress() -> None:
     activity = Activity()
     seen = [activity.beats]
     with activity.doing("forward", step=3):
@@ -211,25 +211,25 @@ def test_begin_and_end_of_a_stage_and_of_waiting_are_progress() -> None:
         activity.beat()
         seen.append(activity.beats)
     seen.append(activity.beats)
-    assert str(activity.stage) == "forward of step 3"  # the last thing that it did
+    assert str(activity.stage) == "forward of step 3"  # the last stage
     assert seen == sorted(set(seen))
 
 
-def test_collectives_give_up_later_than_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else they end the process without a word of who is stuck: after 10 minutes, on GPUs."""
+def test_collective_timeout_exceeds_watchdog_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise they would end the process after 10 minutes on GPUs without naming the stuck rank."""
     for variable in ("RANK", "LOCAL_RANK"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    asked: list[Any] = []
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: asked.append(timeout))
+    timeouts: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: timeouts.append(timeout))
     for seconds in (None, 60.0, 7200.0):
         distributed.start("cpu", hang_seconds=seconds)
-    assert asked[0] is None
-    assert asked[1].total_seconds() == 1800
-    assert asked[2].total_seconds() > 7200 + 60
+    assert timeouts[0] is None
+    assert timeouts[1].total_seconds() == 1800
+    assert timeouts[2].total_seconds() > 7200 + 60
 
 
-def test_a_rank_alone_waits_for_nobody() -> None:
+def test_single_rank_never_waits() -> None:
     world = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
     before = world.activity.beats
     world.sum_(torch.ones(1))

@@ -1,4 +1,4 @@
-"""A run that goes on with another number of processes: 8 sequences a step with two, then three, then one."""
+"""A run that resumes with another world size: 8 sequences per step with two, then three, then one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_bert import config_with
-from engine_scenes import eight_sequences
+from engine_scenes import eight_sequence_config
 from safetensors.torch import load_file
 
 from train_jobs.assembly.starting_point import check_batch
@@ -17,11 +17,11 @@ from train_jobs.config import SpecError
 from train_jobs.engine.reporting.metrics import read_reports
 
 MOVED = ("still", "fewer")
-MOVES = ((2, range(2)), (3, range(2, 4)), (1, range(4, 6)))  # processes and the steps that they made
+MOVES = ((2, range(2)), (3, range(2, 4)), (1, range(4, 6)))  # processes and the steps that they trained
 
 
 def shares(folder: Path, step: int) -> list[list[list[int]]]:
-    """The sequences of each process in one step."""
+    """Return the sequences of each process in one step."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{step}-*.json"))]
 
 
@@ -38,15 +38,15 @@ def test_shares_differ_by_at_most_one_sequence(scenes: Path, processes: int, ste
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_the_same_sequences_come_in_the_same_order(scenes: Path) -> None:
+def test_sequences_keep_their_order_across_world_sizes(scenes: Path) -> None:
     for step in range(6):
         still, fewer = (list(chain(*shares(scenes / name, step))) for name in MOVED)
         assert still == fewer
     assert shares(scenes / "still", 0) != shares(scenes / "still", 1)
 
 
-def test_losses_and_rates_are_those_of_an_undisturbed_run(scenes: Path) -> None:
-    """Shares of 2, 3 and 3 in micro batches of 2: neither ragged shares nor the rest of a micro batch weigh more."""
+def test_losses_and_rates_match_uninterrupted_run(scenes: Path) -> None:
+    """Shares of 2, 3 and 3 in micro batches of 2: uneven shares and partial micro batches have no extra weight."""
     still, fewer = (reports(scenes / name) for name in MOVED)
     assert [step for step, _ in still] == [step for step, _ in fewer]
     for (_, expected), (_, found) in zip(still, fewer, strict=True):
@@ -59,7 +59,7 @@ def test_losses_and_rates_are_those_of_an_undisturbed_run(scenes: Path) -> None:
 
 
 def test_first_submit_indivisible_batch_refused(scenes: Path, tmp_path: Path) -> None:
-    config = eight_sequences(scenes)
+    config = eight_sequence_config(scenes)
     with pytest.raises(SpecError, match="does not divide"):
         check_batch(config, tmp_path, world_size=3)
     check_batch(config, scenes / "fewer", world_size=3)

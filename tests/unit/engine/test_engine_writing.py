@@ -1,4 +1,4 @@
-"""Checkpoints that are written while training goes on: what they hold, and how their failures are told."""
+"""Asynchronous checkpoints: their contents and the reporting of their failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from engine_disk import Disk
-from engine_toy import held
+from engine_toy import busy_writer
 
 from train_jobs.artifacts.commit import finish
 from train_jobs.config import StorageError
@@ -37,7 +37,7 @@ def save(store: CheckpointStore, step: int, weight: torch.Tensor | None = None) 
 
 
 def values_of(store: CheckpointStore) -> dict[int, float]:
-    """Step -> what its weight is full of, of every checkpoint that verifies, by another store's eyes."""
+    """Return step -> fill value of its weight for every valid checkpoint, read by another store."""
     other = CheckpointStore(store.root, keep_last=1)
     weights = {step: found.weights()["weight"] for step in range(20) if (found := other.at(step))}
     assert all(weight.amin() == weight.amax() for weight in weights.values())
@@ -46,7 +46,7 @@ def values_of(store: CheckpointStore) -> dict[int, float]:
 
 def test_changes_after_save_not_in_checkpoint(tmp_path: Path) -> None:
     store, weight, state = store_in(tmp_path), torch.full((50, 50), 4.0), {"cursor": {"batch": 1}}
-    with held(store):
+    with busy_writer(store):
         store.save(4, weights={"weight": weight}, optimizer=NO_STATE, state=state)
         weight.zero_()
         state["cursor"]["batch"] = 2
@@ -56,10 +56,10 @@ def test_changes_after_save_not_in_checkpoint(tmp_path: Path) -> None:
     assert saved.state()["cursor"] == {"batch": 1}
 
 
-def test_the_end_is_told_once(tmp_path: Path) -> None:
+def test_commit_is_reported_once(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     assert store.collect(wait=True) is None
-    with held(store):
+    with busy_writer(store):
         save(store, 4)
         assert store.writing
         assert store.collect(wait=False) is None
@@ -72,9 +72,9 @@ def test_the_end_is_told_once(tmp_path: Path) -> None:
     assert store.collect(wait=True) is None
 
 
-def test_a_checkpoint_finishes_the_one_before(tmp_path: Path) -> None:
+def test_save_finishes_previous_checkpoint(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    with held(store):
+    with busy_writer(store):
         save(store, 4)
         save(store, 8)
         assert values_of(store) == {4: 4.0}
@@ -82,10 +82,10 @@ def test_a_checkpoint_finishes_the_one_before(tmp_path: Path) -> None:
     assert values_of(store) == {4: 4.0, 8: 8.0}
 
 
-def test_who_waits_does_the_rest_himself(tmp_path: Path) -> None:
-    """On a busy machine the thread that writes may get no time at all."""
+def test_waiting_caller_completes_write_itself(tmp_path: Path) -> None:
+    """On a busy machine the writer thread may get no time at all."""
     store = store_in(tmp_path)
-    with held(store):
+    with busy_writer(store):
         save(store, 4)
         done = store.collect(wait=True)
         assert done is not None
@@ -94,7 +94,7 @@ def test_who_waits_does_the_rest_himself(tmp_path: Path) -> None:
 
 def test_finding_newest_completes_it_and_deletes_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    with held(store):
+    with busy_writer(store):
         save(store, 4)
         found = store.newest()
         assert found is not None
@@ -104,9 +104,9 @@ def test_finding_newest_completes_it_and_deletes_nothing(tmp_path: Path) -> None
     assert done.step == 4
 
 
-def test_without_a_thread_it_is_there_when_save_returns(tmp_path: Path) -> None:
+def test_synchronous_save_is_committed_on_return(tmp_path: Path) -> None:
     store = store_in(tmp_path, asynchronous=False)
-    with held(store):
+    with busy_writer(store):
         save(store, 4)
         assert not store.writing
         assert values_of(store) == {4: 4.0}
@@ -116,7 +116,7 @@ def test_without_a_thread_it_is_there_when_save_returns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", ["collect", "save"])
-def test_a_failure_is_told_once_and_leaves_nothing(disk: Disk, again: str) -> None:
+def test_failed_write_is_reported_once_and_removed(disk: Disk, again: str) -> None:
     store = store_in(disk.folder)
     save(store, 4)
     store.collect(wait=True)
@@ -131,16 +131,16 @@ def test_a_failure_is_told_once_and_leaves_nothing(disk: Disk, again: str) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own")
-def test_the_thread_stands_back_and_nobody_else_does() -> None:
+def test_writer_thread_alone_has_lower_priority() -> None:
     found: list[tuple[str, int]] = []
 
-    def look() -> Generator[None, None, None]:
+    def record_priority() -> Generator[None, None, None]:
         found.append((threading.current_thread().name, priority()))
         yield
         done.set()
 
     done, before = threading.Event(), priority()
-    writer_thread().submit(Work(look()).run)
+    writer_thread().submit(Work(record_priority()).run)
     assert done.wait(20)
     ((name, lowered),) = found
     assert name.startswith("checkpoint-writer")
@@ -151,7 +151,7 @@ def priority() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_work_taken_over_is_done_once_and_in_order() -> None:
+def test_work_taken_over_runs_once_and_in_order() -> None:
     taken_over, did = threading.Event(), []
 
     def steps() -> Generator[None, None, str]:
@@ -174,7 +174,7 @@ def test_work_taken_over_is_done_once_and_in_order() -> None:
     assert did == [(number, number > 2) for number in range(200)]
 
 
-def test_what_goes_wrong_in_the_thread_is_told_to_who_asks() -> None:
+def test_error_in_thread_is_raised_by_result() -> None:
     def steps() -> Generator[None, None, None]:
         yield
         raise ConnectionError("the machine is gone")
@@ -188,7 +188,7 @@ def test_what_goes_wrong_in_the_thread_is_told_to_who_asks() -> None:
             work.result()
 
 
-def test_work_without_steps_is_done_at_once() -> None:
+def test_work_without_steps_returns_immediately() -> None:
     def steps() -> Generator[None, None, int]:
         return 3
         yield
@@ -223,20 +223,20 @@ print(json.dumps({"warnings": warnings, "writing": writing}))
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is not kept elsewhere")
 def test_without_memory_for_copy_saves_synchronously_and_warns(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    saved = subprocess.run(  # memory that other tests gave back would be room for the copy
+    saved = subprocess.run(  # memory freed by other tests would be available for the copy
         [sys.executable, "-c", SAVES_WITHOUT_MEMORY, str(folder)], cwd=REPOSITORY, capture_output=True, text=True
     )
     assert saved.returncode == 0, saved.stderr
-    said = json.loads(saved.stdout)
-    assert said["writing"] == [False, False]
+    result = json.loads(saved.stdout)
+    assert result["writing"] == [False, False]
     assert values_of(CheckpointStore(folder, keep_last=1)) == {4: 4.0, 8: 4.0}
-    (warning,) = said["warnings"]
+    (warning,) = result["warnings"]
     assert warning.startswith(
         "warning: no memory for a copy of 64 MiB, so training waits while checkpoints are written"
     )
 
 
-def test_copies_are_apart_from_the_originals_and_from_each_other() -> None:
+def test_copies_share_no_memory() -> None:
     tensors = {
         "half": torch.ones(3, dtype=torch.bfloat16),
         "bytes": torch.arange(5, dtype=torch.uint8),
@@ -254,7 +254,7 @@ def test_copies_are_apart_from_the_originals_and_from_each_other() -> None:
     assert not any(copy.requires_grad for copy in copies["a"].values())
 
 
-def test_the_memory_is_taken_once_and_grows_if_it_must() -> None:
+def test_copy_memory_is_reused_and_grows_if_needed() -> None:
     memory = StagingMemory()
     first = memory.copy({"a": {"x": torch.zeros(1000)}})["a"]["x"].data_ptr()
     assert memory.copy({"a": {"y": torch.ones(1000)}})["a"]["y"].data_ptr() == first
@@ -293,7 +293,7 @@ def test_kill_during_write_loses_only_that_checkpoint(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000006"]
 
 
-def test_a_program_that_ends_finishes_what_it_writes(tmp_path: Path) -> None:
+def test_exiting_program_finishes_pending_write(tmp_path: Path) -> None:
     program = WRITES_FOR_A_WHILE.replace("500_000_000", "50_000_000")
     command = [sys.executable, "-c", program, str(tmp_path)]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=True)

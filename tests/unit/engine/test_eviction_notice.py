@@ -1,4 +1,4 @@
-"""A machine that says beforehand that it is to be taken away."""
+"""Eviction notices of the metadata service."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Answers(BaseHTTPRequestHandler):
             self.wfile.write(document if isinstance(document, bytes) else json.dumps(document).encode())
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Discard the message."""
 
 
 @pytest.fixture
@@ -70,26 +70,26 @@ def metadata() -> Iterator[Metadata]:
         thread.join()
 
 
-def told_by(metadata: Metadata, *, documents: list[Any], **environ: str) -> list[str]:
-    """What is told until nobody asks any more, or the last document was looked at twice."""
-    told: list[str] = []
+def notices_for(metadata: Metadata, *, documents: list[Any], **environ: str) -> list[str]:
+    """Return the notices until polling ends or the last document was read twice."""
+    notices: list[str] = []
     metadata.documents = [*documents]
     metadata.asked.clear()
-    listen_for_eviction(told.append, {**metadata.variables, **environ}, seconds=0.01)
+    listen_for_eviction(notices.append, {**metadata.variables, **environ}, seconds=0.01)
 
-    def over() -> bool:
+    def is_finished() -> bool:
         asks = "eviction" in {thread.name for thread in threading.enumerate()}
-        return bool(told) or not asks or len(metadata.asked) > len(documents) + 2
+        return bool(notices) or not asks or len(metadata.asked) > len(documents) + 2
 
-    wait_for(over, what="an answer")
-    return told
+    wait_for(is_finished, what="an answer")
+    return notices
 
 
-def test_the_first_event_that_ends_this_machine_is_told_once(metadata: Metadata) -> None:
+def test_first_eviction_of_this_machine_is_reported_once(metadata: Metadata) -> None:
     documents = [QUIET, QUIET, {**QUIET, "Events": [event("Freeze", "aml_3"), event("Preempt", "aml_1", "aml_3")]}]
-    assert told_by(metadata, documents=documents) == ["Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT"]
+    assert notices_for(metadata, documents=documents) == ["Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT"]
     started = [{**QUIET, "Events": [event("Terminate", "aml_3", when="")]}]
-    assert told_by(metadata, documents=started) == ["Terminate of aml_3, now"]
+    assert notices_for(metadata, documents=started) == ["Terminate of aml_3, now"]
 
 
 @pytest.mark.parametrize(
@@ -103,20 +103,20 @@ def test_the_first_event_that_ends_this_machine_is_told_once(metadata: Metadata)
     ],
     ids=["neighbours", "freeze", "error", "list", "html"],
 )
-def test_what_does_not_end_this_machine_is_not_told(document: Any, metadata: Metadata) -> None:
-    assert told_by(metadata, documents=[document]) == []
+def test_other_events_are_not_reported(document: Any, metadata: Metadata) -> None:
+    assert notices_for(metadata, documents=[document]) == []
     metadata.documents = [{**QUIET, "Events": [event("Preempt", "aml_3")]}]  # ends the thread
 
 
 def test_one_process_polls_eviction_none_without_service(metadata: Metadata) -> None:
-    told: list[str] = []
-    listen_for_eviction(told.append, {**metadata.variables, "LOCAL_RANK": "1"})
-    listen_for_eviction(told.append, {})
+    notices: list[str] = []
+    listen_for_eviction(notices.append, {**metadata.variables, "LOCAL_RANK": "1"})
+    listen_for_eviction(notices.append, {})
     assert "eviction" not in {thread.name for thread in threading.enumerate()}
-    assert (told, metadata.asked) == ([], [])
+    assert (notices, metadata.asked) == ([], [])
 
 
-def test_a_job_that_hears_of_it_stops_with_a_checkpoint(metadata: Metadata, tmp_path: Path) -> None:
+def test_job_with_eviction_notice_stops_with_checkpoint(metadata: Metadata, tmp_path: Path) -> None:
     config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
     config["data"] = {**config["data"], "text": [str(write_corpus(tmp_path / "corpus.txt"))]}
     config["checkpoint"] = {"every": 100000, "keep_best": 0}
@@ -131,7 +131,7 @@ def test_a_job_that_hears_of_it_stops_with_a_checkpoint(metadata: Metadata, tmp_
     reports = tmp_path / "output" / "metrics.jsonl"
     wait_for(lambda: job.poll() is not None or (reports.is_file() and reports.stat().st_size), what="a step")
     metadata.documents = [{**QUIET, "Events": [event("Preempt", "aml_3")]}]
-    said, _ = job.communicate()
-    assert job.returncode == 75, said
-    assert "eviction: Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT: stopping after this step" in said
+    output, _ = job.communicate()
+    assert job.returncode == 75, output
+    assert "eviction: Preempt of aml_3, Sat, 21 Nov 2026 10:00:00 GMT: stopping after this step" in output
     assert len([*(tmp_path / "output" / "checkpoints").glob("*/COMMIT.json")]) == 1

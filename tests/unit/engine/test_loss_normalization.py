@@ -1,4 +1,4 @@
-"""Losses over the global batch and of micro batches: gradients by hand, and those of transformers."""
+"""Losses normalised over the global batch or per micro batch: gradients against a reference and transformers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from train_jobs.tasks.pretraining import BertPretraining
 
 
 def gradients_of(config: PretrainConfig, store: TokenStore, shares: list[Batch]) -> list[torch.Tensor]:
-    """Sum over processes and micro batches of the gradients of the task's losses, as the engine takes it."""
+    """Return the gradients of the task's losses, summed over processes and micro batches as in the engine."""
     task = BertPretraining(config, store, ALONE)
     totals = sum(totals_of(task, share) for share in shares)
     micro = config.train.micro_batch_size
@@ -37,7 +37,7 @@ def shares_of(config: PretrainConfig, store: TokenStore, processes: int) -> list
 
 
 def with_equal_counts(batch: Batch) -> Batch:
-    """The batch with one token to predict in each sequence."""
+    """Return the batch with one token to predict in each sequence."""
     labels = batch.masked_labels.copy()
     labels[:, 1:] = -100
     return dataclasses.replace(batch, masked_labels=labels)
@@ -48,8 +48,8 @@ def with_equal_counts(batch: Batch) -> Batch:
     ("sequences", "cuts"),
     [
         (8, [(0, 2), (2, 4), (4, 6), (6, 8)]),  # 2 processes x 2 micro batches
-        (7, [(0, 2), (2, 3), (3, 5), (5, 7)]),  # a share of 3 and one of 4
-        (5, [(0, 2), (2, 4), (4, 5)]),  # one process has one micro batch, the other two
+        (7, [(0, 2), (2, 3), (3, 5), (5, 7)]),  # shares of 3 and 4
+        (5, [(0, 2), (2, 4), (4, 5)]),  # one process has one micro batch, the other has two
     ],
 )
 def test_either_normalisation_correct_for_any_split(
@@ -76,7 +76,7 @@ def test_either_normalisation_correct_for_any_split(
     assert not torch.allclose(found["global"][0], found["micro_batch"][0], rtol=1e-2, atol=1e-5)
 
 
-def test_with_equal_counts_both_normalisations_are_one(store: TokenStore) -> None:
+def test_normalisations_agree_for_equal_counts(store: TokenStore) -> None:
     found = []
     for kind in ("global", "micro_batch"):
         train = {"global_batch_size": 8, "micro_batch_size": 2, "loss_normalization": kind}
@@ -87,7 +87,7 @@ def test_with_equal_counts_both_normalisations_are_one(store: TokenStore) -> Non
 
 
 def test_mean_of_means_equals_transformers_loss(store: TokenStore, tmp_path: Path) -> None:
-    """Of a model with the same weights and no padding rows, called once for each micro batch."""
+    """The transformers model has the same weights, no padding rows, and is called once per micro batch."""
     train = {"global_batch_size": 8, "micro_batch_size": 3, "loss_normalization": "micro_batch"}
     config = config_with(train=train, model={"pad_vocab_to_multiple_of": 7, "initializer_range": 0.3})
     task = BertPretraining(config, store, ALONE)
@@ -119,7 +119,7 @@ def test_mean_of_means_equals_transformers_loss(store: TokenStore, tmp_path: Pat
     assert abs(sum(mine) - sum(expected) / 3) < 1e-5
 
 
-def test_a_micro_batch_without_a_masked_token_adds_nothing(store: TokenStore) -> None:
+def test_micro_batch_without_masked_token_adds_nothing(store: TokenStore) -> None:
     config = config_with(train={"loss_normalization": "micro_batch"}, **NO_PAIRS)
     task = BertPretraining(config, store, ALONE)
     batch = task.train_batch({})[0].slice(0, 2)

@@ -1,4 +1,4 @@
-"""The mirror against a real MLflow store: everything once, whoever died in between."""
+"""The MLflow mirror against a real store: every value arrives once despite crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Store:
     run_id: str
 
     def history(self, key: str) -> list[tuple[int, float]]:
-        """(step, value), ordered by step."""
+        """Return (step, value) pairs ordered by step."""
         found = self.client.get_metric_history(self.run_id, key)
         return sorted((metric.step, metric.value) for metric in found)
 
@@ -41,13 +41,13 @@ class Store:
         return [step for step, _ in self.history(key)]
 
     def mirror(self, path: Path) -> Mirror:
-        """A mirror that knows nothing of earlier ones."""
+        """Return a new mirror without the state of earlier ones."""
         return Mirror(path, Destination(self.uri, self.run_id))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, MlflowClient]:
-    """A store in SQLite; making its tables takes seconds."""
+    """Return a SQLite store; creating its tables takes seconds."""
     uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=uri)
     client.search_experiments()
@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, MlflowClient]
 
 @pytest.fixture
 def store(server: tuple[str, MlflowClient]) -> Store:
-    """A fresh run in the store."""
+    """Return a new run in the store."""
     uri, client = server
     return Store(uri, client, client.create_run("0").info.run_id)
 
@@ -68,14 +68,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that whoever submits a job sets."""
+    """Set the variables that the submitter of a job sets."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
 
 
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables of a server that is down."""
+    """Set the variables of a server that is down."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
     monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -83,7 +83,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(path: Path, *steps: int, from_step: int = 0, keys: tuple[str, ...] = ("train_loss",)) -> None:
-    """Reports `steps` as a run that resumes at `from_step` does."""
+    """Report `steps` like a run that resumes at `from_step`."""
     log = MetricsLog(path)
     log.open(from_step=from_step)
     for step in steps:
@@ -98,7 +98,7 @@ def wait_for(store: Store, key: str, steps: list[int]) -> None:
         time.sleep(0.05)
 
 
-def test_everything_is_mirrored_once_with_step_value_and_time(store: Store, path: Path) -> None:
+def test_mirror_copies_each_value_once_with_step_and_time(store: Store, path: Path) -> None:
     write(path, 2, 4, keys=("train_loss", "learning_rate"))
     mirror = store.mirror(path)
     assert mirror.catch_up() == 4
@@ -108,7 +108,7 @@ def test_everything_is_mirrored_once_with_step_value_and_time(store: Store, path
     assert first.timestamp == int(json.loads(path.read_text().splitlines()[0])["time"] * 1000)
 
 
-def test_only_what_is_new_is_read(store: Store, path: Path) -> None:
+def test_mirror_reads_only_new_lines(store: Store, path: Path) -> None:
     write(path, 2)
     mirror = store.mirror(path)
     assert mirror.catch_up() == 1
@@ -123,7 +123,7 @@ def test_only_what_is_new_is_read(store: Store, path: Path) -> None:
     assert store.history("train_loss") == [(2, 0.25), (4, 0.5), (6, 3.0)]
 
 
-def test_after_a_crash_only_the_rest_is_copied(store: Store, path: Path) -> None:
+def test_mirror_after_crash_copies_only_rest(store: Store, path: Path) -> None:
     write(path, 2, 4)
     assert store.mirror(path).catch_up() == 2
     write(path, 6, 8, from_step=4)
@@ -132,7 +132,7 @@ def test_after_a_crash_only_the_rest_is_copied(store: Store, path: Path) -> None
     assert store.steps("train_loss") == [2, 4, 6, 8]
 
 
-def test_steps_that_a_resumed_run_repeats_are_not_copied_again(store: Store, path: Path) -> None:
+def test_mirror_skips_steps_repeated_by_resumed_run(store: Store, path: Path) -> None:
     write(path, 2, 4, 6)
     store.mirror(path).catch_up()
     write(path, 4, 6, 8, from_step=2)
@@ -140,18 +140,18 @@ def test_steps_that_a_resumed_run_repeats_are_not_copied_again(store: Store, pat
     assert store.steps("train_loss") == [2, 4, 6, 8]
 
 
-def test_a_file_that_is_not_there_yet_is_nothing_to_copy(store: Store, path: Path) -> None:
+def test_mirror_without_metrics_file_copies_nothing(store: Store, path: Path) -> None:
     assert store.mirror(path).catch_up() == 0
 
 
-def test_more_than_a_request_takes_is_split(store: Store, path: Path) -> None:
+def test_mirror_splits_large_requests(store: Store, path: Path) -> None:
     keys = tuple(f"metric_{number}" for number in range(7))
     write(path, *range(1, 301), keys=keys)
     assert store.mirror(path).catch_up() == 2100
     assert all(store.steps(key) == list(range(1, 301)) for key in keys)
 
 
-def test_values_that_are_not_numbers_pass(store: Store, path: Path) -> None:
+def test_mirror_accepts_non_finite_values(store: Store, path: Path) -> None:
     log = MetricsLog(path)
     log.open(from_step=0)
     log.report(1, {"train_loss": float("nan"), "gradient_norm": float("inf")})
@@ -164,7 +164,7 @@ def test_values_that_are_not_numbers_pass(store: Store, path: Path) -> None:
 
 @pytest.mark.usefixtures("environ")
 @pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
-def test_catching_up_ends_the_run_as_it_is_told(store: Store, path: Path, status: str) -> None:
+def test_catch_up_sets_final_run_status(store: Store, path: Path, status: str) -> None:
     write(path, 2)
     assert main([str(path), "--status", status]) == 0
     assert store.steps("train_loss") == [2]
@@ -174,16 +174,14 @@ def test_catching_up_ends_the_run_as_it_is_told(store: Store, path: Path, status
 
 
 @pytest.mark.usefixtures("environ")
-def test_catching_up_alone_leaves_the_run_open(store: Store, path: Path) -> None:
+def test_catch_up_without_status_leaves_run_open(store: Store, path: Path) -> None:
     write(path, 2)
     assert main([str(path)]) == 0
     assert store.client.get_run(store.run_id).info.status == "RUNNING"
 
 
 @pytest.mark.usefixtures("environ")
-def test_the_run_is_tagged_with_the_hash_of_its_lineage(
-    store: Store, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_is_tagged_with_lineage_hash(store: Store, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def tag() -> str | None:
         assert main([str(path), "--status", "KILLED"]) == 0
         return store.client.get_run(store.run_id).data.tags.get("orchestrator.lineage")
@@ -202,7 +200,7 @@ def test_the_run_is_tagged_with_the_hash_of_its_lineage(
 
 
 @pytest.mark.usefixtures("environ")
-def test_as_a_process_it_is_quiet(store: Store, path: Path) -> None:
+def test_mirror_process_prints_nothing(store: Store, path: Path) -> None:
     write(path, 2, 4)
     command = [sys.executable, "-m", "train_jobs.tools.mirror", str(path), "--status", "KILLED"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
@@ -214,18 +212,18 @@ def test_as_a_process_it_is_quiet(store: Store, path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"])
 @pytest.mark.usefixtures("environ")
-def test_a_run_that_nobody_named_is_a_usage_error(
+def test_missing_run_or_uri_is_usage_error(
     path: Path, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(missing)
     assert main([str(path), "--status", "FINISHED"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"error[usage]: {missing} not set")
+    assert captured.err.startswith(f"error[usage]: unknown MLflow run: {missing} not set")
     assert captured.out == ""
 
 
 @pytest.mark.usefixtures("environ")
-def test_an_unknown_status_is_a_usage_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_status_is_usage_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([str(path), "--status", "DONE"])
     assert caught.value.code == 2
@@ -233,7 +231,7 @@ def test_an_unknown_status_is_a_usage_error(path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("environ")
-def test_the_thread_mirrors_while_the_job_runs(store: Store, path: Path) -> None:
+def test_mirror_thread_copies_during_job(store: Store, path: Path) -> None:
     thread = MirrorThread(path, every_seconds=0.05)
     thread.start()
     log = MetricsLog(path)
@@ -248,7 +246,7 @@ def test_the_thread_mirrors_while_the_job_runs(store: Store, path: Path) -> None
 
 
 @pytest.mark.usefixtures("environ")
-def test_closing_copies_the_rest_at_once(store: Store, path: Path) -> None:
+def test_close_copies_rest_immediately(store: Store, path: Path) -> None:
     write(path, 2, 4)
     thread = MirrorThread(path, every_seconds=3600)
     thread.start()
@@ -260,7 +258,7 @@ def test_closing_copies_the_rest_at_once(store: Store, path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"])
 @pytest.mark.usefixtures("environ")
-def test_a_job_without_tracking_has_no_thread(
+def test_job_without_tracking_has_no_thread(
     store: Store, path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(missing)
@@ -287,11 +285,11 @@ def test_unavailable_server_warns_once_and_continues(path: Path, capsys: pytest.
     thread.close()
     assert not thread._thread.is_alive()
     shown += capsys.readouterr().err
-    assert shown.count("warning: MLflow is not reachable") == 1
+    assert shown.count("warning: cannot reach MLflow") == 1
     assert str(path) in shown
 
 
-def test_a_server_that_comes_back_gets_everything(
+def test_recovered_server_receives_all_values(
     store: Store, path: Path, unreachable: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(path, 2, 4)
@@ -307,10 +305,10 @@ def test_a_server_that_comes_back_gets_everything(
     thread.close()
 
 
-def test_a_request_that_fails_half_way_is_made_good(
+def test_partially_failed_request_is_completed_later(
     store: Store, path: Path, environ: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second of three requests fails: what the first brought is not sent again, the rest is not lost."""
+    """The second of three requests fails: the values of the first are not sent again, the others are not lost."""
     write(path, *range(1, 1251), keys=("a", "b"))
     log_batch, calls = MlflowClient.log_batch, []
 
@@ -331,18 +329,18 @@ def test_a_request_that_fails_half_way_is_made_good(
 
 
 @pytest.mark.usefixtures("unreachable")
-def test_the_command_says_that_the_server_is_gone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mirror_command_reports_unavailable_server(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(path, 1)
     assert main([str(path), "--status", "FAILED"]) == 7
     err = capsys.readouterr().err
-    assert err.startswith("error[service]: MLflow is not reachable")
+    assert err.startswith("error[service]: cannot reach MLflow")
     assert NOWHERE in err
     assert f"python -m train_jobs.tools.mirror {path}" in err
 
 
 @pytest.fixture
 def announcement(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that will name the run."""
+    """Return a file that will name the run."""
     for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "tracking.json"
@@ -360,7 +358,7 @@ def test_run_announced_during_training_gets_all_metrics(
     write(path, 2, 4)
     thread = MirrorThread(path, every_seconds=0.05)
     thread.start()
-    time.sleep(0.3)  # several rounds find nothing to report to
+    time.sleep(0.3)  # several rounds without a run to report to
     announce(announcement, store)
     wait_for(store, "train_loss", [2, 4])
     write(path, 6, from_step=4)
@@ -374,7 +372,7 @@ def test_run_announced_during_training_gets_all_metrics(
 
 def test_incomplete_job_leaves_mlflow_run_open(store: Store, path: Path, announcement: Path) -> None:
     announce(announcement, store)
-    (path.parent / "mirrored.json").write_text("{}")  # of an attempt that completed, before more steps were asked for
+    (path.parent / "mirrored.json").write_text("{}")  # from an attempt that completed with fewer steps
     write(path, 2)
     thread = MirrorThread(path, every_seconds=0.05)
     thread.start()
@@ -384,9 +382,7 @@ def test_incomplete_job_leaves_mlflow_run_open(store: Store, path: Path, announc
     assert not (path.parent / "mirrored.json").exists()
 
 
-def test_a_run_that_the_platform_opened_is_the_platforms_to_end(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_opened_by_platform_is_not_ended(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", store.run_id)
     monkeypatch.delenv("ORCHESTRATOR_TRACKING", raising=False)
@@ -401,7 +397,7 @@ def test_a_run_that_the_platform_opened_is_the_platforms_to_end(
     assert run.data.params["data.text"] == "['notes']"
 
 
-def test_parameters_that_mlflow_refuses_keep_no_metric_from_it(
+def test_refused_parameters_do_not_block_metrics(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store.uri)
@@ -413,7 +409,7 @@ def test_parameters_that_mlflow_refuses_keep_no_metric_from_it(
     thread.start()
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
-    assert "warning: MLflow did not take all parameters" in capsys.readouterr().err
+    assert "warning: MLflow rejected some parameters" in capsys.readouterr().err
 
 
 def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

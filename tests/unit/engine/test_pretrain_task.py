@@ -1,4 +1,4 @@
-"""BERT as the loop's task, on a real token store: losses over the global batch, metrics, validation, resuming."""
+"""BERT pretraining as a task of the loop, on a real token store: losses, metrics, validation, resuming."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
 
 @pytest.mark.parametrize("sections", [{}, NO_PAIRS])
 @pytest.mark.parametrize("micro", [1, 4, 6])
-def test_micro_batches_add_up_to_the_mean_over_the_global_batch(
-    store: TokenStore, sections: dict[str, Any], micro: int
-) -> None:
+def test_micro_batch_losses_sum_to_global_mean(store: TokenStore, sections: dict[str, Any], micro: int) -> None:
     task = BertPretraining(config_with(**sections), store, ALONE)
     task.model.eval()
     batch, _ = task.train_batch({})
@@ -58,7 +56,7 @@ def test_micro_batches_add_up_to_the_mean_over_the_global_batch(
     assert ("nsp_loss" in metrics) == (not sections)
 
 
-def test_gradients_of_micro_batches_are_those_of_the_mean(store: TokenStore) -> None:
+def test_micro_batch_gradients_sum_to_global_mean(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     batch, _ = task.train_batch({})
     parameters = list(task.model.parameters())
@@ -70,7 +68,7 @@ def test_gradients_of_micro_batches_are_those_of_the_mean(store: TokenStore) -> 
 
 
 def tokens_computed(task: BertPretraining, batch: Batch) -> int:
-    """How many tokens the first layer sees, padding among them where it is computed."""
+    """Return the number of tokens that the first layer processes, including computed padding."""
     seen: list[torch.Size] = []
     layer = task.model.get_submodule("bert.encoder.layer.0")
     with_hook = layer.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape[:-1]))
@@ -79,8 +77,8 @@ def tokens_computed(task: BertPretraining, batch: Batch) -> int:
     return seen[0].numel()
 
 
-def test_padding_is_computed_only_where_one_asks_for_it(store: TokenStore) -> None:
-    """All of one micro batch, for rounding to eat up nothing that matters."""
+def test_padding_is_computed_only_if_configured(store: TokenStore) -> None:
+    """One micro batch, so that rounding does not hide the difference."""
     wanted = {"global_batch_size": 64, "micro_batch_size": 64}
     without = BertPretraining(config_with(train=wanted), store, ALONE)
     batch, _ = without.train_batch({})
@@ -106,7 +104,7 @@ def test_model_with_own_forward_gets_padding(
     assert tokens_computed(task, batch) == batch.input_ids.size
 
 
-def test_metrics_are_means_over_what_was_counted(store: TokenStore) -> None:
+def test_metrics_are_means_over_counts(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     found = task.metrics([30.0, 5.0, 10.0, 4.0, 6.0, 8.0])
     assert found == {"loss": 3.5, "mlm_loss": 3.0, "mlm_accuracy": 0.5, "nsp_loss": 0.5, "nsp_accuracy": 0.75}
@@ -114,7 +112,7 @@ def test_metrics_are_means_over_what_was_counted(store: TokenStore) -> None:
     assert without.metrics([30.0, 5.0, 10.0]) == {"loss": 3.0, "mlm_loss": 3.0, "mlm_accuracy": 0.5}
 
 
-def test_without_next_sentence_its_head_is_not_trained(store: TokenStore) -> None:
+def test_next_sentence_head_frozen_without_objective(store: TokenStore) -> None:
     task = BertPretraining(config_with(**NO_PAIRS), store, ALONE)
     frozen = {name for name, parameter in task.model.named_parameters() if not parameter.requires_grad}
     assert frozen == {
@@ -128,7 +126,7 @@ def test_without_next_sentence_its_head_is_not_trained(store: TokenStore) -> Non
     assert all(p.grad is not None for p in task.model.parameters() if p.requires_grad)
 
 
-def test_shares_of_processes_are_one_global_batch(store: TokenStore) -> None:
+def test_process_shares_form_one_global_batch(store: TokenStore) -> None:
     whole, after = BertPretraining(config_with(), store, ALONE).train_batch({})
     worlds = [World(rank=rank, local_rank=rank, size=4, device=CPU) for rank in range(4)]
     shares = [BertPretraining(config_with(), store, world).train_batch({}) for world in worlds]
@@ -138,7 +136,7 @@ def test_shares_of_processes_are_one_global_batch(store: TokenStore) -> None:
     assert np.array_equal(joined, whole.input_ids)
 
 
-def test_the_cursor_goes_on_where_it_was_and_survives_json(store: TokenStore) -> None:
+def test_cursor_survives_json_and_resumes(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     first, cursor = task.train_batch({})
     second, _ = task.train_batch(cursor)
@@ -181,7 +179,7 @@ def test_each_validation_batch_is_progress(store: TokenStore) -> None:
     assert world.activity.beats == 5  # 20 sequences in micro batches of 4
 
 
-def test_an_untrained_model_is_as_good_as_guessing(store: TokenStore) -> None:
+def test_untrained_model_loss_equals_guessing(store: TokenStore) -> None:
     task = BertPretraining(config_with(), store, ALONE)
     task.model.eval()
     with torch.no_grad():
@@ -208,7 +206,7 @@ def test_largest_batch_full_except_one_masked_sequence(store: TokenStore) -> Non
 
 
 def loop_for(config: PretrainConfig, store: TokenStore, output: Path, device: str = "cpu") -> Loop:
-    """As pretrain makes it."""
+    """Return the loop that pretrain would build."""
     task = BertPretraining(config, store, ALONE)
     return Loop(
         task,
@@ -240,7 +238,7 @@ def loop_for(config: PretrainConfig, store: TokenStore, output: Path, device: st
 def test_loop_trains_on_mean_of_means_reports_global_mean(store: TokenStore, tmp_path: Path) -> None:
     train = {"steps": 1, "loss_normalization": "micro_batch"}  # 6 sequences in micro batches of 4 and 2
     loop = loop_for(config_with(train=train), store, tmp_path)
-    loop.policy = replace(loop.policy, max_grad_norm=None)  # or its gradients would be clipped ones
+    loop.policy = replace(loop.policy, max_grad_norm=None)  # clipping would change the gradients
     task = loop.task
     assert isinstance(task, BertPretraining)
     whole, _ = task.train_batch({})
@@ -261,13 +259,13 @@ def test_loop_trains_on_mean_of_means_reports_global_mean(store: TokenStore, tmp
 
 @pytest.fixture
 def used(store: TokenStore, tmp_path: Path) -> Path:
-    """The output folder of a run that is done."""
+    """Return the output folder of a completed run."""
     loop = loop_for(config_with(), store, tmp_path)
     loop.run()
     return tmp_path
 
 
-def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Path) -> None:
+def test_new_folder_starts_at_first_step(store: TokenStore, tmp_path: Path) -> None:
     loop = loop_for(config_with(), store, tmp_path)
     resume(loop, config_with())
     assert loop.state.step == 0
@@ -282,7 +280,7 @@ def test_a_fresh_folder_begins_at_the_first_step(store: TokenStore, tmp_path: Pa
         {"metrics": {"tensorboard": True}, "profile": {"steps": 1}, "watchdog": {"hang_minutes": 1}},
     ],
 )
-def test_a_used_folder_is_gone_on_from(
+def test_used_folder_is_resumed(
     store: TokenStore, used: Path, sections: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_with(**sections)
@@ -306,7 +304,7 @@ def test_a_used_folder_is_gone_on_from(
         ({"init_from": "/some/bert"}, "start.init_from: False -> True"),
     ],
 )
-def test_a_run_that_would_have_gone_elsewhere_is_refused(
+def test_resume_with_incompatible_config_is_refused(
     store: TokenStore, used: Path, sections: dict[str, Any], named: str
 ) -> None:
     config = config_with(**sections)
@@ -318,7 +316,7 @@ def test_a_run_that_would_have_gone_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", 2), ("NVIDIA H200", None)])
-def test_a_micro_batch_that_was_found_is_kept_on_the_same_device(
+def test_probed_micro_batch_is_kept_on_same_device(
     store: TokenStore, tmp_path: Path, device: str, expected: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_with(train={"micro_batch_size": "auto"})
@@ -333,32 +331,32 @@ def test_a_micro_batch_that_was_found_is_kept_on_the_same_device(
     assert ("device NVIDIA H200 -> cpu" in capsys.readouterr().out) == (expected is None)
 
 
-def test_the_start_tells_which_micro_batch_was_found(store: TokenStore, tmp_path: Path) -> None:
+def test_start_prints_probed_micro_batch(store: TokenStore, tmp_path: Path) -> None:
     config = config_with(train={"micro_batch_size": "auto", "global_batch_size": 8})
     loop = loop_for(config, store, tmp_path)
     loop.state.micro_batch_size = 4
-    told = describe(config, store, loop)
-    assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in told.splitlines()
+    description = describe(config, store, loop)
+    assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in description.splitlines()
 
 
-def test_resume_never_refuses_a_used_folder(store: TokenStore, used: Path) -> None:
+def test_resume_never_refuses_used_folder(store: TokenStore, used: Path) -> None:
     config = config_with(resume="never")
     with pytest.raises(ConflictError, match="resume is never"):
         resume(loop_for(config, store, used), config)
 
 
-def test_where_the_text_lies_does_not_matter_to_the_weights() -> None:
+def test_trajectory_ignores_location_of_text() -> None:
     here, there = (config_with(data={"text": [place]}) for place in ("/here/a.txt", "/there/a.txt"))
     assert trajectory(here, "store") == trajectory(there, "store")
-    assert trajectory(here, "store") != trajectory(here, "another")  # what it holds does
+    assert trajectory(here, "store") != trajectory(here, "another")  # the contents do
 
 
-def test_which_initial_model_it_was_is_for_the_lineage_to_say() -> None:
+def test_trajectory_ignores_path_of_initial_model() -> None:
     here, there, none = (config_with(init_from=place) for place in ("/here/bert", "/there/bert", None))
     assert trajectory(here, "store") == trajectory(there, "store") != trajectory(none, "store")
 
 
-def test_a_config_is_read_from_a_recipe_or_a_file(tmp_path: Path) -> None:
+def test_config_is_read_from_recipe_or_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("train:\n  steps: 3\n")
     assert read_config(str(path), []).train.steps == 3
@@ -368,14 +366,12 @@ def test_a_config_is_read_from_a_recipe_or_a_file(tmp_path: Path) -> None:
         read_config(str(path), ["train.stpes=5"])
 
 
-def test_a_batch_that_does_not_divide_is_refused_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indivisible_batch_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # pytest keeps its SIGTERM handler
     config = config_with(data={"text": [str(write_corpus(tmp_path / "corpus.txt"))]})
     with pytest.raises(SpecError, match="does not divide"):
         pretrain(config, output=tmp_path / "out", cache=tmp_path / "cache", device="cpu")
     assert not (tmp_path / "out" / "checkpoints").exists()
-    assert not (tmp_path / "cache").exists()  # nothing is prepared for a run that cannot be
+    assert not (tmp_path / "cache").exists()  # nothing is prepared for an impossible run

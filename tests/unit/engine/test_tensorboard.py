@@ -1,4 +1,4 @@
-"""Event files read back as TensorBoard reads them: records of the TFRecord format, each an Event."""
+"""TensorBoard event files, read back as TFRecord records that each contain an Event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from train_jobs.tools.mirror import TensorBoard, TensorBoardThread, require_tens
 
 
 def events_in(folder: Path) -> list[Event]:
-    """Events of the one event file: length, its checksum, data, its checksum; for each record."""
+    """Return the events of the single event file; a record is length, checksum, data and checksum."""
     (path,) = folder.iterdir()
     assert path.name.startswith("events.out.tfevents.")
     content, found = path.read_bytes(), []
@@ -44,7 +44,7 @@ def steps_in(folder: Path, tag: str = "train_loss") -> list[int]:
 
 
 def write(path: Path, *steps: int, from_step: int = 0) -> None:
-    """Reports `steps` as a run that resumes at `from_step` does."""
+    """Report `steps` like a run that resumes at `from_step`."""
     log = MetricsLog(path)
     log.open(from_step=from_step)
     for step in steps:
@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "tensorboard"
 
 
-def test_every_value_is_there_once_with_step_and_time(path: Path, folder: Path) -> None:
+def test_events_contain_each_value_once_with_step_and_time(path: Path, folder: Path) -> None:
     write(path, 2, 4)
     board = TensorBoard(path, folder)
     assert board.catch_up() == 4
@@ -78,7 +78,7 @@ def test_every_value_is_there_once_with_step_and_time(path: Path, folder: Path) 
     assert first.wall_time == json.loads(path.read_text().splitlines()[0])["time"]
 
 
-def test_steps_that_a_resumed_run_makes_again_are_there_once(path: Path, folder: Path) -> None:
+def test_steps_repeated_by_resumed_run_appear_once(path: Path, folder: Path) -> None:
     write(path, 2, 4, 6)
     for _ in range(2):
         TensorBoard(path, folder).catch_up()
@@ -88,7 +88,7 @@ def test_steps_that_a_resumed_run_makes_again_are_there_once(path: Path, folder:
     assert steps_in(folder) == [2, 4, 6, 8]
 
 
-def test_values_that_are_not_numbers_pass(path: Path, folder: Path) -> None:
+def test_events_accept_non_finite_values(path: Path, folder: Path) -> None:
     log = MetricsLog(path)
     log.open(from_step=0)
     log.report(1, {"train_loss": math.nan, "gradient_norm": math.inf})
@@ -114,7 +114,7 @@ def test_thread_mirrors_during_job_rest_at_end(path: Path, folder: Path) -> None
     assert steps_in(folder) == [2, 4]
 
 
-def test_nothing_is_written_that_was_not_asked_for(path: Path, folder: Path) -> None:
+def test_event_files_are_not_written_unless_enabled(path: Path, folder: Path) -> None:
     write(path, 2)
     thread = TensorBoardThread(path, folder, on=False, every_seconds=0.01)
     thread.start()
@@ -122,9 +122,7 @@ def test_nothing_is_written_that_was_not_asked_for(path: Path, folder: Path) -> 
     assert not folder.exists()
 
 
-def test_a_disk_that_is_full_is_warned_of_once_and_made_good(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_disk_warns_once_and_writes_later(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(path, *range(1, 400))
     with tmpfs(tmp_path / "disk", "64k") as disk:
         ballast = disk / "ballast"
@@ -140,11 +138,11 @@ def test_a_disk_that_is_full_is_warned_of_once_and_made_good(
         ballast.unlink()
         thread.stop()
         shown += capsys.readouterr().err
-        assert shown.count("warning: the event file cannot be written") == 1
+        assert shown.count("warning: cannot write the event file") == 1
         assert steps_in(disk / "tensorboard") == list(range(1, 400))
 
 
-def test_a_job_that_could_not_write_event_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_without_tensorboard_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     require_tensorboard()
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(SpecError, match="tensorboardX is not installed") as caught:

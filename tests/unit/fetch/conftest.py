@@ -1,4 +1,4 @@
-"""A real server on the loopback that does what servers do to those who fetch from them."""
+"""A real HTTP server on loopback with the failures that download servers have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = Transfer(connect=5, read=0.3, tries=3, pause=0.0)
 
 @dataclass
 class Site:
-    """What is published, and what happens to the next requests for it."""
+    """Published files, and the responses to the next requests for each."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -29,12 +29,12 @@ class Site:
     over: threading.Event = field(default_factory=threading.Event)
 
     def publish(self, path: str, content: bytes, *scripts: Script) -> None:
-        """Puts a file there; the first requests for it meet `scripts`, later ones are answered as they should be."""
+        """Publish a file; the first requests for it run `scripts`, later ones get a proper response."""
         self.files[path] = content
         self.scripts[path] = list(scripts)
 
     def ranges(self) -> list[str | None]:
-        """The ranges that were asked for."""
+        """Return the ranges of all requests."""
         return [headers.get("range") for _, headers in self.seen]
 
 
@@ -53,10 +53,10 @@ class Handler(BaseHTTPRequestHandler):
         elif scripts := self.site.scripts.get(path):
             scripts.pop(0)(self, content)
         else:
-            proper(self, content)
+            serve_file(self, content)
 
     def begin(self, code: int, length: int | None, **headers: str) -> None:
-        """Status and headers."""
+        """Send status and headers."""
         self.send_response(code)
         if length is not None:
             self.send_header("Content-Length", str(length))
@@ -65,26 +65,26 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """Says nothing."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """One whose clients may go away in mid-answer."""
+    """Server that accepts clients which close the connection during a response."""
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
-def named(handler: Handler, content: bytes) -> dict[str, str]:
+def file_headers(handler: Handler, content: bytes) -> dict[str, str]:
     found = {"Last_Modified": handler.site.modified, "Content_Type": "application/octet-stream"}
     if handler.site.etags:
         found["ETag"] = f'"{hashlib.md5(content).hexdigest()}"'
     return found
 
 
-def proper(handler: Handler, content: bytes) -> None:
-    """All of it, or the range that is asked for if the file is still the same."""
-    asked, headers = handler.headers.get("Range"), named(handler, content)
+def serve_file(handler: Handler, content: bytes) -> None:
+    """Send the whole file, or the requested range if the file has not changed."""
+    asked, headers = handler.headers.get("Range"), file_headers(handler, content)
     condition = handler.headers.get("If-Range")
     if asked is None or (condition is not None and condition not in headers.values()):
         handler.begin(200, len(content), **headers)
@@ -100,19 +100,19 @@ def proper(handler: Handler, content: bytes) -> None:
 
 
 def without_ranges(handler: Handler, content: bytes) -> None:
-    """All of it, whatever is asked for."""
-    handler.begin(200, len(content), **named(handler, content))
+    """Send the whole file, whatever range is requested."""
+    handler.begin(200, len(content), **file_headers(handler, content))
     handler.wfile.write(content)
 
 
 def cut(after: int, *, ranges: bool = True) -> Script:
-    """Goes away after so many bytes."""
+    """Return a response that closes the connection after that many bytes."""
 
     def run(handler: Handler, content: bytes) -> None:
         asked = handler.headers.get("Range") if ranges else None
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
         span = {"Content_Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if asked else {}
-        handler.begin(206 if asked else 200, len(content) - start, **span, **named(handler, content))
+        handler.begin(206 if asked else 200, len(content) - start, **span, **file_headers(handler, content))
         handler.wfile.write(content[start : start + after])
         handler.close_connection = True
 
@@ -120,10 +120,10 @@ def cut(after: int, *, ranges: bool = True) -> Script:
 
 
 def stall(after: int) -> Script:
-    """Says nothing more after so many bytes."""
+    """Return a response that sends nothing more after that many bytes."""
 
     def run(handler: Handler, content: bytes) -> None:
-        handler.begin(200, len(content), **named(handler, content))
+        handler.begin(200, len(content), **file_headers(handler, content))
         handler.wfile.write(content[:after])
         handler.wfile.flush()
         handler.site.over.wait(20)
@@ -133,7 +133,7 @@ def stall(after: int) -> Script:
 
 
 def status(code: int, **headers: str) -> Script:
-    """Another answer."""
+    """Return a response with another status."""
 
     def run(handler: Handler, content: bytes) -> None:
         handler.begin(code, 2, **headers)
@@ -142,8 +142,8 @@ def status(code: int, **headers: str) -> Script:
     return run
 
 
-def sends(body: bytes, length: int | None = None, **headers: str) -> Script:
-    """200, and something else."""
+def send(body: bytes, length: int | None = None, **headers: str) -> Script:
+    """Return a response with status 200 and another body."""
 
     def run(handler: Handler, content: bytes) -> None:
         handler.begin(200, len(body) if length is None else length, **headers)

@@ -1,4 +1,4 @@
-"""`orchestrator data fetch`: what it prints, and how far it is."""
+"""`orchestrator data fetch`: its output and progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_paths_are_the_result_and_the_rest_is_for_humans(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetch_prints_paths_to_stdout_and_progress_to_stderr(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     dump, index, _ = publish_dump(site)
     site.scripts[f"dewiki/20260101/{dump}"] = [status(503, Retry_After="0")]
     words = ["data", "fetch", "wikipedia:de", "--mirror", f"{site.url}/empty", "--mirror", site.url]
@@ -42,7 +42,7 @@ def test_paths_are_the_result_and_the_rest_is_for_humans(site: Site, capsys: pyt
     assert err == ""
 
 
-def test_ctrl_c_keeps_what_has_come_and_the_same_command_goes_on(site: Site, console: Console) -> None:
+def test_ctrl_c_keeps_partial_file_and_command_resumes(site: Site, console: Console) -> None:
     dump, index, _ = publish_dump(site)
     site.scripts[f"dewiki/20260101/{dump}"] = [stall(50_000)]
     words = ("data", "fetch", "wikipedia:de", "--mirror", site.url)
@@ -66,7 +66,7 @@ def test_ctrl_c_keeps_what_has_come_and_the_same_command_goes_on(site: Site, con
     assert sorted(path.name for path in folder.iterdir()) == [index, dump]
 
 
-def test_an_error_is_one_document_too(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_a_single_json_document(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "fetch", "wikipedia:xx", "--mirror", site.url, "-o", "json"]) == 5
     out, err = capsys.readouterr()
     assert json.loads(out)["error"]["kind"] == "not-found"
@@ -78,7 +78,9 @@ def test_fetch_needs_a_name_and_data_an_action(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.count("error[usage]") == 3
 
 
-def test_help_is_a_page_of_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_help_has_example_and_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main(["data", "fetch", "--help"])
@@ -88,7 +90,7 @@ def test_help_is_a_page_of_words(capsys: pytest.CaptureFixture[str], monkeypatch
 
 
 class Terminal(io.StringIO):
-    """A stream that is one, or is none."""
+    """A stream that is a terminal if `live`."""
 
     def __init__(self, *, live: bool) -> None:
         super().__init__()
@@ -98,8 +100,8 @@ class Terminal(io.StringIO):
         return self.live
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *, live: bool) -> str:
-    """A file of 300 MB of which 100 MB were there: 10 MB a second come."""
+def progress_output(monkeypatch: pytest.MonkeyPatch, *, live: bool) -> str:
+    """Return the output for a file of 300 MB, of which 100 MB exist, at 10 MB/s."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal(live=live)
@@ -118,14 +120,14 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, live: bool) -> str:
 
 
 def frames(text: str) -> list[str]:
-    """What is drawn, without what moves the cursor."""
+    """Return the drawn frames without cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).split("\r")
 
 
 def test_terminal_shows_bytes_speed_and_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = [
         line.replace("\u2501", "").replace("\u2578", "").replace("\u257a", "")
-        for line in frames(shown(monkeypatch, live=True))
+        for line in frames(progress_output(monkeypatch, live=True))
     ]
     first = [line for line in drawn if line.startswith("a.bz2")]
     assert "120.0/300.0 MB" in first[1]
@@ -135,11 +137,14 @@ def test_terminal_shows_bytes_speed_and_remaining(monkeypatch: pytest.MonkeyPatc
     assert drawn[-1].endswith("\n")
 
 
-def test_a_log_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, live=False) == "a.bz2: 300 MB of 300 MB, 10.0 MB/s, 0 s left\nb.bz2: 6 B, 0.0 MB/s\n"
+def test_log_gets_one_line_per_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        progress_output(monkeypatch, live=False)
+        == "a.bz2: 300 MB of 300 MB, 10.0 MB/s, 0 s left\nb.bz2: 6 B, 0.0 MB/s\n"
+    )
 
 
-def test_a_file_that_begins_anew_is_timed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_file_restarts_its_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Terminal(live=False)
     clock = [0.0]
     monkeypatch.setattr(transfer.time, "monotonic", lambda: clock[0])
@@ -150,7 +155,7 @@ def test_a_file_that_begins_anew_is_timed_anew(monkeypatch: pytest.MonkeyPatch) 
     assert log.getvalue() == "a.bz2: 340 MB, 10.0 MB/s\n"
 
 
-def test_a_small_file_is_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_file_prints_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(live=True)
     line = transfer.TransferLine(terminal)
     line("a.bz2", 0, 10)

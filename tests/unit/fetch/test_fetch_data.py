@@ -1,4 +1,4 @@
-"""Wikipedia, GLUE, SQuAD and models, from a server on the loopback."""
+"""Wikipedia, GLUE, SQuAD and models from a server on loopback."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def publish_dump(site: Site, wiki: str = "dewiki", date: str = "20260101", asked
     return list(files)
 
 
-def test_the_newest_dump_of_a_language(site: Site, tmp_path: Path) -> None:
+def test_wikipedia_latest_dump_is_fetched(site: Site, tmp_path: Path) -> None:
     dump, index, _ = publish_dump(site)
     site.scripts[f"dewiki/20260101/{dump}"] = [cut(1000)]
     expected = [(f"dumps/{index}", True, "sha1"), (f"dumps/{dump}", True, "sha1")]
@@ -53,17 +53,17 @@ def test_the_newest_dump_of_a_language(site: Site, tmp_path: Path) -> None:
     assert get(site, "wikipedia:de", tmp_path / "dumps") == again
 
 
-def test_a_dump_of_a_date_and_of_a_language_with_hyphens(site: Site, tmp_path: Path) -> None:
+def test_wikipedia_dump_by_date_and_hyphenated_language(site: Site, tmp_path: Path) -> None:
     publish_dump(site, "zh_min_nanwiki", "20250601", "20250601")
     assert len(get(site, "wikipedia:zh-min-nan", tmp_path / "dumps", "20250601")) == 2
 
 
-def test_wikipedia_is_the_english_one(site: Site, tmp_path: Path) -> None:
+def test_wikipedia_defaults_to_english(site: Site, tmp_path: Path) -> None:
     publish_dump(site, "enwiki")
     assert get(site, "wikipedia", tmp_path / "w")[0][0].startswith("w/enwiki-20260101")
 
 
-def test_a_dump_that_is_not_there_or_not_finished(site: Site, tmp_path: Path) -> None:
+def test_missing_or_unfinished_dump_is_refused(site: Site, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no dump tlhwiki of latest") as caught:
         get(site, "wikipedia:tlh", tmp_path / "w")
     assert caught.value.fix == f"choose one of {site.url}/tlhwiki/"
@@ -72,10 +72,10 @@ def test_a_dump_that_is_not_there_or_not_finished(site: Site, tmp_path: Path) ->
         get(site, "wikipedia:de", tmp_path / "w")
 
 
-def test_a_dump_with_a_wrong_checksum_is_never_placed(site: Site, tmp_path: Path) -> None:
+def test_dump_with_wrong_checksum_is_never_stored(site: Site, tmp_path: Path) -> None:
     dump, index, _ = publish_dump(site)
     site.publish(f"dewiki/20260101/{dump}", DUMP[:-1])
-    with pytest.raises(DataError, match="has the wrong checksum") as caught:
+    with pytest.raises(DataError, match="wrong sha1 checksum") as caught:
         get(site, "wikipedia:de", tmp_path / "w")
     assert str(caught.value.facts["need"]) == f"sha1 {hashlib.sha1(DUMP).hexdigest()}"
     assert caught.value.facts["where"] == f"{site.url}/dewiki/20260101/{dump}"
@@ -95,7 +95,7 @@ def test_a_dump_with_a_wrong_checksum_is_never_placed(site: Site, tmp_path: Path
         ("owner/model:part", "latest", "cannot fetch"),
     ],
 )
-def test_names_that_are_none(site: Site, tmp_path: Path, name: str, date: str, message: str) -> None:
+def test_unknown_names_are_refused(site: Site, tmp_path: Path, name: str, date: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         get(site, name, tmp_path / "x", date)
     assert site.seen == []
@@ -109,7 +109,7 @@ def questions(count: int) -> bytes:
 
 @pytest.fixture
 def small_squad(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[OfficialFile, ...]]:
-    """Files like SQuAD's, of a few questions."""
+    """Publish files in SQuAD's format with a few questions."""
     files = {}
     for version in datasets.SQUAD_FILES:
         content = {f"{split}-{version}.json": questions(count) for split, count in (("train", 5), ("dev", 2))}
@@ -135,7 +135,7 @@ def test_squad_is_fetched_and_its_questions_counted(
     ]
 
 
-def test_squad_with_another_number_of_questions(
+def test_squad_with_wrong_number_of_questions_is_refused(
     site: Site, tmp_path: Path, small_squad: dict[str, tuple[OfficialFile, ...]]
 ) -> None:
     small_squad["v1.1"] = (replace(small_squad["v1.1"][0], rows=6),)
@@ -144,7 +144,7 @@ def test_squad_with_another_number_of_questions(
     assert caught.value.facts == {"need": 6, "have": 5}
 
 
-def test_the_shipped_facts_are_of_the_known_sizes() -> None:
+def test_shipped_squad_facts_have_published_sizes() -> None:
     assert [file.rows for files in datasets.SQUAD_FILES.values() for file in files] == [87_599, 10_570, 130_319, 11_873]
     assert list(glue.TASKS) == ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI", "AX"]
     sums = [remote.checksum for task in glue.TASKS.values() for remote in task.files]
@@ -154,14 +154,14 @@ def test_the_shipped_facts_are_of_the_known_sizes() -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"no GLUE in {REAL}")
 @pytest.mark.parametrize("task", ["CoLA", "SST-2", "MRPC", "STS-B", "WNLI"])
-def test_rows_of_the_original_files_are_as_many_as_is_known(task: str) -> None:
+def test_original_files_have_published_numbers_of_rows(task: str) -> None:
     assert glue._count_all(glue.TASKS[task], REAL / task) == sum(glue.TASKS[task].rows.values())
 
 
 def publish_task(
     site: Site, monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, str], rows: dict[str, int]
 ) -> bytes:
-    """An archive with a folder of files and things that nobody wants."""
+    """Publish an archive with a folder of files and unneeded entries."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as packed:
         for file, text in files.items():
@@ -184,7 +184,7 @@ FILES = {
 ROWS = {"train.tsv": 2, "dev.tsv": 1, "test.tsv": 2}
 
 
-def test_a_task_of_glue_is_unpacked_and_its_rows_counted(
+def test_glue_task_is_unpacked_and_its_rows_counted(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_task(site, monkeypatch, "SST-2", FILES, ROWS)
@@ -206,7 +206,7 @@ def test_a_task_of_glue_is_unpacked_and_its_rows_counted(
         (FILES, {**ROWS, "dev_matched.tsv": 3}, "has no file dev_matched.tsv"),
     ],
 )
-def test_an_archive_with_other_rows_or_files_is_never_placed(
+def test_archive_with_wrong_rows_or_files_is_never_stored(
     site: Site,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -220,7 +220,7 @@ def test_an_archive_with_other_rows_or_files_is_never_placed(
     assert [path.name for path in (tmp_path / "glue").iterdir()] == [glue.ARCHIVES]
 
 
-def test_what_is_no_archive(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_archive_is_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_task(site, monkeypatch, "SST-2", FILES, ROWS)
     remote = Remote("glue/data/x.zip", Checksum("sha256", hashlib.sha256(b"PK no").hexdigest()))
     site.publish("glue/data/x.zip", b"PK no")
@@ -229,7 +229,7 @@ def test_what_is_no_archive(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
         get(site, "glue", tmp_path / "glue")
 
 
-def test_mrpc_is_made_of_microsofts_pairs(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mrpc_is_built_from_microsofts_pairs(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
     pairs = [f'{n % 2}\t{n}\t{n + 100}\tA "quote {n}\tB\u2028 {n}' for n in range(5)]
     contents = {
@@ -253,7 +253,7 @@ def test_mrpc_is_made_of_microsofts_pairs(site: Site, tmp_path: Path, monkeypatc
 
 
 def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model in the Hub's cache."""
+    """Create a model in the cache of the Hub."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hub"))
@@ -283,14 +283,14 @@ def test_model_fetched_by_hub_client_and_copied(tmp_path: Path, monkeypatch: pyt
         fetch("owner/other")
 
 
-def test_a_mirror_of_the_hub_is_its_clients_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mirror_of_the_hub_becomes_client_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub(tmp_path, monkeypatch)
     monkeypatch.setenv("HF_ENDPOINT", "https://huggingface.co")
     fetch("owner/tiny", mirrors=["https://hub.example.org"])
     assert os.environ["HF_ENDPOINT"] == "https://hub.example.org"
 
 
-def test_mirrors_of_the_users_own_come_first(tmp_path: Path) -> None:
+def test_user_mirrors_come_first(tmp_path: Path) -> None:
     shipped = mirrors_of("wikipedia", None)
     assert shipped[0] == "https://dumps.wikimedia.org"
     assert mirrors_of("wikipedia", tmp_path) == shipped
@@ -306,13 +306,13 @@ def test_mirrors_of_the_users_own_come_first(tmp_path: Path) -> None:
     ]
 
 
-def test_the_users_mirror_is_asked(site: Site, tmp_path: Path) -> None:
+def test_user_mirror_is_requested(site: Site, tmp_path: Path) -> None:
     (tmp_path / "mirrors.yaml").write_text(f"wikipedia: [{site.url}]\n")
     publish_dump(site)
     found = fetch("wikipedia:de", to=tmp_path / "w", home=tmp_path, transfer=QUICK)
     assert len(found) == 2
 
 
-def test_a_server_that_is_down_is_an_error_of_the_service(site: Site, tmp_path: Path) -> None:
+def test_unreachable_server_is_a_service_error(site: Site, tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="sha1sums"):
         fetch("wikipedia:de", to=tmp_path, mirrors=["http://127.0.0.1:9"], transfer=QUICK)

@@ -1,4 +1,4 @@
-"""Files over HTTP, from a server that cuts, lies, stalls and refuses."""
+"""Downloads over HTTP from a server that truncates, corrupts, stalls and refuses."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.unit.fetch.conftest import (
     Script,
     Site,
     cut,
-    named,
-    proper,
-    sends,
+    file_headers,
+    send,
+    serve_file,
     stall,
     status,
     without_ranges,
@@ -37,37 +37,37 @@ OTHER = random.Random(1).randbytes(700_001)
 PAGE = b"<!DOCTYPE html><html>Please log in</html>"
 
 
-def piece(start: int, size: int) -> Script:
-    """A range of its own choice."""
+def send_range(start: int, size: int) -> Script:
+    """Return a response with a range that the server chooses."""
 
     def run(handler: Handler, content: bytes) -> None:
         span = f"bytes {start}-{start + size - 1}/{len(content)}"
-        handler.begin(206, size, Content_Range=span, **named(handler, content))
+        handler.begin(206, size, Content_Range=span, **file_headers(handler, content))
         handler.wfile.write(content[start : start + size])
 
     return run
 
 
-def left(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_file_comes_whole_and_is_checked(client: Client, site: Site, tmp_path: Path) -> None:
+def test_file_is_fetched_completely_and_checked(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("a/b.bin", CONTENT)
     target = tmp_path / "deep" / "b.bin"
-    told: list[tuple[str, int, int | None]] = []
-    client.transfer = client.transfer._replace(progress=lambda *facts: told.append(facts))
+    reports: list[tuple[str, int, int | None]] = []
+    client.transfer = client.transfer._replace(progress=lambda *facts: reports.append(facts))
     fetched = client.get(Remote("a/b.bin", SHA256, len(CONTENT)), target)
     assert (fetched.path, fetched.bytes, fetched.new, fetched.checked) == (target, len(CONTENT), True, "sha256")
     assert target.read_bytes() == CONTENT
-    assert left(target.parent) == ["b.bin"]
-    assert told[0] == ("b.bin", 0, len(CONTENT))
-    assert told[-1] == ("b.bin", len(CONTENT), len(CONTENT))
+    assert file_names(target.parent) == ["b.bin"]
+    assert reports[0] == ("b.bin", 0, len(CONTENT))
+    assert reports[-1] == ("b.bin", len(CONTENT), len(CONTENT))
     assert site.seen[0][1]["accept-encoding"] == "identity"
     assert site.seen[0][1]["user-agent"].startswith("bert-orchestrator/")
 
 
-def test_what_is_there_is_checked_and_not_fetched_again(client: Client, site: Site, tmp_path: Path) -> None:
+def test_existing_file_is_checked_and_not_fetched_again(client: Client, site: Site, tmp_path: Path) -> None:
     target = tmp_path / "b.bin"
     target.write_bytes(CONTENT)
     assert not client.get(Remote("b.bin", SHA256), target).new
@@ -94,27 +94,27 @@ def test_what_is_there_is_checked_and_not_fetched_again(client: Client, site: Si
         ([cut(300_000), without_ranges], [None, "bytes=300000-"]),
         ([cut(300_000), cut(350_000, ranges=False)], [None, "bytes=300000-", "bytes=350000-"]),
         ([cut(300_000), status(416)], [None, "bytes=300000-", None]),
-        ([cut(300_000), piece(300_000, 100)], [None, "bytes=300000-", "bytes=300100-"]),
-        ([cut(300_000), piece(200_000, 500_001)], [None, "bytes=300000-", None]),
+        ([cut(300_000), send_range(300_000, 100)], [None, "bytes=300000-", "bytes=300100-"]),
+        ([cut(300_000), send_range(200_000, 500_001)], [None, "bytes=300000-", None]),
     ],
 )
-def test_interrupted_it_goes_on_from_where_it_stopped(
+def test_interrupted_download_resumes_at_its_offset(
     client: Client, site: Site, tmp_path: Path, scripts: list[Script], ranges: list[str | None], known: Remote
 ) -> None:
     site.publish("b.bin", CONTENT, *scripts)
     assert client.get(known, tmp_path / "b.bin").path.read_bytes() == CONTENT
     assert site.ranges() == ranges
-    assert left(tmp_path) == ["b.bin"]
+    assert file_names(tmp_path) == ["b.bin"]
 
 
-def test_a_later_command_goes_on_and_only_with_the_same_file(client: Client, site: Site, tmp_path: Path) -> None:
+def test_later_command_resumes_only_the_same_file(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("b.bin", CONTENT, cut(300_000), *[status(503)] * 3)
     with pytest.raises(ServiceError, match=r"cannot fetch b\.bin") as caught:
         client.get(Remote("b.bin"), tmp_path / "b.bin")
     assert "503 Service Unavailable, 3 times" in str(caught.value)
     assert caught.value.fix is not None
     assert "resumes where it stopped" in caught.value.fix
-    assert left(tmp_path) == [".b.bin.part", ".b.bin.part.json"]
+    assert file_names(tmp_path) == [".b.bin.part", ".b.bin.part.json"]
     client.get(Remote("b.bin"), tmp_path / "b.bin")
     assert (tmp_path / "b.bin").read_bytes() == CONTENT
     path, headers = site.seen[-1]
@@ -126,7 +126,7 @@ def test_a_later_command_goes_on_and_only_with_the_same_file(client: Client, sit
 
 
 @pytest.mark.parametrize("etags", [True, False])
-def test_a_file_that_changed_in_between_is_not_spliced(client: Client, site: Site, tmp_path: Path, etags: bool) -> None:
+def test_changed_file_is_not_spliced(client: Client, site: Site, tmp_path: Path, etags: bool) -> None:
     site.etags = etags
     site.publish("b.bin", CONTENT, cut(300_000), *[status(503)] * 3)
     with pytest.raises(ServiceError):
@@ -136,16 +136,16 @@ def test_a_file_that_changed_in_between_is_not_spliced(client: Client, site: Sit
     assert client.get(Remote("b.bin"), tmp_path / "b.bin").path.read_bytes() == OTHER
 
 
-def test_nor_where_the_server_does_not_look_at_if_range(client: Client, site: Site, tmp_path: Path) -> None:
+def test_changed_file_is_not_spliced_without_if_range(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("b.bin", CONTENT, cut(300_000), *[status(503)] * 3)
     with pytest.raises(ServiceError):
         client.get(Remote("b.bin"), tmp_path / "b.bin")
-    site.publish("b.bin", OTHER, cut(10_000_000))  # the range, of another file
+    site.publish("b.bin", OTHER, cut(10_000_000))  # the range of another file
     assert client.get(Remote("b.bin"), tmp_path / "b.bin").path.read_bytes() == OTHER
     assert site.ranges()[-2:] == ["bytes=300000-", None]
 
 
-def test_without_anything_that_names_the_content_it_begins_anew(client: Client, site: Site, tmp_path: Path) -> None:
+def test_download_without_validator_starts_over(client: Client, site: Site, tmp_path: Path) -> None:
     (tmp_path / ".b.bin.part").write_bytes(OTHER[:1000])
     weak = {"url": f"{site.url}/b.bin", "etag": 'W/"weak"', "modified": ""}
     (tmp_path / ".b.bin.part.json").write_text(json.dumps(weak))
@@ -161,7 +161,7 @@ def test_wrong_checksum_fetches_again(client: Client, site: Site, tmp_path: Path
     assert site.ranges() == ["bytes=1000-", None]
 
 
-def test_all_of_it_may_be_there_already(client: Client, site: Site, tmp_path: Path) -> None:
+def test_complete_partial_file_is_accepted(client: Client, site: Site, tmp_path: Path) -> None:
     (tmp_path / ".b.bin.part").write_bytes(CONTENT)
     site.publish("b.bin", CONTENT)
     assert client.get(Remote("b.bin", SHA256), tmp_path / "b.bin").path.read_bytes() == CONTENT
@@ -171,18 +171,16 @@ def test_all_of_it_may_be_there_already(client: Client, site: Site, tmp_path: Pa
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (sends(PAGE, Content_Type="text/html; charset=utf-8"), "it sends a web page instead of the file"),
-        (sends(PAGE, Content_Type="application/octet-stream"), "is a web page, not data"),
-        (sends(b""), "b.bin is empty"),
-        (sends(OTHER), "has the wrong checksum"),
-        (sends(CONTENT[:1000], Content_Type="application/zip"), "has the wrong checksum"),
-        (sends(CONTENT, length=1000), "has the wrong checksum"),
-        (sends(gzip.compress(CONTENT), Content_Encoding="gzip"), "it sends the file compressed (gzip)"),
+        (send(PAGE, Content_Type="text/html; charset=utf-8"), "it sends a web page instead of the file"),
+        (send(PAGE, Content_Type="application/octet-stream"), "it is a web page, not data"),
+        (send(b""), "b.bin: it is empty"),
+        (send(OTHER), "wrong sha256 checksum"),
+        (send(CONTENT[:1000], Content_Type="application/zip"), "wrong sha256 checksum"),
+        (send(CONTENT, length=1000), "wrong sha256 checksum"),
+        (send(gzip.compress(CONTENT), Content_Encoding="gzip"), "it sends the file compressed (gzip)"),
     ],
 )
-def test_what_is_not_the_file_is_an_error_never_data(
-    client: Client, site: Site, tmp_path: Path, script: Script, message: str
-) -> None:
+def test_unexpected_body_is_an_error(client: Client, site: Site, tmp_path: Path, script: Script, message: str) -> None:
     site.publish("b.bin", CONTENT, *[script] * 9)
     with pytest.raises(UserError) as caught:
         client.get(Remote("b.bin", SHA256), tmp_path / "b.bin")
@@ -191,14 +189,14 @@ def test_what_is_not_the_file_is_an_error_never_data(
     assert (tmp_path / ".b.bin.part").stat().st_size == 0
 
 
-def test_a_size_that_is_known_is_compared_before_the_file_comes(client: Client, site: Site, tmp_path: Path) -> None:
+def test_known_size_is_compared_before_download(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("b.bin", CONTENT)
     with pytest.raises(ServiceError, match="its file has 700001 bytes instead of 5"):
         client.get(Remote("b.bin", SHA256, 5), tmp_path / "b.bin")
 
 
-def test_a_length_that_is_too_long_is_no_end(client: Client, site: Site, tmp_path: Path) -> None:
-    lie = sends(CONTENT, length=len(CONTENT) + 9, ETag='"x"')
+def test_excessive_content_length_is_an_error(client: Client, site: Site, tmp_path: Path) -> None:
+    lie = send(CONTENT, length=len(CONTENT) + 9, ETag='"x"')
     site.publish("b.bin", CONTENT, *[lie] * 9)
     with pytest.raises(ServiceError, match="3 times"):
         client.get(Remote("b.bin"), tmp_path / "b.bin")
@@ -220,7 +218,7 @@ def test_a_length_that_is_too_long_is_no_end(client: Client, site: Site, tmp_pat
         (stall(0), ServiceError, "timed out"),
     ],
 )
-def test_refusals_are_told_as_they_are(
+def test_refusals_are_reported_unchanged(
     client: Client, site: Site, tmp_path: Path, script: Script, error: type[UserError], message: str
 ) -> None:
     site.publish("b.bin", CONTENT, *[script] * 9)
@@ -230,7 +228,7 @@ def test_refusals_are_told_as_they_are(
     assert f"127.0.0.1:{site.url.rpartition(':')[2]}" in caught.value.facts
 
 
-def test_the_next_mirror_goes_on_with_what_the_first_one_sent(site: Site, tmp_path: Path) -> None:
+def test_next_mirror_resumes_partial_file_of_first(site: Site, tmp_path: Path) -> None:
     site.publish("first/b.bin", CONTENT, cut(300_000), status(403))
     site.publish("third/b.bin", CONTENT)
     mirrors = [f"{site.url}/first", f"{site.url}/second", f"{site.url}/third/"]
@@ -241,7 +239,7 @@ def test_the_next_mirror_goes_on_with_what_the_first_one_sent(site: Site, tmp_pa
     assert "if-range" not in site.seen[-1][1]
 
 
-def test_a_mirror_with_another_file_is_passed_over(site: Site, tmp_path: Path) -> None:
+def test_mirror_with_another_file_is_skipped(site: Site, tmp_path: Path) -> None:
     site.publish("old/b.bin", OTHER)
     site.publish("new/b.bin", CONTENT)
     with Client([f"{site.url}/old", f"{site.url}/new"], QUICK) as client:
@@ -255,14 +253,14 @@ def test_without_checksum_mirror_parts_not_mixed(site: Site, tmp_path: Path) -> 
         assert client.get(Remote("b.bin"), tmp_path / "b.bin").path.read_bytes() == CONTENT
 
 
-def test_a_whole_file_that_is_another_one_is_fetched_anew(client: Client, site: Site, tmp_path: Path) -> None:
+def test_existing_file_with_wrong_checksum_is_replaced(client: Client, site: Site, tmp_path: Path) -> None:
     (tmp_path / ".b.bin.part").write_bytes(OTHER)
     site.publish("b.bin", CONTENT)
     assert client.get(Remote("b.bin", SHA256), tmp_path / "b.bin").path.read_bytes() == CONTENT
     assert site.ranges() == [f"bytes={len(OTHER)}-", None]
 
 
-def test_what_one_mirror_refuses_is_not_missing(site: Site, tmp_path: Path) -> None:
+def test_file_refused_by_one_mirror_is_not_missing(site: Site, tmp_path: Path) -> None:
     site.publish("one/b.bin", CONTENT, status(403))
     with (
         Client([f"{site.url}/one", f"{site.url}/two"], QUICK) as client,
@@ -271,19 +269,19 @@ def test_what_one_mirror_refuses_is_not_missing(site: Site, tmp_path: Path) -> N
         client.get(Remote("b.bin"), tmp_path / "b.bin")
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_unreachable_host_is_an_error(tmp_path: Path) -> None:
     with Client(["http://127.0.0.1:9"], QUICK) as client, pytest.raises(ServiceError) as caught:
         client.get(Remote("b.bin"), tmp_path / "b.bin")
     assert "refused" in caught.value.facts["127.0.0.1:9"]
 
 
 @pytest.mark.parametrize("address", ["no-such-scheme://x", "not an address", "http://"])
-def test_an_address_that_is_none(tmp_path: Path, address: str) -> None:
+def test_invalid_address_is_an_error(tmp_path: Path, address: str) -> None:
     with Client([address], QUICK) as client, pytest.raises(ServiceError, match="cannot fetch"):
         client.get(Remote("b.bin"), tmp_path / "b.bin")
 
 
-def test_a_proxy_is_used_and_named_without_its_password(
+def test_proxy_is_used_and_named_without_its_password(
     client: Client, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "")
@@ -299,7 +297,7 @@ def test_a_proxy_is_used_and_named_without_its_password(
     assert "secret" not in str(caught.value)
 
 
-def test_two_at_once_do_not_write_one_file(client: Client, site: Site, tmp_path: Path) -> None:
+def test_parallel_downloads_do_not_share_a_file(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("b.bin", CONTENT)
     with (tmp_path / ".b.bin.part").open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -309,7 +307,7 @@ def test_two_at_once_do_not_write_one_file(client: Client, site: Site, tmp_path:
 
 
 @pytest.mark.parametrize("obstacle", ["file", "folder"])
-def test_a_place_that_cannot_be_written(client: Client, site: Site, tmp_path: Path, obstacle: str) -> None:
+def test_unwritable_target_is_an_error(client: Client, site: Site, tmp_path: Path, obstacle: str) -> None:
     site.publish("b.bin", CONTENT)
     if obstacle == "file":
         (tmp_path / "in").write_text("the way")
@@ -321,7 +319,7 @@ def test_a_place_that_cannot_be_written(client: Client, site: Site, tmp_path: Pa
     assert "--to another folder" in caught.value.fix
 
 
-def test_a_full_disk_is_told_and_what_came_is_kept(client: Client, site: Site, tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_partial_file_kept(client: Client, site: Site, tmp_path: Path) -> None:
     site.publish("b.bin", CONTENT)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
@@ -333,20 +331,20 @@ def test_a_full_disk_is_told_and_what_came_is_kept(client: Client, site: Site, t
     assert (tmp_path / ".b.bin.part").read_bytes() == CONTENT[:200_000]
 
 
-def small(client: Client) -> str:
+def fetch_index(client: Client) -> str:
     return client.text("sums.txt")
 
 
 @pytest.mark.parametrize("body", [b"", b" \n", PAGE])
-def test_a_list_is_no_web_page_and_not_empty(client: Client, site: Site, body: bytes) -> None:
+def test_index_must_not_be_html_or_empty(client: Client, site: Site, body: bytes) -> None:
     site.publish("sums.txt", body)
     with pytest.raises(ServiceError, match=r"cannot fetch sums\.txt"):
-        small(client)
+        fetch_index(client)
 
 
-def test_a_list_that_broke_off_is_asked_for_again(client: Client, site: Site) -> None:
-    site.publish("sums.txt", b"abc  name\n", cut(3), proper)
-    assert small(client) == "abc  name\n"
+def test_truncated_index_is_requested_again(client: Client, site: Site) -> None:
+    site.publish("sums.txt", b"abc  name\n", cut(3), serve_file)
+    assert fetch_index(client) == "abc  name\n"
 
 
 def test_damaged_partial_file_facts_are_ignored(client: Client, site: Site, tmp_path: Path) -> None:
@@ -359,7 +357,7 @@ def test_damaged_partial_file_facts_are_ignored(client: Client, site: Site, tmp_
 
 
 def chunked(*chunks: bytes, end: bool = True) -> Script:
-    """A body without a length."""
+    """Return a response with a body without a length."""
 
     def run(handler: Handler, content: bytes) -> None:
         handler.begin(200, None, Transfer_Encoding="chunked", ETag='"same"')
@@ -371,7 +369,7 @@ def chunked(*chunks: bytes, end: bool = True) -> Script:
     return run
 
 
-def test_a_body_without_a_length_ends_where_it_says(client: Client, site: Site, tmp_path: Path) -> None:
+def test_chunked_body_ends_at_its_last_chunk(client: Client, site: Site, tmp_path: Path) -> None:
     pieces = (CONTENT[:1000], CONTENT[1000:])
     site.publish("b.bin", CONTENT, chunked(*pieces, end=False), without_ranges)
     assert client.get(Remote("b.bin"), tmp_path / "b.bin").path.read_bytes() == CONTENT

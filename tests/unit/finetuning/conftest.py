@@ -1,4 +1,4 @@
-"""A BERT for all jobs."""
+"""A small BERT shared by all jobs."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from finetune_jobs import write_model
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT with drawn weights."""
+    """Return a BERT with random weights."""
     return write_model(tmp_path_factory.mktemp("bert"))

@@ -1,4 +1,4 @@
-"""A BERT too small to know anything, and jobs in this process that fine-tune it."""
+"""A tiny random BERT, and in-process jobs that fine-tune it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SHAPE = ModelConfig(
 
 
 def write_model(folder: Path, pieces: Sequence[str] = PIECES, *, positions: int = 32) -> Path:
-    """A BERT with drawn weights."""
+    """Write a BERT with random weights."""
     shape, rows = SHAPE.model_copy(update={"max_position_embeddings": positions}), len(pieces)
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join(pieces) + "\n")
     model = BertForPreTraining(shape, rows)
     initialise(model, 1)
-    with torch.no_grad():  # as large as after training: drawn ones hardly tell one word from another
+    with torch.no_grad():  # as large as after training: initial ones hardly distinguish words
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.mul_(5)
@@ -43,7 +43,7 @@ def write_model(folder: Path, pieces: Sequence[str] = PIECES, *, positions: int 
 
 
 def settings(bert: Path, task: str, data: dict[str, Any], **sections: Any) -> dict[str, Any]:
-    """A job of eight epochs that takes some seconds."""
+    """Return the config of a job of eight epochs that takes some seconds."""
     return {
         "task": task,
         "init_from": str(bert),
@@ -59,14 +59,14 @@ def settings(bert: Path, task: str, data: dict[str, Any], **sections: Any) -> di
 
 
 def run(folder: Path, document: dict[str, Any], *words: str) -> int:
-    """The job in FOLDER/out; its exit code."""
+    """Run the job in FOLDER/out and return its exit code."""
     folder.mkdir(exist_ok=True)
     (folder / "finetune.yaml").write_text(yaml.safe_dump(document))
     return finetune.main(["--config", str(folder / "finetune.yaml"), "--output", str(folder / "out"), *words])
 
 
 def stop_in(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
-    """Jobs are preempted at the beginning of an epoch."""
+    """Preempt jobs at the beginning of an epoch."""
     whole = Finetuning.train_batch
 
     def stopped(self: Finetuning, cursor: dict[str, int]) -> Any:
@@ -78,18 +78,18 @@ def stop_in(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
 
 
 def same_model(here: Path, there: Path) -> bool:
-    """Whether two outputs have the same weights to the last bit."""
+    """Return whether two outputs have bit-exact weights."""
     one, other = (load_file(output / "model" / "model.safetensors") for output in (here, there))
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 def validations(output: Path, key: str = "validation_score") -> dict[int, float]:
-    """Step -> a figure of its validation."""
+    """Return step -> one metric of its validation."""
     reports = [report for _, report in read_reports(output / "metrics.jsonl")]
     return {report["step"]: report["metrics"][key] for report in reports if key in report["metrics"]}
 
 
 def result_of(folder: Path) -> dict[str, Any]:
-    """What the job in a folder wrote in the end."""
+    """Return the result that the job in a folder wrote."""
     found: dict[str, Any] = json.loads((folder / "out" / "result.json").read_text())
     return found

@@ -1,4 +1,4 @@
-"""A new task of sentences is one entry in `TASKS`: planned, trained, scored and predicted like any other."""
+"""A new sentence task is one entry in `TASKS`: planned, trained, scored and predicted like any other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entry() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences that are bad if they contain `not`."""
+    """Return a folder of sentences with label `bad` if they contain `not`."""
     root = tmp_path_factory.mktemp("tasks")
     (root / "Polarity").mkdir()
     draw = random.Random(3)
@@ -65,7 +65,7 @@ def test_plan_counts_rows_and_takes_recipe(bert: Path, folder: Path, tmp_path: P
     assert not [warning for warning in plan.warnings if "data." in warning]
 
 
-def test_names_and_metrics_follow_the_entry(folder: Path) -> None:
+def test_names_and_metrics_follow_task_entry(folder: Path) -> None:
     config = FinetuneConfig.model_validate({"task": "polarity", "init_from": "x", "data": {"glue": folder}})
     assert (config.task, config.ignored()) == ("Polarity", [])
     assert {"validation_accuracy", "validation_f1"} <= set(reported_metrics(config) or ())
@@ -91,7 +91,7 @@ def test_job_trains_scores_and_predicts(
     assert "fine-tuned on Polarity" in (out / "model" / "README.md").read_text()
 
 
-def test_model_is_evaluated_on_the_columns_of_the_entry(bert: Path, folder: Path, tmp_path: Path) -> None:
+def test_evaluation_uses_columns_of_task_entry(bert: Path, folder: Path, tmp_path: Path) -> None:
     assert run(tmp_path, settings(bert, "Polarity", {"glue": folder}, train={"epochs": 2})) == 0
     document = {
         "model": str(tmp_path / "out" / "model"),

@@ -1,4 +1,4 @@
-"""What several seeds leave: the best one's model, whole or not there; and what compiling needs."""
+"""The model of the best seed, copied atomically; and the requirements of compiling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def content(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_a_copy_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+def test_copy_replaces_existing_folder(tmp_path: Path) -> None:
     best = filled(tmp_path / "best", config="new", weights="new")
     model = filled(tmp_path / "model", config="old", weights="old", extra="old")
     filled(tmp_path / ".model.partial", half="left by a kill")
@@ -36,7 +36,7 @@ def test_a_copy_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"best", "model", "first"}
 
 
-def test_an_end_amid_the_copy_leaves_what_was_there(tmp_path: Path) -> None:
+def test_interrupted_copy_keeps_existing_folder(tmp_path: Path) -> None:
     best = filled(tmp_path / "best", config="new", weights="new")
     os.mkfifo(best / "no_file")  # cannot be copied
     model = filled(tmp_path / "model", config="old", weights="old")
@@ -46,7 +46,7 @@ def test_an_end_amid_the_copy_leaves_what_was_there(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"best", "model"}
 
 
-def test_compiling_needs_a_compiler_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_needs_compiler_only_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert [is_compiled(wanted, device) for wanted in ("auto", True, False) for device in (cpu, gpu)] == [
         *(False, True),
@@ -56,5 +56,5 @@ def test_compiling_needs_a_compiler_on_a_cpu_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     require_compiler(gpu, key="train.compile")
-    with pytest.raises(SpecError, match=r"train\.compile needs a C\+\+ compiler on a CPU"):
+    with pytest.raises(SpecError, match=r"cannot compile for a CPU: train\.compile needs a C\+\+ compiler"):
         require_compiler(cpu, key="train.compile")

@@ -1,4 +1,4 @@
-"""The configuration of fine-tuning: tasks by their names, their files, what is otherwise for one of GLUE's."""
+"""The configuration of fine-tuning: task names, files, and overrides for single GLUE tasks."""
 
 from __future__ import annotations
 
@@ -34,42 +34,42 @@ def problem(task: str, data: dict[str, Any], **more: Any) -> str:
         *(("entities", "NER"), ("CoNLL-2003", "NER"), ("conll", "NER")),
     ],
 )
-def test_tasks_are_spelled_as_one_likes(spelled: str, name: str) -> None:
+def test_task_name_ignores_case_and_punctuation(spelled: str, name: str) -> None:
     data = {"glue": "g"} if name == "glue" else FILES
     assert config(spelled, data).task == name
 
 
-def test_an_unknown_task_is_told_what_there_is() -> None:
-    told = problem("MRCP", {"glue": "g"})
-    assert 'SQuAD-1.1, SQuAD-2.0, NER or own (did you mean "MRPC"?)' in told
+def test_unknown_task_lists_known_ones() -> None:
+    message = problem("MRCP", {"glue": "g"})
+    assert 'SQuAD-1.1, SQuAD-2.0, NER or own (did you mean "MRPC"?)' in message
     with pytest.raises(SpecError):
         finetune.read_config("there-is-none.yaml", [])
 
 
 @pytest.mark.parametrize(
-    ("task", "data", "told"),
+    ("task", "data", "message"),
     [
-        ("MRPC", {"train": "t"}, "data.glue, a folder, or data.train and data.validation are needed for MRPC"),
-        ("SQuAD-2.0", {"glue": "g"}, "data.squad, a folder, or data.train and data.validation are needed for SQuAD"),
-        ("NER", {"validation": "d"}, "data.conll, a folder, or data.train and data.validation are needed for NER"),
-        ("own", {"train": "t"}, "data.train and data.validation, or data.dataset, are needed for a task of your own"),
+        ("MRPC", {"train": "t"}, "task MRPC requires data.glue, a folder, or data.train and data.validation"),
+        ("SQuAD-2.0", {"glue": "g"}, "requires data.squad, a folder, or data.train and data.validation"),
+        ("NER", {"validation": "d"}, "task NER requires data.conll, a folder, or data.train and data.validation"),
+        ("own", {"train": "t"}, "a task of your own requires data.train and data.validation, or data.dataset"),
         ("own", {"dataset": "d", "train": "t"}, "data.train and data.dataset are both given"),
-        ("glue", FILES, "data.glue, the folder of GLUE, is required for its tasks"),
-        ("glue", {"glue": "g", "test": "t"}, "data.test is one table, and the tasks of glue have one each"),
+        ("glue", FILES, "task glue requires data.glue, the folder of its files"),
+        ("glue", {"glue": "g", "test": "t"}, "data.test is a single table, but task glue has several tasks"),
         ("NER", {"conll": "c", "word_column": 2, "tag_column": 2}, "word_column and tag_column are both 2"),
     ],
 )
-def test_files_are_a_folder_or_both_of_ones_own(task: str, data: dict[str, Any], told: str) -> None:
-    assert told in problem(task, data)
+def test_data_is_folder_or_both_files(task: str, data: dict[str, Any], message: str) -> None:
+    assert message in problem(task, data)
 
 
-def test_how_long_sequences_are_depends_on_the_task() -> None:
+def test_max_length_default_depends_on_task() -> None:
     assert config("SQuAD-1.1", {"squad": "s"}).max_length == config("SQuAD-2.0", {"squad": "s"}).max_length == 384
     assert config("NER", {"conll": "c"}).max_length == 128
     assert config("SQuAD-1.1", {"squad": "s", "max_length": 100}).max_length == 100
 
 
-def test_micro_batches_given_or_found_by_length() -> None:
+def test_micro_batch_is_given_or_derived_from_length() -> None:
     def sizes(size: int | str, task: str = "SQuAD-1.1", processes: int = 1) -> list[int]:
         train = {"global_batch_size": 48, "micro_batch_size": size}
         return config(task, FILES, train=train).micro_batches(processes, on_cpu=True)
@@ -81,7 +81,7 @@ def test_micro_batches_given_or_found_by_length() -> None:
     assert "must be a whole number above 0" in problem("own", FILES, train={"micro_batch_size": "all"})
 
 
-def test_a_task_of_glue_may_have_its_own_values() -> None:
+def test_per_task_values_override_defaults() -> None:
     rte = {"train": {"epochs": 10}, "seeds": [7], "init_from": "mnli", "data": {"max_length": 64}}
     whole = config(
         *("glue", {"glue": "g", "lowercase": True}),
@@ -98,25 +98,25 @@ def test_a_task_of_glue_may_have_its_own_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("per_task", "told"),
+    ("per_task", "message"),
     [
         ({"RTE": {"train": {"epoch": 5}}}, 'per_task.RTE.train.epoch: unknown key (did you mean "epochs"?)'),
         ({"RTE": {"sed": [1]}}, 'per_task.RTE.sed: unknown key (did you mean "seeds"?)'),
         ({"RTF": {}}, 'did you mean "RTE"?'),
         ({"NER": {}}, "must be CoLA, SST-2"),
-        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: seeds has a seed twice"),
+        ({"RTE": {"seeds": [3, 3]}}, "per_task.RTE: seeds contains a duplicate"),
         ({"RTE": {"train": {"epochs": 0}}}, "per_task.RTE.train.epochs"),
     ],
 )
-def test_wrong_values_of_one_task_are_named(per_task: dict[str, Any], told: str) -> None:
-    assert told in problem("glue", {"glue": "g"}, per_task=per_task)
+def test_invalid_per_task_values_are_named(per_task: dict[str, Any], message: str) -> None:
+    assert message in problem("glue", {"glue": "g"}, per_task=per_task)
 
 
-def test_values_of_one_task_are_for_a_job_of_all() -> None:
-    assert "per_task is for task glue, and task is RTE" in problem("RTE", {"glue": "g"}, per_task={"RTE": {}})
+def test_per_task_values_require_glue_job() -> None:
+    assert "per_task is only for task glue, and task is RTE" in problem("RTE", {"glue": "g"}, per_task={"RTE": {}})
 
 
-def test_settings_that_a_task_does_not_use_are_known() -> None:
+def test_unused_settings_of_task_are_listed() -> None:
     assert config("MRPC", {"glue": "g", "doc_stride": 128}).ignored() == []
     found = config(
         *("MRPC", {"glue": "g", "doc_stride": 64, "text": "a", "conll": "c"}),

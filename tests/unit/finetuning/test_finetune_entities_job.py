@@ -1,4 +1,4 @@
-"""Named entities as a whole job on tiny models: it finds them, goes on where it was stopped, and is saved with them."""
+"""Named-entity jobs on tiny models: training, resuming and the saved model with its tags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PERSONS, PLACES = WORDS[:5], WORDS[5:10]
 
 
 def write_conll(path: Path, count: int, seed: int, *, columns: str = "{word} X {tag}") -> Path:
-    """Sentences with persons of two words, the second in several pieces, and places of one; some are long."""
+    """Write sentences with two-word persons, the second word in several pieces, and one-word places; some are long."""
     draw = random.Random(seed)
     sentences = []
     for _ in range(count):
@@ -52,7 +52,7 @@ def write_conll(path: Path, count: int, seed: int, *, columns: str = "{word} X {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in the form of CoNLL-2003."""
+    """Return a folder in the format of CoNLL-2003."""
     folder = tmp_path_factory.mktemp("conll")
     for seed, (name, count) in enumerate({"train": 120, "valid": 40, "test": 20}.items()):
         write_conll(folder / f"{name}.txt", count, seed)
@@ -65,13 +65,13 @@ def job(bert: Path, folder: Path, **sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(bert: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs of the job, run without a break."""
+    """Return the outputs of an uninterrupted job."""
     place = tmp_path_factory.mktemp("done")
     assert run(place, job(bert, folder)) == 0
     return place / "out"
 
 
-def test_it_learns_what_an_entity_is(done: Path) -> None:
+def test_job_learns_entities(done: Path) -> None:
     result = result_of(done.parent)
     metrics = result["metrics"]
     assert metrics["f1"] > 0.8
@@ -80,7 +80,7 @@ def test_it_learns_what_an_entity_is(done: Path) -> None:
     assert metrics["collapsed"] == 0.0
 
 
-def test_conll_predictions_beside_gold_tags(done: Path, folder: Path) -> None:
+def test_conll_predictions_are_next_to_gold_tags(done: Path, folder: Path) -> None:
     metrics = result_of(done.parent)["metrics"]
     for name, prefix in (("valid", ""), ("test", "test_")):
         path = done / "predictions" / f"{'dev' if name == 'valid' else name}.txt"
@@ -105,8 +105,8 @@ def test_transformers_loads_tags_and_predicts_equally(done: Path, folder: Path) 
         assert [model.config.id2label[tags[first]] for first in firsts] == found.tags[number]
 
 
-@pytest.mark.slow  # that of classes stands for it in every run
-def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
+@pytest.mark.slow  # the classification job covers this in fast runs
+def test_stopped_run_resumes_to_identical_weights(
     bert: Path, folder: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -118,8 +118,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_does(bert: Path, folder: Path, tmp_path: Path) -> None:
-    """Shares are ragged, and the last batch has one row for two processes."""
+def test_two_processes_train_like_one(bert: Path, folder: Path, tmp_path: Path) -> None:
+    """Shares are uneven, and the last batch has one row for two processes."""
     rows = len(prepared(bert, folder).sets["train"].rows)
     size = next(size for size in range(11, 40) if rows % size == 1)
     dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
@@ -158,7 +158,7 @@ def prepared(bert: Path, folder: Path, **train: Any) -> Words:
     return Words.read(config, load_vocabulary(bert / "vocab.txt", lowercase=True))
 
 
-def test_every_word_is_labelled_once_at_its_first_piece(bert: Path, folder: Path) -> None:
+def test_each_word_is_labelled_once_at_first_piece(bert: Path, folder: Path) -> None:
     train = prepared(bert, folder).sets["train"]
     words = [word for sentence in train.sentences.words for word in sentence]
     tags = [tag for sentence in train.sentences.tags for tag in sentence]
@@ -184,7 +184,7 @@ def test_every_word_is_labelled_once_at_its_first_piece(bert: Path, folder: Path
 
 
 @pytest.mark.parametrize("weights", ["none", "balanced"])
-def test_the_loss_is_the_mean_over_words(bert: Path, folder: Path, weights: str) -> None:
+def test_loss_is_mean_over_words(bert: Path, folder: Path, weights: str) -> None:
     losses = []
     for unpad in (True, False):
         words = prepared(bert, folder, unpad=unpad, class_weights=weights)
@@ -207,7 +207,7 @@ def test_the_loss_is_the_mean_over_words(bert: Path, folder: Path, weights: str)
 
 
 def test_dev_set_scored_by_word_loss_and_each_type(bert: Path, tmp_path: Path) -> None:
-    types = ["ORG", "LOC", "PER", "MISC", "DATE", "WORK"]  # more than there are words to be taken for one
+    types = ["ORG", "LOC", "PER", "MISC", "DATE", "WORK"]  # more types than the model has words
     (tmp_path / "train.txt").write_text("".join(f"w1 B-{type_}\n" for type_ in types) + "w4 O\n")
     (tmp_path / "valid.txt").write_text("w1 B-LOC\nw2-w5 O\n\nw7 O\n")
     words = prepared(bert, tmp_path)
@@ -222,7 +222,7 @@ def test_dev_set_scored_by_word_loss_and_each_type(bert: Path, tmp_path: Path) -
     assert {f"f1_{type_}" for type_ in types} <= found.keys()
 
 
-def test_a_test_set_may_be_words_alone(bert: Path, folder: Path, tmp_path: Path) -> None:
+def test_test_set_without_tags_is_accepted(bert: Path, folder: Path, tmp_path: Path) -> None:
     test = write_conll(tmp_path / "words.txt", 5, 7, columns="{word}")
     test.write_text(test.read_text().removeprefix("-DOCSTART- X O\n\n"))
     files = {"train": folder / "train.txt", "validation": folder / "valid.txt", "test": test}
@@ -233,7 +233,7 @@ def test_a_test_set_may_be_words_alone(bert: Path, folder: Path, tmp_path: Path)
     assert "test_f1" not in result_of(tmp_path)["metrics"]
 
 
-def test_other_columns_are_named(bert: Path, tmp_path: Path) -> None:
+def test_other_columns_are_configurable(bert: Path, tmp_path: Path) -> None:
     files = {
         name: write_conll(tmp_path / f"{name}.txt", 20, 3, columns="1 {word} {tag} O")
         for name in ("train", "validation")
@@ -253,7 +253,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("written", BAD)
-def test_bad_lines_end_the_job_with_their_places(
+def test_bad_lines_end_job_with_their_positions(
     bert: Path, folder: Path, tmp_path: Path, written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = (folder / "valid.txt").read_text().split("\n")
@@ -265,12 +265,12 @@ def test_bad_lines_end_the_job_with_their_places(
     assert f"{bad}:{number + 1}: {BAD[written]}" in capsys.readouterr().err
 
 
-def test_a_column_without_entities_is_told(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_column_without_entities_is_reported(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_conll(tmp_path / "t.txt", 5, 0, columns="{word} {tag} O")
     assert run(tmp_path, settings(bert, "NER", {"train": path, "validation": path})) == 2
-    assert f"cannot train: {path} has no entity" in capsys.readouterr().err
+    assert f"cannot train: {path} contains no entity" in capsys.readouterr().err
 
 
-def test_a_folder_without_the_files_is_told(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_files_is_reported(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, settings(bert, "NER", {"conll": tmp_path})) == 2
     assert "a folder with train.txt or eng.train" in capsys.readouterr().err

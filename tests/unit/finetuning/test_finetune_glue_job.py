@@ -1,4 +1,4 @@
-"""All tasks of GLUE as one job: each a run of its own, the table of the paper, the zip for the server."""
+"""All tasks of GLUE as one job: one run per task, the table of the paper, the zip for the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = {"train": 24, "dev": 12, "test": 6}
 
 
 def write_task(folder: Path, task: SentenceTask) -> None:
-    """The files of a task, under their names and with their columns."""
+    """Write the files of a task with their official names and columns."""
     draw = random.Random(task.name)
     for split, file in task.files.items():
         lines = []
@@ -43,7 +43,7 @@ def write_task(folder: Path, task: SentenceTask) -> None:
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of GLUE with everything in it, but less of it."""
+    """Return a GLUE folder with all tasks and few rows."""
     folder = tmp_path_factory.mktemp("glue")
     for task in GLUE_SUITE.values():
         write_task(folder, task)
@@ -57,7 +57,7 @@ def job(bert: Path, glue: Path, **sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs of the job, preempted in QNLI once; the server takes files of 6 rows."""
+    """Return the outputs of the job, preempted once in QNLI; the server accepts files of 6 rows."""
     place = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(glue_results, "FILES", {name: (task, 6) for name, (task, _) in glue_results.FILES.items()})
@@ -73,17 +73,17 @@ def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
             assert run(place, job(bert, glue)) == PREEMPTED
         trained = []
 
-        def noted(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
+        def record_call(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
             trained.append(job.config.task)
             return whole(job, *rest, **more)
 
-        patched.setattr(replicates, "run_seed", noted)
+        patched.setattr(replicates, "run_seed", record_call)
         assert run(place, job(bert, glue)) == 0
         assert trained == ["QNLI", "RTE", "WNLI"], "what was done is not repeated"
     return place / "out"
 
 
-def test_each_task_is_a_run_of_its_own(done: Path) -> None:
+def test_each_task_is_separate_run(done: Path) -> None:
     result = result_of(done.parent)
     assert list(result["tasks"]) == list(GLUE_TASKS)
     assert result["missing"] == []
@@ -94,14 +94,14 @@ def test_each_task_is_a_run_of_its_own(done: Path) -> None:
     assert [len(list(read_reports(done / name / "metrics.jsonl"))) > 0 for name in GLUE_TASKS] == [True] * 9
 
 
-def test_a_task_may_have_other_epochs_and_seeds(done: Path) -> None:
+def test_task_may_have_other_epochs_and_seeds(done: Path) -> None:
     tasks = result_of(done.parent)["tasks"]
     assert (tasks["RTE"]["steps"], tasks["QNLI"]["steps"]) == (4, 2)
     assert [run["seed"] for run in tasks["MRPC"]["seeds"]] == [3, 4]
     assert tasks["CoLA"]["seed"] == 42
 
 
-def test_the_table_is_that_of_the_paper(done: Path) -> None:
+def test_table_matches_paper_layout(done: Path) -> None:
     result = result_of(done.parent)
     cells = {cell["name"]: cell for cell in result["table"]["cells"]}
     assert list(cells) == ["MNLI-m", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "WNLI"]
@@ -120,7 +120,7 @@ def test_the_table_is_that_of_the_paper(done: Path) -> None:
     assert result["table"]["glue_score"] == pytest.approx(100 * statistics.fmean(scores))
 
 
-def test_the_zip_is_what_the_server_takes(done: Path) -> None:
+def test_zip_has_format_of_server(done: Path) -> None:
     with zipfile.ZipFile(done / "submission.zip") as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist()}
     assert sorted(texts) == sorted(f"{name}.tsv" for name in glue_results.FILES)
@@ -137,27 +137,29 @@ def test_the_zip_is_what_the_server_takes(done: Path) -> None:
     assert result["submission"] == str(done / "submission.zip")
 
 
-def test_metrics_of_the_job_are_those_of_its_tasks(done: Path) -> None:
+def test_job_metrics_are_those_of_its_tasks(done: Path) -> None:
     reports = [report for _, report in read_reports(done / "metrics.jsonl")]
     assert [report["step"] for report in reports] == [*range(1, 10), 9]
     assert reports[-1]["metrics"] == {"validation_glue_score": result_of(done.parent)["table"]["glue_score"]}
     assert "validation_WNLI" in reports[8]["metrics"]
 
 
-def test_another_configuration_does_not_pass_for_what_was_done(
+def test_other_configuration_does_not_reuse_output(
     bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(done.parent, job(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
-    told = capsys.readouterr().err
-    assert "error[conflict]: the output folder holds a finished run of another configuration" in told
-    assert "optimizer.learning_rate: 0.003 -> 0.002" in told
+    printed = capsys.readouterr().err
+    assert (
+        "error[conflict]: cannot start: the output folder contains a finished run with another configuration" in printed
+    )
+    assert "optimizer.learning_rate: 0.003 -> 0.002" in printed
     assert run(done.parent, job(bert, glue), "--set", "resume=never") == 1
-    assert "error[conflict]: the output folder holds a finished run\n" in capsys.readouterr().err
+    assert "error[conflict]: cannot start: the output folder contains a finished run\n" in capsys.readouterr().err
     assert run(done.parent, job(bert, glue), "--set", "data.max_length=24") == 1
     assert "start.max_length: 32 -> 24" in capsys.readouterr().err
 
 
-def test_tasks_without_data_are_told_and_cost_the_zip_alone(
+def test_tasks_without_data_are_reported_and_omit_zip(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = tmp_path / "few"
@@ -168,19 +170,19 @@ def test_tasks_without_data_are_told_and_cost_the_zip_alone(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "submission.zip").write_text("of an earlier run")
     assert run(tmp_path, settings(bert, "glue", {"glue": few}, train={"epochs": 1})) == 0
-    told = capsys.readouterr().out
-    assert f"warning: {few} has no training data for CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: skipped" in told
-    assert "warning: no submission.zip: GLUE's server would refuse these predictions\n  CoLA.tsv: missing" in told
-    assert "  RTE.tsv: 6 predictions, need 3,000" in told
+    printed = capsys.readouterr().out
+    assert f"warning: {few} has no training data for CoLA, SST-2, MRPC, QQP, MNLI, QNLI, WNLI: skipped" in printed
+    assert "warning: no submission.zip: GLUE's server would reject these predictions\n  CoLA.tsv: missing" in printed
+    assert "  RTE.tsv: 6 predictions, need 3,000" in printed
     assert not (tmp_path / "out" / "submission.zip").exists()
     result = result_of(tmp_path)
     assert result["submission"] is None
     assert result["missing"] == ["CoLA", "SST-2", "MRPC", "QQP", "MNLI", "QNLI", "WNLI"]
     assert (result["table"]["average_of"], result["table"]["glue_score_of"]) == (2, 2)
-    assert "of the 2 of 9 above" in told
+    assert "of the 2 of 9 above" in printed
 
 
-def test_a_folder_without_any_task_is_refused(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_any_task_is_refused(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, settings(bert, "glue", {"glue": tmp_path})) == 2
     assert f"error[data]: no task of GLUE is in {tmp_path}" in capsys.readouterr().err
 
@@ -198,7 +200,7 @@ def test_bad_rows_of_last_task_reported_before_training(
     assert not (tmp_path / "out" / "RTE").exists()
 
 
-def test_the_averages_of_the_paper_come_out() -> None:
+def test_averages_match_paper() -> None:
     """Devlin et al. 2019, table 1: BERT-base 79.6, BERT-large 82.1, of nine columns."""
     for average, figures in {
         79.6: (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4),
@@ -213,7 +215,7 @@ def test_the_averages_of_the_paper_come_out() -> None:
         assert f"average   {average:6.1f}" in table_text(table)
 
 
-def test_the_text_of_the_table_tells_spread_metric_and_collapses() -> None:
+def test_table_text_shows_spread_metric_and_collapses() -> None:
     figures = {"spearman": {"mean": 0.858, "sd": 0.0123}, "score": {"mean": 0.86, "sd": 0.01}}
     several = {"metrics": figures, "collapsed": 2, "seeds": [{}] * 5}
     one = {"metrics": {"accuracy": 0.5634, "score": 0.5634, "collapsed": 1.0}}

@@ -1,4 +1,4 @@
-"""The whole job on tiny models and tables: it learns, keeps its best, goes on where it was stopped, and is saved."""
+"""Classification jobs on tiny models and tables: training, the best checkpoint, resuming and saving."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from train_jobs.tasks.finetuning import Finetuning
 
 
 def pairs(rows: int, seed: int) -> list[tuple[int, str, str]]:
-    """Two sentences, the second of which has a word `not` where it says another thing; two of three say the same."""
+    """Return sentence pairs; in one of three the second contains `not` and the meaning differs."""
     draw = random.Random(seed)
     found = []
     for _ in range(rows):
@@ -37,7 +37,7 @@ def pairs(rows: int, seed: int) -> list[tuple[int, str, str]]:
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in GLUE's form that has MRPC alone."""
+    """Return a GLUE folder that contains only MRPC."""
     folder = tmp_path_factory.mktemp("glue")
     (folder / "MRPC").mkdir()
     for number, (split, rows) in enumerate({"train": 240, "dev": 60, "test": 30}.items()):
@@ -54,13 +54,13 @@ def mrpc(bert: Path, glue: Path, **sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(bert: Path, glue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs of the job, run without a break."""
+    """Return the outputs of an uninterrupted job."""
     folder = tmp_path_factory.mktemp("done")
     assert run(folder, mrpc(bert, glue)) == 0
     return folder / "out"
 
 
-def test_it_learns_what_a_constant_prediction_does_not_know(done: Path) -> None:
+def test_job_beats_constant_prediction(done: Path) -> None:
     result = json.loads((done / "result.json").read_text())
     share = float(np.mean([label for label, _, _ in pairs(60, 1)]))
     assert 0.5 < share < 0.8
@@ -70,13 +70,15 @@ def test_it_learns_what_a_constant_prediction_does_not_know(done: Path) -> None:
     assert (result["task"], result["seed"], result["steps"]) == ("MRPC", 42, 120)
 
 
-def test_each_epoch_is_evaluated_and_the_best_is_kept(done: Path) -> None:
+def test_each_epoch_is_evaluated_and_best_is_kept(done: Path) -> None:
     result = json.loads((done / "result.json").read_text())
     found = validations(done)
     assert list(found) == [15 * epoch for epoch in range(1, 9)]
     names = {name for _, report in read_reports(done / "metrics.jsonl") for name in report["metrics"]}
-    told = reported_metrics(FinetuneConfig.model_validate({"task": "MRPC", "init_from": "x", "data": {"glue": "x"}}))
-    assert set(told or ()) <= names
+    declared = reported_metrics(
+        FinetuneConfig.model_validate({"task": "MRPC", "init_from": "x", "data": {"glue": "x"}})
+    )
+    assert set(declared or ()) <= names
     best = next(step for step, score in found.items() if score == max(found.values()))
     assert result["best_step"] == best
     assert result["metrics"]["score"] == pytest.approx(found[best])
@@ -99,7 +101,7 @@ def test_transformers_loads_labels_and_predicts_equally(done: Path) -> None:
     assert len(set(logits.argmax(-1).tolist())) == 2
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
+def test_stopped_run_resumes_to_identical_weights(
     bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -114,7 +116,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
 def test_sigterm_within_epoch_keeps_run_bit_exact(
     bert: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all that has a state: dropout, accumulated batches in groups, LAMB, weights of classes, a score to beat."""
+    """All stateful features: dropout, accumulation of grouped batches, LAMB, class weights, a best score."""
     document = mrpc(
         *(bert, glue),
         train={
@@ -156,18 +158,16 @@ def test_sigterm_within_epoch_keeps_run_bit_exact(
 
 
 def committed_step(folder: Path) -> int:
-    """Of the newest checkpoint."""
+    """Return the step of the newest checkpoint."""
     return max(int(path.parent.name.split("-")[1]) for path in folder.glob("out/checkpoints/*/COMMIT.json"))
 
 
-def test_another_configuration_does_not_go_on_there(
-    bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_configuration_is_refused(bert: Path, glue: Path, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(done.parent, mrpc(bert, glue), "--set", "optimizer.learning_rate=0.002") == 1
     assert "optimizer.learning_rate: 0.003 -> 0.002" in capsys.readouterr().err
 
 
-def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) -> None:
+def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path) -> None:
     for split, rows in {"train": 48, "dev": 24, "test": 6}.items():
         table = [{"text": one, "pair": two, "label": 2.5 * label} for label, one, two in pairs(rows, len(split))]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
@@ -206,29 +206,29 @@ def test_seeds_are_replicates_of_a_task_of_ones_own(bert: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"seeds": [1, 1]}, "seeds has a seed twice"),
+        ({"seeds": [1, 1]}, "seeds contains a duplicate"),
         ({"train": {"epoch": 3}}, 'train.epoch: unknown key (did you mean "epochs"?)'),
-        ({"optimizer": {"name": "lion:Lion"}}, "takes no code of your own"),
-        ({"schedule": {"hours": 2.0}}, "fine-tuning ends with train.epochs"),
+        ({"optimizer": {"name": "lion:Lion"}}, "does not support your own code"),
+        ({"schedule": {"hours": 2.0}}, "fine-tuning, which ends with train.epochs"),
     ],
 )
-def test_wrong_keys_and_values_are_named(
-    bert: Path, glue: Path, tmp_path: Path, changes: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_keys_and_values_are_named(
+    bert: Path, glue: Path, tmp_path: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, mrpc(bert, glue, **changes)) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_sequence_longer_than_the_model_is_refused(
+def test_sequence_longer_than_model_is_refused(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, mrpc(bert, glue), "--set", "data.max_length=33") == 2
     assert "--set data.max_length=32" in capsys.readouterr().err
 
 
-def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_rows_end_job_with_their_lines(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.tsv"
     path.write_text("text\tlabel\na\tx\n\tx\nb\ty\nc\n")
     document = {"init_from": str(bert), "data": {"train": str(path), "validation": str(path), "max_length": 32}}
@@ -236,11 +236,11 @@ def test_bad_rows_end_the_job_with_their_lines(bert: Path, tmp_path: Path, capsy
     assert f"{path}:5: 0 tabs, need 1" in capsys.readouterr().err
 
 
-def test_unused_setting_and_found_micro_batch_reported(
+def test_unused_setting_and_micro_batch_are_reported(
     bert: Path, glue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = mrpc(bert, glue, evaluation={"max_answer_length": 7})
     assert run(tmp_path, document, "--set", "train.epochs=1", "--set", "train.micro_batch_size=auto") == 0
-    told = capsys.readouterr().out
-    assert "warning: evaluation.max_answer_length has no effect on task MRPC\n" in told
-    assert "micro batches of 16 (auto)\n" in told
+    output = capsys.readouterr().out
+    assert "warning: evaluation.max_answer_length has no effect on task MRPC\n" in output
+    assert "micro batches of 16 (auto)\n" in output

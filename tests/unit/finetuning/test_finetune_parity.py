@@ -1,4 +1,4 @@
-"""The job's losses, step by step, are those of transformers' model trained by hand with torch's AdamW."""
+"""The losses of each step equal those of a transformers model trained with torch's AdamW."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def table(path: Path, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with its head, and tables."""
+    """Return a folder with a model, its head, and tables."""
     root = tmp_path_factory.mktemp("parity")
     (root / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]) + "\n")
     model = BertForSequenceClassification(SHAPE, 15, 2)
     initialise(model, 1)
-    with torch.no_grad():  # as large as after training: drawn ones hardly tell one word from another
+    with torch.no_grad():  # as large as after training: initial ones hardly distinguish words
         for parameter in model.parameters():
             parameter.mul_(8 if parameter.dim() == 2 else 1)
     more, vocabulary = label_settings(model, NAMES), root / "vocab.txt"
@@ -53,14 +53,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config=SHAPE,
         vocab_size=15,
         tokenizer=TokenizerFiles(vocabulary, lowercase=True),
-        more=more,
+        config_entries=more,
     )
     for number, split in enumerate(("train", "dev")):
         table(root / f"{split}.tsv", number)
     return root
 
 
-def losses_by_hand(folder: Path) -> list[float]:
+def reference_losses(folder: Path) -> list[float]:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     ).train()
@@ -93,7 +93,7 @@ def losses_by_hand(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(("unpad", "micro"), [(True, 8), (False, 3)])
-def test_losses_are_those_of_transformers(folder: Path, tmp_path: Path, unpad: bool, micro: int) -> None:
+def test_losses_match_transformers(folder: Path, tmp_path: Path, unpad: bool, micro: int) -> None:
     document = {
         "init_from": str(folder / "model"),
         "data": {"train": str(folder / "train.tsv"), "validation": str(folder / "dev.tsv"), "max_length": 32},
@@ -113,13 +113,13 @@ def test_losses_are_those_of_transformers(folder: Path, tmp_path: Path, unpad: b
     assert finetune.main(["--config", str(tmp_path / "f.yaml"), "--output", str(tmp_path / "out")]) == 0
     reports = [report["metrics"] for _, report in read_reports(tmp_path / "out" / "metrics.jsonl")]
     ours = [metrics["train_loss"] for metrics in reports if "train_loss" in metrics]
-    theirs = losses_by_hand(folder)
+    theirs = reference_losses(folder)
     assert len(ours) == len(theirs) == 14
     assert max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) < 1e-4
     assert max(theirs) - min(theirs) > 0.05, "it moves"
 
 
-def test_patience_and_steps_between_evaluations_and_layers_rates(folder: Path, tmp_path: Path) -> None:
+def test_patience_evaluation_interval_and_layer_decay(folder: Path, tmp_path: Path) -> None:
     document = {
         "init_from": str(folder / "model"),
         "data": {"train": str(folder / "train.tsv"), "validation": str(folder / "dev.tsv"), "max_length": 32},

@@ -1,4 +1,4 @@
-"""Questions as a whole job on tiny models: it finds answers, knows where there is none, and is saved with both."""
+"""SQuAD jobs on tiny models: answers, questions without an answer, resuming and saving."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DATA = {"max_query_length": 4, "doc_stride": 12}
 
 
 def write_squad(path: Path, count: int, seed: int, *, unanswerable: float = 0.0) -> Path:
-    """Questions whose answer are the two words that make one, if they are there. Some contexts need two windows."""
+    """Write questions whose answer is one of the first words and one of the last; some contexts need two windows."""
     draw = random.Random(seed)
     paragraphs = []
     for number in range(count):
@@ -57,7 +57,7 @@ def write_squad(path: Path, count: int, seed: int, *, unanswerable: float = 0.0)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in SQuAD's form, of 2.0."""
+    """Return a folder in the format of SQuAD 2.0."""
     folder = tmp_path_factory.mktemp("squad")
     write_squad(folder / "train-v2.0.json", 160, 0, unanswerable=0.3)
     write_squad(folder / "dev-v2.0.json", 60, 1, unanswerable=0.3)
@@ -76,13 +76,13 @@ def job(bert: Path, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(bert: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs of the job, run without a break."""
+    """Return the outputs of an uninterrupted job."""
     place = tmp_path_factory.mktemp("done")
     assert run(place, job(bert, folder)) == 0
     return place / "out"
 
 
-def test_it_learns_to_answer_and_not_to(done: Path, folder: Path) -> None:
+def test_job_learns_to_answer_and_abstain(done: Path, folder: Path) -> None:
     metrics = result_of(done.parent)["metrics"]
     questions = read_squad(folder / "dev-v2.0.json").questions
     silent = 100 * np.mean([not question.answers for question in questions])
@@ -92,7 +92,7 @@ def test_it_learns_to_answer_and_not_to(done: Path, folder: Path) -> None:
     assert metrics["f1"] <= metrics["best_f1"]
 
 
-def test_the_checkpoint_of_the_best_f1_is_saved(done: Path) -> None:
+def test_checkpoint_with_best_f1_is_saved(done: Path) -> None:
     found = validations(done, "validation_best_f1")
     best = next(step for step, score in found.items() if score == max(found.values()))
     assert result_of(done.parent)["best_step"] == best
@@ -121,7 +121,7 @@ def test_predictions_official_format_and_tuned_threshold(done: Path, folder: Pat
     assert json.loads((done / "model" / "config.json").read_text())["null_threshold"] == result["null_threshold"]
 
 
-def test_transformers_loads_it_and_finds_the_same_spans(done: Path, folder: Path) -> None:
+def test_transformers_loads_model_and_finds_same_spans(done: Path, folder: Path) -> None:
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(done / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(done / "model")
     best = json.loads((done / "predictions" / "test" / "nbest_predictions.json").read_text())
@@ -138,8 +138,8 @@ def test_transformers_loads_it_and_finds_the_same_spans(done: Path, folder: Path
         assert any(abs(first["start_logit"] - logit) < 1e-3 for logit in found.start_logits[0].tolist())
 
 
-@pytest.mark.slow  # that of classes stands for it in every run
-def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
+@pytest.mark.slow  # the classification job covers this in fast runs
+def test_stopped_run_resumes_to_identical_weights(
     bert: Path, folder: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -150,7 +150,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_very_same_weights(
     assert validations(tmp_path / "out", "validation_best_f1") == validations(done, "validation_best_f1")
 
 
-def test_version_1_knows_no_threshold(bert: Path, tmp_path: Path) -> None:
+def test_version_1_has_no_threshold(bert: Path, tmp_path: Path) -> None:
     train, dev = (write_squad(tmp_path / f"{name}.json", count, count) for name, count in (("train", 40), ("dev", 10)))
     data = {"train": train, "validation": dev, **DATA}
     document = settings(bert, "squad", data, train={"epochs": 1}, evaluation={"n_best": 3, "max_answer_length": 1})
@@ -185,8 +185,8 @@ def test_token_logits_equal_unpadded_padded_and_sharded(bert: Path, folder: Path
     data = {"squad": folder, "max_length": 32, **DATA}
     found, losses = [], []
     for unpad in (True, False):
-        asked = prepared(bert, data=data, train={"unpad": unpad})
-        alone = asked.training(model, seed=0, world=World(0, 0, 1, torch.device("cpu")))
+        questions = prepared(bert, data=data, train={"unpad": unpad})
+        alone = questions.training(model, seed=0, world=World(0, 0, 1, torch.device("cpu")))
         with torch.no_grad():
             found.append(alone._span_logits(alone._dev, 5))
             whole = alone._dev.rows.batch(np.arange(len(alone._dev.rows)))
@@ -197,40 +197,40 @@ def test_token_logits_equal_unpadded_padded_and_sharded(bert: Path, folder: Path
                 world = World(rank, rank, size, torch.device("cpu"))
                 monkey = pytest.MonkeyPatch()
                 monkey.setattr(World, "sum_", lambda self, tensor: tensor)
-                shares.append(asked.training(model, seed=0, world=world)._span_logits(alone._dev, 5))
+                shares.append(questions.training(model, seed=0, world=world)._span_logits(alone._dev, 5))
                 monkey.undo()
             found.append(sum(shares))
     for other in found[1:]:
         np.testing.assert_allclose(found[0], other, atol=1e-5)
     assert losses == pytest.approx([losses[0]] * 4, abs=1e-5)
-    assert len(asked.sets["dev"].windows) > len(asked.sets["dev"].squad.questions)
+    assert len(questions.sets["dev"].windows) > len(questions.sets["dev"].squad.questions)
 
 
-def test_a_row_that_fills_up_counts_nothing(bert: Path, folder: Path) -> None:
-    asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
-    task = asked.training(asked.model(SHAPE, 46), seed=0, world=World(0, 0, 1, torch.device("cpu")))
-    batch = asked.sets["dev"].rows.batch(np.array([3]), counted=False)
+def test_padding_row_adds_nothing(bert: Path, folder: Path) -> None:
+    questions = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
+    task = questions.training(questions.model(SHAPE, 46), seed=0, world=World(0, 0, 1, torch.device("cpu")))
+    batch = questions.sets["dev"].rows.batch(np.array([3]), counted=False)
     assert task.counts(batch) == [0.0]
     assert task.loss(batch, torch.tensor([1.0]))[0].item() == 0.0
-    assert task.counts(asked.sets["dev"].rows.batch(np.array([3, 4]))) == [2.0]
+    assert task.counts(questions.sets["dev"].rows.batch(np.array([3, 4]))) == [2.0]
     assert task.counts(task.largest_batch(5)) == [5.0]
 
 
-def test_windows_begin_a_stride_apart(bert: Path, folder: Path) -> None:
+def test_windows_start_one_stride_apart(bert: Path, folder: Path) -> None:
     texts = []
     for stride in (12, 5):
-        asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA, "doc_stride": stride}).sets["dev"]
-        two = next(window for window, following in pairwise(asked.windows) if window.question == following.question)
-        second = asked.windows[asked.windows.index(two) + 1]
+        questions = prepared(bert, data={"squad": folder, "max_length": 32, **DATA, "doc_stride": stride}).sets["dev"]
+        two = next(window for window, following in pairwise(questions.windows) if window.question == following.question)
+        second = questions.windows[questions.windows.index(two) + 1]
         texts.append(int(np.flatnonzero(two.offsets[:, 0] == second.offsets[0, 0])[0]))
     assert texts == [12, 5]
 
 
-def test_a_threshold_of_zero_and_the_best_one_are_told_apart() -> None:
-    asked = [
+def test_zero_and_best_threshold_are_reported_separately() -> None:
+    questions = [
         Question(name, "?", "a b", (GoldAnswer("a", 0),) if name != "none" else ()) for name in ("one", "two", "none")
     ]
-    squad = Squad(Path("s.json"), asked, version_2=True)
+    squad = Squad(Path("s.json"), questions, version_2=True)
 
     def predicted(**odds: float) -> list[Prediction]:
         return [Prediction(name, "a", value, []) for name, value in odds.items()]
@@ -240,23 +240,26 @@ def test_a_threshold_of_zero_and_the_best_one_are_told_apart() -> None:
     assert (found["best_f1_thresh"], found["collapsed"]) == (0.5, 0.0)
     useless = scores(squad, predicted(one=3.0, two=2.0, none=1.0), version_2=True)
     assert (useless["best_f1"], useless["collapsed"]) == (pytest.approx(200 / 3), 0.0)
-    wrong = [Prediction(one.id, "b", 1.0, []) for one in asked]
+    wrong = [Prediction(one.id, "b", 1.0, []) for one in questions]
     silent = scores(squad, wrong, version_2=True)
     assert (silent["best_f1"], silent["collapsed"]) == (pytest.approx(100 / 3), 1.0)
-    assert scores(Squad(Path("s.json"), asked[:2], version_2=False), wrong[:2], version_2=False)["collapsed"] == 1.0
+    assert scores(Squad(Path("s.json"), questions[:2], version_2=False), wrong[:2], version_2=False)["collapsed"] == 1.0
 
 
-def test_a_file_of_2_0_is_refused_by_the_task_1_1(
+def test_file_of_2_0_is_refused_by_task_1_1(
     bert: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {"train": folder / "train-v2.0.json", "validation": folder / "dev-v2.0.json"}
     assert run(tmp_path, settings(bert, "SQuAD-1.1", {**files, **DATA})) == 2
-    told = capsys.readouterr().err
-    assert f"error[data]: {folder / 'train-v2.0.json'} has questions without an answer" in told
-    assert "--set task=SQuAD-2.0" in told
+    errors = capsys.readouterr().err
+    assert (
+        f"error[data]: cannot use {folder / 'train-v2.0.json'} for SQuAD-1.1: it has questions without an answer"
+        in errors
+    )
+    assert "--set task=SQuAD-2.0" in errors
 
 
-def test_bad_questions_end_the_job_with_their_places(
+def test_bad_questions_end_job_with_their_positions(
     bert: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = json.loads((folder / "dev-v2.0.json").read_text())
@@ -268,22 +271,22 @@ def test_bad_questions_end_the_job_with_their_places(
     (tmp_path / "train.json").write_bytes(text.encode())
     files = {"train": tmp_path / "train.json", "validation": folder / "dev-v2.0.json"}
     assert run(tmp_path, settings(bert, "SQuAD-2.0", {**files, **DATA})) == 2
-    told = capsys.readouterr().err
+    errors = capsys.readouterr().err
     name = answered[0]["qas"][0]["id"]
     line = (tmp_path / "train.json").read_text(encoding="utf-8-sig").split("\n").index(f'       "id": "{name}",') + 1
-    assert f"{tmp_path / 'train.json'}:{line}: question {name}: answer 'Spain' is not anywhere in its context" in told
-    assert f"question {name}: duplicate id" in told
+    assert f"{tmp_path / 'train.json'}:{line}: question {name}: answer 'Spain' is not anywhere in its context" in errors
+    assert f"question {name}: duplicate id" in errors
 
 
-def test_files_and_settings_that_look_wrong_are_told(bert: Path, folder: Path, tmp_path: Path) -> None:
-    asked = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
-    assert f"{folder / 'train-v2.0.json'}: 160 questions, the official file has 130,319" in asked.notes
+def test_suspicious_files_and_settings_are_reported(bert: Path, folder: Path, tmp_path: Path) -> None:
+    questions = prepared(bert, data={"squad": folder, "max_length": 32, **DATA})
+    assert f"{folder / 'train-v2.0.json'}: 160 questions, the official file has 130,319" in questions.notes
     every = write_squad(tmp_path / "every.json", 5, 0)
     data = {"train": every, "validation": folder / "dev-v2.0.json", "max_length": 32, **DATA}
     assert prepared(bert, data=data).notes == [f"{every}: every question has an answer: should task be SQuAD-1.1?"]
 
 
-def test_a_folder_without_the_file_is_told(
+def test_folder_without_file_is_reported(
     bert: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, settings(bert, "SQuAD-1.1", {"squad": folder, **DATA})) == 2
@@ -296,7 +299,7 @@ def is_placed(context: str, qa: dict[str, Any]) -> bool:
 
 @needs_real
 @pytest.mark.parametrize(("task", "name"), [("SQuAD-1.1", "v1.1/dev-v1.1.json"), ("SQuAD-2.0", "v2.0/dev-v2.0.json")])
-def test_a_real_file_becomes_batches_and_predictions(tmp_path: Path, task: str, name: str) -> None:
+def test_real_file_gives_batches_and_predictions(tmp_path: Path, task: str, name: str) -> None:
     pieces = VOCABULARY.read_text(encoding="utf-8").splitlines()
     document = json.loads((REAL / name).read_text())
     first = document["data"][0]["paragraphs"][:2]

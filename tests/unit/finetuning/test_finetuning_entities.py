@@ -1,4 +1,4 @@
-"""CoNLL's format, words as pieces, and entity F1; figures are those of seqeval's default mode, by its rules."""
+"""CoNLL files, words as pieces, and entity F1 with the rules of seqeval's default mode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def problems(path: Path, **options: object) -> list[str]:
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("end", ["", "\n\n"])
-def test_sentences_are_read(tmp_path: Path, newline: str, end: str) -> None:
+def test_conll_sentences_are_read(tmp_path: Path, newline: str, end: str) -> None:
     path = put(tmp_path / "t.txt", (TEXT.rstrip("\n") + end).replace("\n", newline))
     found = read_conll(path)
     assert found.words == [["EU", "rejects"], ["Peter", "Blackburn"]]
@@ -51,13 +51,13 @@ def test_sentences_are_read(tmp_path: Path, newline: str, end: str) -> None:
     assert bool(found.notes) == (newline == "\r\n")
 
 
-def test_columns_may_be_two_and_stand_behind_tabs(tmp_path: Path) -> None:
+def test_two_tab_separated_columns_are_read(tmp_path: Path) -> None:
     found = read_conll(put(tmp_path / "t.txt", "\ufeffNew\u00a0York\tB-LOC\n \t\nis\tO"))
     assert found.words == [["New\u00a0York"], ["is"]]
-    assert found.notes[0].startswith(f"{tmp_path}/t.txt:1: begins with a byte-order mark")
+    assert found.notes[0].startswith(f"{tmp_path}/t.txt:1: a byte-order mark")
 
 
-def test_wrong_lines_are_named(tmp_path: Path) -> None:
+def test_invalid_lines_are_named(tmp_path: Path) -> None:
     path = put(tmp_path / "t.txt", "EU NNP B-ORG\nrejects O\nit NNP PER\nthe NNP B-\ncall NNP O\n")
     assert problems(path) == [
         f"{path}:2: 2 columns, need 3",
@@ -68,14 +68,14 @@ def test_wrong_lines_are_named(tmp_path: Path) -> None:
     assert problems(put(tmp_path / "v.txt", "-DOCSTART- O\n\n")) == [f"{tmp_path}/v.txt has no sentence"]
 
 
-def test_a_tag_only_in_dev_is_named(tmp_path: Path) -> None:
+def test_tag_only_in_dev_is_named(tmp_path: Path) -> None:
     names = tag_names(read_conll(put(tmp_path / "train.txt", TEXT)))
     path = put(tmp_path / "dev.txt", "EU B-ORG\nthere B-LOC\n")
     (problem,) = problems(path, known=names)
     assert problem.startswith(f"{path}:2: tag 'B-LOC' is not in the training data")
 
 
-def test_tags_are_ordered_by_type_whatever_the_order_of_rows(tmp_path: Path) -> None:
+def test_tags_are_ordered_by_type_for_any_row_order(tmp_path: Path) -> None:
     path = put(tmp_path / "t.txt", "a I-PER\nb B-PER\nc B-LOC\n")
     assert tag_names(read_conll(path)) == ("O", "B-LOC", "B-PER", "I-PER")
 
@@ -85,7 +85,7 @@ def test_tags_are_ordered_by_type_whatever_the_order_of_rows(tmp_path: Path) -> 
     [
         ("B-PER I-PER O B-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),
         ("B-PER B-PER", [("PER", 0, 0), ("PER", 1, 1)]),
-        ("I-PER I-PER O I-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),  # as CoNLL-2003's own files are
+        ("I-PER I-PER O I-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),  # as in the files of CoNLL-2003
         ("I-PER I-LOC", [("PER", 0, 0), ("LOC", 1, 1)]),
         ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),
         ("O I-PER B-PER", [("PER", 1, 1), ("PER", 2, 2)]),
@@ -99,14 +99,14 @@ def test_tags_are_ordered_by_type_whatever_the_order_of_rows(tmp_path: Path) -> 
         ("O O", []),
     ],
 )
-def test_entities_of_a_sentence(tags: str, expected: list[tuple[str, int, int]]) -> None:
+def test_entities_are_extracted_from_tags(tags: str, expected: list[tuple[str, int, int]]) -> None:
     assert entities(tags.split()) == expected
 
 
-def test_scores_are_of_whole_entities() -> None:
+def test_scores_count_whole_entities() -> None:
     gold = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
     predicted = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
-    assert entity_scores(gold, predicted) == {  # seqeval's own first example
+    assert entity_scores(gold, predicted) == {  # the first example of seqeval
         "precision": 0.5,
         "recall": 0.5,
         "f1": 0.5,
@@ -116,20 +116,20 @@ def test_scores_are_of_whole_entities() -> None:
     }
 
 
-def test_precision_and_recall_are_told_apart() -> None:
+def test_precision_and_recall_are_distinguished() -> None:
     found = entity_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "B-PER", "O"]])
     assert (found["precision"], found["recall"]) == (0.5, 0.5)
     found = entity_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]])
     assert (found["precision"], found["recall"], found["f1"]) == pytest.approx((1.0, 0.5, 2 / 3))
 
 
-def test_one_type_is_not_another_and_one_sentence_not_another() -> None:
+def test_scores_separate_types_and_sentences() -> None:
     assert entity_scores([["B-PER"]], [["B-LOC"]])["f1"] == 0.0
     assert entity_scores([["B-PER"], ["O"]], [["O"], ["B-PER"]])["f1"] == 0.0
     assert entity_scores([["O", "B-PER"], ["I-PER"]], [["O", "B-PER"], ["I-PER"]])["recall"] == 1.0
 
 
-def test_predicting_nothing_scores_nothing() -> None:
+def test_empty_prediction_scores_zero() -> None:
     zero = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "score": 0.0}
     assert entity_scores([["B-PER"]], [["O"]]) == {**zero, "f1_PER": 0.0}
     assert entity_scores([["O"]], [["O"]]) == zero
@@ -142,7 +142,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_vocabulary(path, lowercase=True)
 
 
-def test_the_first_piece_of_a_word_has_its_label(tokenizer: Tokenizer) -> None:
+def test_first_piece_of_word_has_its_label(tokenizer: Tokenizer) -> None:
     (found,) = make_pieces([["a", "bcd", "\u200b"]], tokenizer, max_length=16)
     assert found == (0, 0, [2, 5, 6, 7, 8, 1, 3], [1, 2, 5])
     assert piece_labels(found, ["O", "B-X", "I-X"], ("O", "B-X", "I-X")) == [
@@ -150,7 +150,7 @@ def test_the_first_piece_of_a_word_has_its_label(tokenizer: Tokenizer) -> None:
     ]
 
 
-def test_a_long_sentence_is_cut_between_words_and_loses_none(tokenizer: Tokenizer) -> None:
+def test_long_sentence_is_cut_between_words_without_loss(tokenizer: Tokenizer) -> None:
     found = list(make_pieces([["a", "bc", "b", "bcdcd"], ["a"]], tokenizer, max_length=5))
     assert found == [
         (0, 0, [2, 5, 6, 7, 3], [1, 2]),
@@ -161,21 +161,21 @@ def test_a_long_sentence_is_cut_between_words_and_loses_none(tokenizer: Tokenize
     assert piece_labels(found[2], ["O", "O", "O", "B-X"], ("O", "B-X"))[1] == 1
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_conll_round_trip(tmp_path: Path) -> None:
     words, tags = [["EU", "rejects"], ["it"]], [["B-ORG", "O"], ["O"]]
     (tmp_path / "t.txt").write_text(conll_text(words, tags))
     found = read_conll(tmp_path / "t.txt")
     assert (found.words, found.tags) == (words, tags)
 
 
-def test_a_word_of_a_million_characters_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_word_of_million_characters_is_reported(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = put(tmp_path / "t.txt", "a O\n" + "b" * 1_000_000 + " O\n")
     found = read_conll(path)
     assert found.notes[0].startswith(f"{path}:2: a word of 1,000,000 characters")
     assert [len(one.starts) for one in make_pieces(found.words, tokenizer, max_length=16)] == [2]
 
 
-def test_words_and_tags_may_stand_in_other_columns(tmp_path: Path) -> None:
+def test_word_and_tag_columns_are_configurable(tmp_path: Path) -> None:
     path = put(tmp_path / "t.txt", "1 Peter B-PER O\n2 runs O O\n")
     found = read_conll(path, word_column=2, tag_column=3)
     assert (found.words, found.tags) == ([["Peter", "runs"]], [["B-PER", "O"]])

@@ -1,4 +1,4 @@
-"""GLUE's tasks: the real files where they are, files in their form elsewhere; the zip that its server takes."""
+"""GLUE tasks: the real files if present, otherwise files of the same format; the zip for the GLUE server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train_jobs.tasks.sentences.glue import FILES, glue_score, predictions_text,
 from train_jobs.tasks.sentences.task_data import read_split
 
 REAL = SHARED / "data" / "glue"
-ROWS = {  # train, dev, test, as sweeps of the literature have them
+ROWS = {  # train, dev, test, as in the literature
     "CoLA": (8551, 1043, 1063),
     "SST-2": (67_349, 872, 1821),
     "MRPC": (3668, 408, 1725),
@@ -24,7 +24,7 @@ ROWS = {  # train, dev, test, as sweeps of the literature have them
     "RTE": (2490, 277, 3000),
     "WNLI": (635, 71, 146),
 }
-FORMS = {  # task -> header of train and dev (None: none), a row, what is read of it
+FORMS = {  # task -> header of train and dev or None, a row, the parsed row
     "CoLA": (None, "gj04\t0\t*\tHim ran.", ("Him ran.", None, 0)),
     "SST-2": ("sentence\tlabel", "a joy \t1", ("a joy ", None, 1)),
     "MRPC": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", '1\t7\t8\t"Go\tGone', ('"Go', "Gone", 1)),
@@ -64,7 +64,7 @@ def official(task: SentenceTask, split: str, root: Path, row: str, header: str |
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_task_is_read_from_its_own_columns(tmp_path: Path, name: str) -> None:
+def test_each_task_is_read_from_its_columns(tmp_path: Path, name: str) -> None:
     header, row, (first, second, label) = FORMS[name]
     task = GLUE_SUITE[name]
     for split in ("train", *task.dev_splits):
@@ -84,7 +84,7 @@ def test_test_sets_have_no_labels(tmp_path: Path, name: str) -> None:
         assert read_split(task, split, tmp_path).labels is None
 
 
-def test_rows_of_the_official_files_are_known() -> None:
+def test_row_counts_of_official_files_are_listed() -> None:
     for name, counts in ROWS.items():
         assert tuple(file.rows for file in GLUE_SUITE[name].files.values()) == counts
     mnli = {
@@ -100,7 +100,7 @@ def test_rows_of_the_official_files_are_known() -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of GLUE are not in {REAL}")
 @pytest.mark.parametrize("name", ["CoLA", "SST-2", "MRPC", "STS-B", "WNLI"])
-def test_official_files_read_completely_and_recognised(name: str) -> None:
+def test_official_files_are_read_completely(name: str) -> None:
     for split, rows in zip(("train", "dev", "test"), ROWS[name], strict=True):
         found = read_split(GLUE_SUITE[name], split, REAL)
         assert (len(found), found.notes) == (rows, [])
@@ -108,8 +108,8 @@ def test_official_files_read_completely_and_recognised(name: str) -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of GLUE are not in {REAL}")
-def test_baselines_on_real_labels_are_those_of_the_literature() -> None:
-    """All acceptable, all equivalent, all of the commoner label: 0; 81.2 and 68.4; 56.3 for dev of WNLI."""
+def test_baselines_on_real_labels_match_literature() -> None:
+    """All acceptable: 0; all equivalent: 81.2 and 68.4; the more frequent label: 56.3 for dev of WNLI."""
     expected = {"CoLA": (1, [0.0]), "MRPC": (1, [0.8122, 0.6838]), "WNLI": (0, [0.5634]), "SST-2": (1, [0.5092])}
     for name, (constant, figures) in expected.items():
         labels = read_split(GLUE_SUITE[name], "dev", REAL).labels
@@ -128,7 +128,7 @@ def test_baselines_on_real_labels_are_those_of_the_literature() -> None:
         ("MNLI", "MNLI/train_sample_official_layout.tsv", 480),
     ],
 )
-def test_samples_of_large_tasks_read_and_reported(name: str, file: str, rows: int) -> None:
+def test_samples_of_large_tasks_are_read_and_reported(name: str, file: str, rows: int) -> None:
     task = GLUE_SUITE[name]
     found = read_split(task, "train", REAL, file=REAL / file)
     assert len(found) == rows
@@ -137,7 +137,7 @@ def test_samples_of_large_tasks_read_and_reported(name: str, file: str, rows: in
     assert found.notes == [f"{REAL / file}: {rows:,} rows, the official file has {task.files['train'].rows:,}"]
 
 
-def test_a_file_of_the_right_size_and_other_content_is_told(tmp_path: Path) -> None:
+def test_file_of_right_size_with_other_content_is_reported(tmp_path: Path) -> None:
     path = official(GLUE_SUITE["WNLI"], "dev", tmp_path, "\n".join(["0\ta\tb\t1"] * 71), FORMS["WNLI"][0])
     (note,) = read_split(GLUE_SUITE["WNLI"], "dev", tmp_path).notes
     assert note.startswith(f"{path}: SHA-256 ")
@@ -147,7 +147,7 @@ def test_a_file_of_the_right_size_and_other_content_is_told(tmp_path: Path) -> N
     assert note.startswith(f"{path}: SHA-256 ")
 
 
-def test_an_unknown_label_is_named_with_its_line(tmp_path: Path) -> None:
+def test_unknown_label_is_named_with_line(tmp_path: Path) -> None:
     header, row, _ = FORMS["RTE"]
     path = official(GLUE_SUITE["RTE"], "train", tmp_path, f"{row}\n1\ta\tb\t1", header)
     with pytest.raises(DataError) as caught:
@@ -155,13 +155,13 @@ def test_an_unknown_label_is_named_with_its_line(tmp_path: Path) -> None:
     assert caught.value.problems == [f"{path}:3: unknown label '1', known are entailment, not_entailment"]
 
 
-def test_flaws_of_qqp_are_told_and_those_of_others_refused(tmp_path: Path) -> None:
+def test_bad_rows_are_reported_for_qqp_refused_otherwise(tmp_path: Path) -> None:
     header, row, _ = FORMS["QQP"]
     path = official(GLUE_SUITE["QQP"], "train", tmp_path, f"{row}\nbroken\n7\t1\t2\t\tWhy?\t0", header)
     found = read_split(GLUE_SUITE["QQP"], "train", tmp_path)
     assert (found.texts, found.labels) == (["Who?", ""], [1, 0])
     assert found.notes[1:] == [
-        f"{path}:3: left out: 0 tabs, need 5",
+        f"{path}:3: skipped: 0 tabs, need 5",
         f"{path}:4: column 'question1' has an empty text, which is kept",
     ]
     path = official(GLUE_SUITE["SST-2"], "train", tmp_path, "a joy\nfine\t1", FORMS["SST-2"][0])
@@ -170,24 +170,24 @@ def test_flaws_of_qqp_are_told_and_those_of_others_refused(tmp_path: Path) -> No
     assert caught.value.problems == [f"{path}:2: 0 tabs, need 1"]
 
 
-def test_the_diagnostic_set_is_found_by_each_of_its_names(tmp_path: Path) -> None:
+def test_diagnostic_set_is_found_by_any_name(tmp_path: Path) -> None:
     for number, name in enumerate(GLUE_SUITE["AX"].files["test"].paths):
         put(tmp_path / str(number) / name, "index\tsentence1\tsentence2\n0\tThe cat sat.\tIt stood.\n")
         assert read_split(GLUE_SUITE["AX"], "test", tmp_path / str(number)).texts == ["The cat sat."]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file: .*RTE/train\.tsv"):
         read_split(GLUE_SUITE["RTE"], "train", tmp_path)
 
 
-def test_tasks_are_found_however_they_are_spelled() -> None:
+def test_task_lookup_ignores_spelling() -> None:
     assert sentence_task("sst2") is GLUE_SUITE["SST-2"]
     assert sentence_task("STS_B") is sentence_task("stsb") is GLUE_SUITE["STS-B"]
     assert sentence_task("squad") is None
 
 
-def test_classes_have_names_for_people() -> None:
+def test_classes_have_readable_names() -> None:
     assert GLUE_SUITE["CoLA"].class_names == ("unacceptable", "acceptable")
     assert GLUE_SUITE["MNLI"].class_names == ("entailment", "neutral", "contradiction")
     assert GLUE_SUITE["STS-B"].class_names == ()
@@ -204,7 +204,7 @@ def test_metrics_of_each_task() -> None:
     }
 
 
-def test_the_glue_score_is_the_mean_of_nine() -> None:
+def test_glue_score_is_mean_of_nine_tasks() -> None:
     assert len(GLUE_TASKS) == 9
     assert glue_score({**dict.fromkeys(GLUE_TASKS, 0.5), "RTE": 1.0, "AX": 0.0}) == pytest.approx(5 / 9)
     assert glue_score({"CoLA": 0.2, "RTE": 0.6}) == pytest.approx(0.4)
@@ -214,7 +214,7 @@ def predictions() -> dict[str, list[float]]:
     return {name: [0.0 if task.regression else 0] * rows for name, (task, rows) in FILES.items()}
 
 
-def test_the_server_gets_eleven_files_of_its_own_form(tmp_path: Path) -> None:
+def test_zip_contains_eleven_files_of_server_format(tmp_path: Path) -> None:
     given = predictions()
     given["MNLI-mm"][1], given["QNLI"][-1], given["CoLA"][0] = 2, 1, 1
     given["STS-B"][:4] = [-0.3, 5.2, 2.34567, 4]
@@ -234,7 +234,7 @@ def test_the_server_gets_eleven_files_of_its_own_form(tmp_path: Path) -> None:
     assert lines["STS-B.tsv"][1:5] == ["0\t0.000", "1\t5.000", "2\t2.346", "3\t4.000"]
 
 
-def test_what_the_server_would_refuse_is_named_all_at_once(tmp_path: Path) -> None:
+def test_zip_lists_all_problems_at_once(tmp_path: Path) -> None:
     given = predictions()
     del given["AX"]
     given["RTE"].pop()
@@ -245,12 +245,12 @@ def test_what_the_server_would_refuse_is_named_all_at_once(tmp_path: Path) -> No
     assert set(caught.value.problems) == {
         "AX.tsv: missing",
         "MNLI.tsv: unknown to GLUE's server",
-        "STS-B.tsv: row 7: nan is not a number",
+        "STS-B.tsv: row 7: nan is not a finite number",
         "RTE.tsv: 2,999 predictions, need 3,000",
     }
     assert not (tmp_path / "glue.zip").exists()
 
 
-def test_labels_of_the_server_are_names_or_numbers_as_it_wants() -> None:
+def test_server_labels_are_names_or_numbers_per_task() -> None:
     assert predictions_text(GLUE_SUITE["WNLI"], [1, 0]) == "index\tprediction\n0\t1\n1\t0\n"
     assert predictions_text(GLUE_SUITE["RTE"], [1]) == "index\tprediction\n0\tnot_entailment\n"

@@ -1,4 +1,4 @@
-"""Metrics: golden values by hand, and those of scikit-learn and SciPy."""
+"""Metrics: golden values computed by hand and by scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
         ("f1", [1, 1, 0, 0], [1, 0, 1, 0], 0.5),
         ("f1", [1, 1, 0], [1, 1, 1], 0.8),  # MRPC's baseline: all equivalent
         ("f1", [1, 1, 0], [0, 0, 0], 0.0),
-        ("f1", [0, 0], [0, 0], 0.0),  # nothing to find and nothing found: undefined, so 0
+        ("f1", [0, 0], [0, 0], 0.0),  # no positives and none predicted: undefined, so 0
         ("matthews", *PERFECT, 1.0),
         ("matthews", [0, 1], [1, 0], -1.0),
         ("matthews", [1, 1, 1, 0], [1, 1, 1, 1], 0.0),  # CoLA's baseline: all acceptable
@@ -36,19 +36,19 @@ PERFECT = ([0, 1, 1, 0], [0, 1, 1, 0])
         ("pearson", [1, 2, 3], [1, 2, 4], 3 / math.sqrt(28 / 3)),
         ("pearson", [1, 2, 3], [0.1, 0.1, 0.1], 0.0),
         ("pearson", [2, 2], [1, 5], 0.0),
-        ("pearson", [0.1, 0.1, 0.1], [0.7, 0.7, 0.7], 0.0),  # whose means are not quite 0.1 and 0.7
+        ("pearson", [0.1, 0.1, 0.1], [0.7, 0.7, 0.7], 0.0),  # the means are not exactly 0.1 and 0.7
         ("spearman", [1, 2, 3], [1, 100, 1000], 1.0),
         ("spearman", [1, 2, 3, 4], [1, 2, 2, 3], 4.5 / math.sqrt(22.5)),  # a tie shares its rank
         ("spearman", [1, 1, 2], [3, 3, 1], -1.0),
         ("spearman", [1, 2, 3], [7, 7, 7], 0.0),
     ],
 )
-def test_golden_values(name: str, labels: list[float], predictions: list[float], expected: float) -> None:
+def test_metric_has_golden_value(name: str, labels: list[float], predictions: list[float], expected: float) -> None:
     assert METRICS[name](labels, predictions) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_they_are_those_of_scikit_learn_and_scipy(seed: int) -> None:
+def test_metrics_match_scikit_learn_and_scipy(seed: int) -> None:
     theirs, stats = pytest.importorskip("sklearn.metrics"), pytest.importorskip("scipy.stats")
     rng = np.random.default_rng(seed)
     pair = rng.integers(0, 2, (2, 300))
@@ -64,7 +64,7 @@ def test_they_are_those_of_scikit_learn_and_scipy(seed: int) -> None:
 
 
 @pytest.mark.parametrize("constant", [0, 1, 2])
-def test_a_constant_scores_as_scikit_learn_has_it(constant: int) -> None:
+def test_constant_prediction_matches_scikit_learn(constant: int) -> None:
     theirs = pytest.importorskip("sklearn.metrics")
     labels = np.random.default_rng(3).integers(0, 3, 300)
     guesses = np.full_like(labels, constant)
@@ -88,7 +88,7 @@ def test_a_constant_scores_as_scikit_learn_has_it(constant: int) -> None:
         ("STS-B", [0.0, 0.0, 5.0], [1.0, 1.0, 1.5], {"pearson": 1.0, "spearman": 1.0}),
         ("STS-B", [1.0, 2.0, 2.0, 3.0], [1.0, 1.0, 2.0, 4.0], {"pearson": 3 / math.sqrt(12), "spearman": 7.5 / 9}),
         ("STS-B", [0.0, 2.5, 5.0], [2.7, 2.7, 2.7], {"pearson": 0.0, "spearman": 0.0}),
-        ("MNLI", [0, 1, 2, 2], [0, 0, 2, 0], {"accuracy": 0.5}),  # and none is taken for the second class
+        ("MNLI", [0, 1, 2, 2], [0, 0, 2, 0], {"accuracy": 0.5}),  # no value counts as the second class
         ("MNLI", [0, 1, 2, 2], [2, 2, 2, 2], {"accuracy": 0.5}),
         ("QNLI", [0, 1, 1], [1, 1, 1], {"accuracy": 2 / 3}),
         ("RTE", [0, 1, 1], [0, 0, 0], {"accuracy": 1 / 3}),
@@ -97,28 +97,28 @@ def test_a_constant_scores_as_scikit_learn_has_it(constant: int) -> None:
         ("AX", [0, 1, 2, 2], [0, 2, 2, 1], {"matthews": 0.2}),
     ],
 )
-def test_golden_scores_of_every_task_of_glue(
+def test_each_glue_task_has_golden_score(
     task: str, labels: list[float], predictions: list[float], expected: dict[str, float]
 ) -> None:
     found = scores(GLUE_SUITE[task].metrics, labels, predictions)
     assert found == pytest.approx({**expected, "score": sum(expected.values()) / len(expected)}, abs=1e-12)
 
 
-def test_every_task_of_glue_has_golden_scores() -> None:
-    (marks,) = (mark for mark in test_golden_scores_of_every_task_of_glue.pytestmark)  # type: ignore[attr-defined]
+def test_golden_scores_cover_all_glue_tasks() -> None:
+    (marks,) = (mark for mark in test_each_glue_task_has_golden_score.pytestmark)  # type: ignore[attr-defined]
     assert {case[0] for case in marks.args[1]} == set(GLUE_SUITE)
 
 
-def test_pearson_of_nearly_constant_predictions_does_not_warn() -> None:
+def test_pearson_of_nearly_constant_values_does_not_warn() -> None:
     assert METRICS["pearson"]([1.0, 2.0, 3.0], [2.3, 2.3, 2.3 + 1e-13]) == pytest.approx(math.sqrt(3) / 2, abs=1e-2)
 
 
-def test_very_many_rows_overflow_nothing() -> None:
+def test_metrics_of_many_rows_do_not_overflow() -> None:
     labels = np.tile(np.array([0, 1, 1]), 300_000)
     assert METRICS["matthews"](labels, labels) == 1.0
 
 
-def test_the_score_is_the_mean_of_the_metrics() -> None:
+def test_score_is_mean_of_metrics() -> None:
     found = scores(("f1", "accuracy"), [1, 1, 0], [1, 1, 1])
     assert found == pytest.approx({"f1": 0.8, "accuracy": 2 / 3, "score": (0.8 + 2 / 3) / 2})
     assert scores(("matthews",), *PERFECT) == {"matthews": 1.0, "score": 1.0}
@@ -134,7 +134,7 @@ def test_the_score_is_the_mean_of_the_metrics() -> None:
         ([1.0, 2.0], [0.3, 0.31], True, False),
     ],
 )
-def test_a_model_that_learned_nothing_is_known(
+def test_collapsed_model_is_recognised(
     labels: list[float], predictions: list[float], regression: bool, expected: bool
 ) -> None:
     assert is_collapsed(labels, predictions, regression=regression) is expected

@@ -1,4 +1,4 @@
-"""Tables by the name of a dataset: here, folders of Parquet files, which need no network."""
+"""Tables by dataset name: folders of Parquet files here, which need no network."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from finetune_jobs import result_of, run
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.task_data import read_named
+from train_jobs.tasks.sentences.task_data import read_dataset_task
 
 PAIRS = ColumnsConfig(text="sentence1", pair="sentence2")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A dataset in the form of `nyu-mll/glue`, where labels are classes and those of the test set are -1."""
+    """Return a dataset in the format of `nyu-mll/glue`, whose labels are classes and -1 in the test set."""
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     features = datasets.Features(
@@ -39,12 +39,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def message(folder: Path, columns: ColumnsConfig = PAIRS) -> DataError:
     with pytest.raises(DataError) as caught:
-        read_named(columns, str(folder))
+        read_dataset_task(columns, str(folder))
     return caught.value
 
 
-def test_classes_have_their_names_and_minus_one_is_none(folder: Path) -> None:
-    task, splits = read_named(PAIRS, str(folder))
+def test_class_names_are_read_and_minus_one_is_unlabelled(folder: Path) -> None:
+    task, splits = read_dataset_task(PAIRS, str(folder))
     assert task.labels == ("other", "same")
     assert (splits["train"].labels, splits["dev"].labels, splits["test"].labels) == ([1, 0, 1, 0], [0, 1], None)
     assert splits["train"].texts[0] == "w1 w2"
@@ -52,7 +52,7 @@ def test_classes_have_their_names_and_minus_one_is_none(folder: Path) -> None:
     assert splits["test"].notes == []
 
 
-def test_a_job_takes_it_in_place_of_files(bert: Path, folder: Path, tmp_path: Path) -> None:
+def test_job_accepts_dataset_instead_of_files(bert: Path, folder: Path, tmp_path: Path) -> None:
     document: dict[str, Any] = {
         "task": "own",
         "init_from": str(bert),
@@ -65,7 +65,7 @@ def test_a_job_takes_it_in_place_of_files(bert: Path, folder: Path, tmp_path: Pa
     assert len(lines) == 3
 
 
-def test_rows_that_cannot_be_used_are_named(folder: Path) -> None:
+def test_unusable_rows_are_named(folder: Path) -> None:
     rows = {"sentence1": ["a", " "], "sentence2": ["b", "c"], "label": ["x", None]}
     pq.write_table(pa.table(rows), folder / "validation-00000-of-00001.parquet")
     for split in ("train", "test"):
@@ -77,16 +77,19 @@ def test_rows_that_cannot_be_used_are_named(folder: Path) -> None:
     ]
 
 
-def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
-    assert "there is no column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
+def test_missing_split_or_column_is_named(folder: Path, tmp_path: Path) -> None:
+    assert "unknown column 'sentence'" in message(folder, ColumnsConfig(text="sentence")).message
     (folder / "validation-00000-of-00001.parquet").unlink()
-    told = message(folder)
-    assert (told.message, told.facts["have"]) == (f"the dataset {folder} has no split validation", "train, test")
+    error = message(folder)
+    assert (error.message, error.facts["have"]) == (
+        f"cannot use the dataset {folder}: missing split validation",
+        "train, test",
+    )
     assert "cannot read the dataset" in message(tmp_path / "none").message
 
 
-def test_without_the_package_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datasets_package_shows_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="`datasets` is not installed") as caught:
-        read_named(PAIRS, "nyu-mll/glue:mrpc")
+        read_dataset_task(PAIRS, "nyu-mll/glue:mrpc")
     assert caught.value.fix == "pip install datasets"

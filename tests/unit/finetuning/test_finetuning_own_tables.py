@@ -1,4 +1,4 @@
-"""The user's own tables: columns by their names, classes from the training data, every bad row with its line."""
+"""User tables: columns by name, classes from the training data, every bad row with its line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from train_jobs.artifacts.layers import build, merge, read_text
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.task_data import read_own
+from train_jobs.tasks.sentences.task_data import read_table_task
 
 TEXT = ColumnsConfig()
 NUMBER = ColumnsConfig(regression=True)
@@ -24,14 +24,14 @@ def put(path: Path, content: str) -> Path:
 
 def problems(columns: ColumnsConfig, **files: Path) -> list[str]:
     with pytest.raises(DataError) as caught:
-        read_own(columns, files)
+        read_table_task(columns, files)
     return caught.value.problems or [str(caught.value)]
 
 
 def test_classes_from_training_data_in_any_row_order(tmp_path: Path) -> None:
     train = put(tmp_path / "films.csv", "text,label\ngood one,pos\nbad one,neg\nso so,neu\n")
     dev = put(tmp_path / "dev.jsonl", '{"text": "fine", "label": "neu"}\n')
-    task, splits = read_own(TEXT, {"train": train, "dev": dev})
+    task, splits = read_table_task(TEXT, {"train": train, "dev": dev})
     assert (task.name, task.labels, task.metrics, task.regression) == (
         *("films", ("neg", "neu", "pos"), ("accuracy",), False),
     )
@@ -40,45 +40,45 @@ def test_classes_from_training_data_in_any_row_order(tmp_path: Path) -> None:
     assert splits["train"].pairs is None
 
 
-def test_numbers_as_classes_are_ordered_as_numbers(tmp_path: Path) -> None:
+def test_numeric_classes_are_ordered_numerically(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\t10\nb\t9\nc\t-1\n")
-    assert read_own(TEXT, {"train": train})[0].labels == ("-1", "9", "10")
+    assert read_table_task(TEXT, {"train": train})[0].labels == ("-1", "9", "10")
 
 
-def test_two_classes_have_f1_beside_accuracy(tmp_path: Path) -> None:
+def test_two_classes_have_f1_and_accuracy(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
-    assert read_own(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
+    assert read_table_task(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
 
 
 def test_classes_differing_in_space_or_case_reported(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tpos\nb\tpos \nc\tneg\nd\tPos\n")
-    task, splits = read_own(TEXT, {"train": train})
+    task, splits = read_table_task(TEXT, {"train": train})
     assert task.labels == ("Pos", "neg", "pos", "pos ")
-    told = "labels 'Pos', 'pos', 'pos ' differ only in white space or case; each is a class"
-    assert splits["train"].notes == [f"{train}: {told}"]
+    message = "labels 'Pos', 'pos', 'pos ' differ only in white space or case; each is a class"
+    assert splits["train"].notes == [f"{train}: {message}"]
 
 
-def test_pairs_and_columns_by_their_names(tmp_path: Path) -> None:
+def test_pairs_are_read_from_named_columns(tmp_path: Path) -> None:
     columns = ColumnsConfig(text="one", pair="two", label="same")
     train = put(tmp_path / "t.tsv", "two\tsame\tone\nb\tyes\ta\nd\tno\tc\n")
-    _, splits = read_own(columns, {"train": train})
+    _, splits = read_table_task(columns, {"train": train})
     assert (splits["train"].texts, splits["train"].pairs) == (["a", "c"], ["b", "d"])
 
 
-def test_numbers_to_predict(tmp_path: Path) -> None:
+def test_regression_targets_are_read(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\t1\nb\t-2.5e0\nc\t.5\n")
-    task, splits = read_own(NUMBER, {"train": train})
+    task, splits = read_table_task(NUMBER, {"train": train})
     assert (task.regression, task.metrics) == (True, ("pearson", "spearman"))
     assert splits["train"].labels == [1.0, -2.5, 0.5]
 
 
 @pytest.mark.parametrize("target", ["nan", "NaN", "", "inf", "-Infinity", "1e999", "three", "1_000", "0x1"])
-def test_a_target_that_is_no_finite_number_is_named(tmp_path: Path, target: str) -> None:
+def test_target_that_is_not_finite_is_named(tmp_path: Path, target: str) -> None:
     train = put(tmp_path / "t.tsv", f"text\tlabel\na\t1\nb\t{target}\nc\t2\n")
     assert problems(NUMBER, train=train) == [f"{train}:3: column 'label': {target!r} is not a finite number"]
 
 
-def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None:
+def test_nan_and_null_targets_are_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": NaN}\n{"text": "b", "label": null}\n')
     assert [problem.split(": ", 1)[0] for problem in problems(NUMBER, train=train)] == [f"{train}:1", f"{train}:2"]
     assert [problem.split(": ", 1)[0] for problem in problems(TEXT, train=train)] == [f"{train}:1", f"{train}:2"]
@@ -91,39 +91,41 @@ def test_nan_and_null_in_json_and_parquet_are_no_targets(tmp_path: Path) -> None
     assert len(problems(NUMBER, train=path)) == 2
 
 
-def test_a_whole_number_larger_than_any_float_is_no_target(tmp_path: Path) -> None:
+def test_integer_target_beyond_float_is_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": ' + "9" * 400 + "}\n")
     (problem,) = problems(NUMBER, train=train)
     assert problem == f"{train}:2: column 'label': {'9' * 80} is not a finite number"
 
 
 @pytest.mark.parametrize("row", ['{"text": "b \\ud83d", "label": "x"}', '{"text": "b", "label": "\\uDE00x"}'])
-def test_half_an_emoji_is_no_text(tmp_path: Path, row: str) -> None:
+def test_unpaired_surrogate_in_text_is_refused(tmp_path: Path, row: str) -> None:
     whole = '{"text": "a \\ud83d\\ude00", "label": "y"}'
     train = put(tmp_path / "t.jsonl", f"{whole}\n{row}\n")
     half = "d83d" if "d83d" in row else "de00"
     assert problems(TEXT, train=train) == [f"{train}:2: half a character: \\u{half} without its other half"]
     other = put(tmp_path / "u.jsonl", whole + '\n{"text": "b", "label": "x"}\n')
-    assert read_own(TEXT, {"train": other})[1]["train"].texts[0] == "a \U0001f600"
+    assert read_table_task(TEXT, {"train": other})[1]["train"].texts[0] == "a \U0001f600"
 
 
-def test_true_is_no_number(tmp_path: Path) -> None:
+def test_boolean_target_is_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": true}\n')
     assert problems(NUMBER, train=train) == [f"{train}:1: column 'label': True is not a finite number"]
 
 
-def test_classes_of_json_and_parquet_are_those_of_text_files(tmp_path: Path) -> None:
+def test_classes_are_same_in_json_parquet_and_text(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n')
     dev = tmp_path / "dev.parquet"
     pq.write_table(pa.table({"text": ["a"], "label": [1.0]}), dev)
-    task, splits = read_own(TEXT, {"train": train, "dev": dev, "test": put(tmp_path / "u.csv", "text,label\nx,1\n")})
+    task, splits = read_table_task(
+        TEXT, {"train": train, "dev": dev, "test": put(tmp_path / "u.csv", "text,label\nx,1\n")}
+    )
     assert task.labels == ("0", "1")
     assert splits["dev"].labels == splits["test"].labels == [1]
     train = put(tmp_path / "u.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
-    assert read_own(TEXT, {"train": train})[0].labels == ("false", "true")
+    assert read_table_task(TEXT, {"train": train})[0].labels == ("false", "true")
 
 
-def test_a_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
+def test_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
     train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
     dev = put(tmp_path / "dev.tsv", "text\tlabel\na\tpos\nb\tneq\n")
     (problem,) = problems(TEXT, train=train, dev=dev)
@@ -131,7 +133,7 @@ def test_a_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
     assert problem.endswith('(did you mean "neg"?)')
 
 
-def test_rows_after_one_without_a_label_keep_their_lines(tmp_path: Path) -> None:
+def test_rows_after_unlabelled_one_keep_line_numbers(tmp_path: Path) -> None:
     train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
     dev = put(tmp_path / "dev.tsv", "text\tlabel\na\t\nb\tother\n")
     first, second = problems(TEXT, train=train, dev=dev)
@@ -150,7 +152,7 @@ def test_empty_texts_and_labels_are_named_together(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+def test_value_that_is_not_text_is_named(tmp_path: Path) -> None:
     lines = '{"text": 5, "label": "a"}\n{"text": null, "label": "b"}\n'
     train = put(tmp_path / "t.jsonl", lines)
     assert problems(TEXT, train=train) == [
@@ -159,62 +161,63 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_one_label_only_and_fractions_as_classes_are_refused(tmp_path: Path) -> None:
+def test_single_label_and_fractional_classes_are_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\tx\n")
     assert "only one label" in problems(TEXT, train=train)[0]
     train = put(tmp_path / "u.tsv", "text\tlabel\na\t0.5\nb\t1\n")
     assert "--set data.regression=true" in problems(TEXT, train=train)[0]
     train = put(tmp_path / "v.tsv", "text\tlabel\na\t0.5\nb\tbeta\n")
-    assert read_own(TEXT, {"train": train})[0].labels == ("0.5", "beta")
+    assert read_table_task(TEXT, {"train": train})[0].labels == ("0.5", "beta")
 
 
-def test_a_test_set_may_lack_labels_and_dev_may_not(tmp_path: Path) -> None:
+def test_labels_are_optional_only_in_test_set(tmp_path: Path) -> None:
     train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
     bare = put(tmp_path / "bare.tsv", "text\nc\n")
-    _, splits = read_own(TEXT, {"train": train, "test": bare})
+    _, splits = read_table_task(TEXT, {"train": train, "test": bare})
     assert (splits["test"].texts, splits["test"].labels) == (["c"], None)
-    assert "there is no column 'label'" in problems(TEXT, train=train, dev=bare)[0]
+    assert "unknown column 'label'" in problems(TEXT, train=train, dev=bare)[0]
 
 
-def test_columns_must_differ() -> None:
+def test_equal_columns_are_refused() -> None:
     with pytest.raises(Exception, match="must be different columns"):
         build(ColumnsConfig, merge([read_text("text: a\nlabel: a\n", "x.yaml")]))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("u.csv", "text,labels\nc,x\n", "labels"),
         ("u.tsv", "text\tLABEL\nc\tx\n", "LABEL"),
         ("u.jsonl", '{"text": "c", "lable": "x"}\n', "lable"),
     ],
 )
-def test_a_column_nearly_called_like_the_label_is_told(tmp_path: Path, name: str, content: str, told: str) -> None:
+def test_misspelled_label_column_is_suggested(tmp_path: Path, name: str, content: str, message: str) -> None:
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     path = put(tmp_path / name, content)
-    test = read_own(TEXT, {"train": train, "test": path})[1]["test"]
+    test = read_table_task(TEXT, {"train": train, "test": path})[1]["test"]
     assert test.labels is None
-    assert test.notes == [
-        f"{path}: there is no column 'label' (did you mean \"{told}\"?): read as a set without labels"
-    ]
+    assert test.notes == [f"{path}: missing column 'label' (did you mean \"{message}\"?): read as a set without labels"]
 
 
-def test_a_test_set_with_labels_in_some_rows_is_not_one_without(tmp_path: Path) -> None:
+def test_partially_labelled_test_set_is_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     bare = put(tmp_path / "bare.csv", "text,id\nc,1\n")
-    assert read_own(TEXT, {"train": train, "test": bare})[1]["test"].notes == []
+    assert read_table_task(TEXT, {"train": train, "test": bare})[1]["test"].notes == []
     near = ColumnsConfig(text="labels")
     named = put(tmp_path / "n.csv", "labels,label\na,x\nb,y\n")
-    assert read_own(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
+    assert (
+        read_table_task(near, {"train": named, "test": put(tmp_path / "o.csv", "labels\nc\n")})[1]["test"].notes == []
+    )
     some = put(tmp_path / "u.jsonl", '{"text": "c", "label": "x"}\n{"text": "d"}\n')
-    assert problems(TEXT, train=train, test=some) == [f"{some}:2: there is no column 'label'; have text"]
+    assert problems(TEXT, train=train, test=some) == [f"{some}:2: missing column 'label'; have text"]
     wrong = put(tmp_path / "w.csv", "text,label\nc,z\n")
     assert problems(TEXT, train=train, test=wrong)[0].startswith(f"{wrong}:2: label 'z' is not in {train}")
 
 
-def test_a_parquet_file_names_its_columns(tmp_path: Path) -> None:
+def test_missing_parquet_column_lists_columns(tmp_path: Path) -> None:
     train = put(tmp_path / "t.csv", "text,label\na,x\nb,y\n")
     pq.write_table(pa.table({"text": ["c"], "Label": ["x"]}), tmp_path / "u.parquet")
     assert (
-        'did you mean "Label"?' in read_own(TEXT, {"train": train, "test": tmp_path / "u.parquet"})[1]["test"].notes[0]
+        'did you mean "Label"?'
+        in read_table_task(TEXT, {"train": train, "test": tmp_path / "u.parquet"})[1]["test"].notes[0]
     )

@@ -1,4 +1,4 @@
-"""Rows as tokens, their order and their batches, and what a batch's loss is."""
+"""Rows as tokens, their order, batches and losses."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ def world(rank: int = 0, size: int = 1) -> World:
     return World(rank=rank, local_rank=rank, size=size, device=torch.device("cpu"))
 
 
-def test_a_pair_is_two_segments(tokenizer: Tokenizer) -> None:
+def test_pair_has_two_segments(tokenizer: Tokenizer) -> None:
     found = encode(examples(["a b", "c"], ["d", "e f g"], [1, 0]), tokenizer, max_length=16, regression=False)
     batch = found.batch(np.array([0, 1]))
     assert batch.input_ids.tolist() == [[2, 5, 6, 3, 8, 3, 0], [2, 7, 3, 9, 10, 11, 3]]
     assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1]]
     assert (batch.lengths.tolist(), batch.targets.tolist(), batch.tokens) == ([6, 7], [1, 0], 13)
     assert batch.slice(0, 1).input_ids.tolist() == [[2, 5, 6, 3, 8, 3]]
-    assert found.cut == 0
+    assert found.truncated == 0
 
 
-def test_a_single_text_has_one_segment_and_is_cut_at_its_end(tokenizer: Tokenizer) -> None:
+def test_single_text_has_one_segment_truncated_at_end(tokenizer: Tokenizer) -> None:
     found = encode(examples(["a b c d e f g h", "a"]), tokenizer, max_length=8, regression=False)
     assert [ids.tolist() for ids in found.ids] == [[2, 5, 6, 7, 8, 9, 10, 3], [2, 5, 3]]
     assert not found.batch(np.array([0, 1])).token_type_ids.any()
-    assert found.cut == 1
+    assert found.truncated == 1
     assert found.targets.tolist() == [-100, -100]
 
 
@@ -97,11 +97,11 @@ def test_a_single_text_has_one_segment_and_is_cut_at_its_end(tokenizer: Tokenize
     ("first", "second", "expected"),
     [(3, 4, (3, 4)), (9, 2, (8, 2)), (2, 9, (2, 8)), (9, 9, (5, 5)), (6, 20, (5, 5)), (5, 6, (5, 5)), (20, 6, (5, 5))],
 )
-def test_the_longer_text_is_cut_first(first: int, second: int, expected: tuple[int, int]) -> None:
+def test_longer_text_is_truncated_first(first: int, second: int, expected: tuple[int, int]) -> None:
     assert truncated_lengths(first, second, 10) == expected
 
 
-def test_cutting_is_that_of_hugging_face(tokenizer: Tokenizer) -> None:
+def test_truncation_matches_hugging_face(tokenizer: Tokenizer) -> None:
     for room in (6, 7):
         tokenizer.enable_truncation(room, strategy="longest_first")
         for first in range(1, 9):
@@ -112,7 +112,7 @@ def test_cutting_is_that_of_hugging_face(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_every_epoch_has_every_row_once_in_another_order(grouped: bool) -> None:
+def test_each_epoch_has_each_row_once_in_new_order(grouped: bool) -> None:
     lengths = np.random.default_rng(1).integers(3, 100, 1003)
 
     def order(seed: int, epoch: int) -> list[list[int]]:
@@ -139,7 +139,7 @@ def test_grouped_batches_pad_little_in_random_order() -> None:
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
-def test_prediction_goes_by_length_and_keeps_all() -> None:
+def test_prediction_batches_by_length_keep_all_rows() -> None:
     found = batches_by_length(np.array([3, 9, 5, 9, 1]), 2)
     assert [batch.tolist() for batch in found] == [[1, 3], [2, 0], [4]]
 
@@ -160,7 +160,7 @@ def test_epochs_continue_and_ranks_share_batches() -> None:
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_a_process_without_a_row_counts_nothing(regression: bool) -> None:
+def test_process_without_rows_adds_nothing(regression: bool) -> None:
     one = task(world(3, 4), regression=regression)
     batch, _ = one.train_batch({"epoch": 0, "batch": 2})  # of three rows
     assert one.counts(batch) == [0.0]
@@ -171,7 +171,7 @@ def test_a_process_without_a_row_counts_nothing(regression: bool) -> None:
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_loss_is_the_same_padded_and_unpadded(regression: bool) -> None:
+def test_loss_is_same_padded_and_unpadded(regression: bool) -> None:
     losses = []
     for unpad in (False, True):
         one = task(world(), regression=regression, unpad=unpad)
@@ -181,7 +181,7 @@ def test_loss_is_the_same_padded_and_unpadded(regression: bool) -> None:
     assert losses[0] > 0.1
 
 
-def test_balanced_classes_weigh_the_same() -> None:
+def test_balanced_classes_have_equal_weight() -> None:
     one = task(world(), class_weights="balanced")
     targets = rows().targets
     batch = rows().batch(np.arange(len(targets)))
@@ -196,7 +196,7 @@ def test_balanced_classes_weigh_the_same() -> None:
     assert one.loss(batch, torch.tensor(one.counts(batch)))[0].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_predictions_are_in_the_order_of_the_rows() -> None:
+def test_predictions_keep_row_order() -> None:
     one = task(world())
     one.model.eval()
     data = rows()

@@ -64,14 +64,14 @@ def line_of(path: Path, name: str) -> int:
     return next(n for n, line in enumerate(path.read_text().splitlines(), start=1) if f'"{name}"' in line)
 
 
-def test_questions_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_questions_keep_file_order(tmp_path: Path) -> None:
     found = read_squad(squad(tmp_path / "s.json", qa("a"), qa("b", question="Who?")), training=True)
     assert [(q.id, q.text, q.context) for q in found.questions] == [("a", "Where?", CONTEXT), ("b", "Who?", CONTEXT)]
     assert found.questions[0].answers == (GoldAnswer("France", CONTEXT.index("France")),)
     assert (found.version_2, found.notes) == (False, [])
 
 
-def test_version_2_is_known_by_its_version_or_its_questions(tmp_path: Path) -> None:
+def test_version_2_is_detected_by_version_or_questions(tmp_path: Path) -> None:
     unanswerable = qa("b", answers=[], is_impossible=True)
     assert read_squad(squad(tmp_path / "a.json", qa(), version="v2.0")).version_2
     found = read_squad(squad(tmp_path / "b.json", qa(), unanswerable), training=True)
@@ -79,7 +79,7 @@ def test_version_2_is_known_by_its_version_or_its_questions(tmp_path: Path) -> N
     assert found.questions[1].answers == ()
 
 
-def test_an_answer_that_is_not_in_its_context_is_named(tmp_path: Path) -> None:
+def test_answer_outside_context_is_named(tmp_path: Path) -> None:
     path = squad(
         tmp_path / "s.json",
         qa("good"),
@@ -102,7 +102,7 @@ def test_an_answer_that_is_not_in_its_context_is_named(tmp_path: Path) -> None:
     assert found.notes == [f"{path}:{line}" for line in lines]
 
 
-def test_what_is_no_question_is_named(tmp_path: Path) -> None:
+def test_malformed_question_is_named(tmp_path: Path) -> None:
     path = squad(
         tmp_path / "s.json",
         qa("twice"),
@@ -124,39 +124,39 @@ def test_what_is_no_question_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_half_an_emoji_is_no_question(tmp_path: Path) -> None:
+def test_unpaired_surrogate_in_question_is_refused(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa("a", question="Who \U0001f600?"), qa("b", question="Who \ud83d?"))
     assert problems(path) == [f"{line_of(path, 'b')}: question b: half a character: \\ud83d without its other half"]
 
 
-def test_version_1_learns_from_answers_only_and_predicts_without(tmp_path: Path) -> None:
+def test_version_1_needs_answers_only_in_training(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa("q", answers=[]))
     assert problems(path) == [f"{line_of(path, 'q')}: question q: has no answer"]
     assert read_squad(path).questions[0].answers == ()
 
 
-def test_a_context_that_is_none_and_an_empty_question(tmp_path: Path) -> None:
+def test_invalid_context_and_empty_question_are_named(tmp_path: Path) -> None:
     assert problems(squad(tmp_path / "s.json", qa(), context=" "))[0].endswith("its context is not text")
     path = squad(tmp_path / "t.json", qa(question=" "))
     assert read_squad(path, training=True).notes == [f"{path}:{line_of(path, 'q1')}: question q1: asks ' '"]
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"data": [', "is not JSON"),
-        ("[]", "is not in SQuAD's format"),
+        ("[]", "not in SQuAD's format"),
         ('{"data": [{"title": "x"}]}', "article 1"),
         ('{"data": []}', "has no question"),
         ("caf\u00e9", "is not UTF-8"),
     ],
 )
-def test_files_of_another_form(tmp_path: Path, content: str, told: str) -> None:
+def test_files_of_other_format_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "s.json"
     path.write_bytes(content.encode("latin1"))
     with pytest.raises(DataError) as caught:
         read_squad(path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
 
@@ -164,7 +164,7 @@ def test_bom_crlf_and_huge_context_reported(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa(), context=CONTEXT + " in" * 333_313)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
     mark, ends, long = read_squad(path, training=True).notes
-    assert mark.startswith(f"{path}:1: begins with a byte-order mark")
+    assert mark.startswith(f"{path}:1: a byte-order mark")
     assert (ends.startswith(f"{path}:1: "), "lines end with CRLF" in ends) == (True, True)
     assert long == f"{path}: question q1: a context of 999,999 characters, read in as many windows as that takes"
 
@@ -172,9 +172,9 @@ def test_bom_crlf_and_huge_context_reported(tmp_path: Path) -> None:
 # --- windows
 
 
-def test_a_short_context_is_one_window(tokenizer: Tokenizer) -> None:
-    asked = Question("q", "Where?", CONTEXT, (GoldAnswer("France", CONTEXT.index("France")),))
-    (window,) = make_windows([asked], tokenizer, max_length=64, stride=8, max_query_length=8)
+def test_short_context_is_one_window(tokenizer: Tokenizer) -> None:
+    question = Question("q", "Where?", CONTEXT, (GoldAnswer("France", CONTEXT.index("France")),))
+    (window,) = make_windows([question], tokenizer, max_length=64, stride=8, max_query_length=8)
     pieces = [tokenizer.id_to_token(number) for number in window.input_ids.tolist()]
     assert pieces == ["[CLS]", "where", "?", "[SEP]", *WORDS, "[SEP]"]
     assert window.token_type_ids.tolist() == [0] * 4 + [1] * 14
@@ -184,10 +184,10 @@ def test_a_short_context_is_one_window(tokenizer: Tokenizer) -> None:
     assert [CONTEXT[a:b] for a, b in window.offsets.tolist()][1] == "Normans"
 
 
-def test_windows_overlap_and_the_answer_is_where_it_is_whole(tokenizer: Tokenizer) -> None:
+def test_windows_overlap_and_answer_needs_complete_span(tokenizer: Tokenizer) -> None:
     text = "normandy , a"
-    asked = Question("q", "Who?", CONTEXT, (GoldAnswer("Normandy, a", CONTEXT.index("Normandy")),))
-    windows = make_windows([asked, asked], tokenizer, max_length=12, stride=3, max_query_length=1)
+    question = Question("q", "Who?", CONTEXT, (GoldAnswer("Normandy, a", CONTEXT.index("Normandy")),))
+    windows = make_windows([question, question], tokenizer, max_length=12, stride=3, max_query_length=1)
     assert [window.question for window in windows] == [0] * 3 + [1] * 3
     found = [[tokenizer.id_to_token(number) for number in window.input_ids] for window in windows[:3]]
     assert all(pieces[:3] == ["[CLS]", "who", "[SEP]"] and pieces[-1] == "[SEP]" for pieces in found)
@@ -206,15 +206,15 @@ def test_windows_overlap_and_the_answer_is_where_it_is_whole(tokenizer: Tokenize
         (8, 8, 3, [(0, 8)]),
         (9, 8, 3, [(0, 8), (3, 9)]),
         (20, 8, 4, [(0, 8), (4, 12), (8, 16), (12, 20)]),
-        (20, 8, 100, [(0, 8), (8, 16), (16, 20)]),  # a stride past a window's end would leave tokens out
+        (20, 8, 100, [(0, 8), (8, 16), (16, 20)]),  # a stride beyond the end of a window would omit tokens
         (0, 8, 4, [(0, 0)]),
     ],
 )
-def test_spans_cover_all(tokens: int, room: int, stride: int, expected: list[tuple[int, int]]) -> None:
+def test_spans_cover_all_tokens(tokens: int, room: int, stride: int, expected: list[tuple[int, int]]) -> None:
     assert window_spans(tokens, room, stride) == expected
 
 
-def test_a_token_belongs_to_the_window_with_the_most_context() -> None:
+def test_token_belongs_to_window_with_most_context() -> None:
     spans = [(0, 8), (4, 12), (8, 14)]
     assert best_window(14, spans).tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 
@@ -224,21 +224,21 @@ def test_window_ties_choose_longer_then_first() -> None:
     assert best_window(7, [(0, 5), (2, 7)])[3] == 0
 
 
-def test_what_has_more_context_is_as_the_paper_of_bert_has_it() -> None:
-    """The example in Google's run_squad.py: `bought` is in two windows, with 4 and 0 tokens to its sides or 3 and 1."""
+def test_maximum_context_matches_run_squad_example() -> None:
+    """The example in Google's run_squad.py: `bought` is in two windows, with 4 and 0 or 3 and 1 context tokens."""
     assert best_window(11, [(0, 5), (3, 8), (6, 11)])[[3, 4]].tolist() == [0, 1]
 
 
-def test_a_question_too_long_is_cut_and_must_leave_room(tokenizer: Tokenizer) -> None:
-    asked = Question("q", "who what where " * 9, CONTEXT, ())
-    windows = make_windows([asked], tokenizer, max_length=10, stride=1, max_query_length=6)
+def test_long_question_is_truncated_and_must_leave_room(tokenizer: Tokenizer) -> None:
+    question = Question("q", "who what where " * 9, CONTEXT, ())
+    windows = make_windows([question], tokenizer, max_length=10, stride=1, max_query_length=6)
     assert {window.first for window in windows} == {8}
     assert {len(window.input_ids) for window in windows} == {10}
-    with pytest.raises(SpecError, match="leaves no room"):
-        make_windows([asked], tokenizer, max_length=9, stride=1, max_query_length=6)
+    with pytest.raises(SpecError, match="no room for the context"):
+        make_windows([question], tokenizer, max_length=9, stride=1, max_query_length=6)
 
 
-def test_an_answer_inside_a_word_is_the_token_around_it() -> None:
+def test_answer_inside_word_maps_to_whole_token() -> None:
     offsets = np.array([[0, 3], [4, 11], [11, 12], [14, 20]])
     for start, text, expected in [
         (5, "orm", (1, 1)),
@@ -248,8 +248,8 @@ def test_an_answer_inside_a_word_is_the_token_around_it() -> None:
         (12, " ", None),
         (0, "The Normans", (0, 1)),
     ]:
-        asked = Question("q", "?", "", (GoldAnswer(text, start),))
-        assert answer_tokens(asked, offsets) == expected
+        question = Question("q", "?", "", (GoldAnswer(text, start),))
+        assert answer_tokens(question, offsets) == expected
 
 
 # --- answers
@@ -262,52 +262,52 @@ def window(tokens: int = 4, first: int = 3, best: list[bool] | None = None) -> C
 
 
 def logits(context: list[float], cls: float = 0.0, first: int = 3) -> np.ndarray:
-    return np.array([cls, *[90.0] * (first - 1), *context, 90.0], np.float32)  # question and [SEP] are no answers
+    return np.array([cls, *[90.0] * (first - 1), *context, 90.0], np.float32)  # question and [SEP] cannot be answers
 
 
-ASKED = Question("q", "?", "a b c d", ())
+QUESTION = Question("q", "?", "a b c d", ())
 
 
 def texts(candidates: list[dict[str, Any]]) -> list[str]:
     return [found["text"] for found in candidates]
 
 
-def test_spans_are_ordered_and_neither_backwards_nor_too_long() -> None:
+def test_spans_are_ordered_valid_and_bounded() -> None:
     start, end = logits([1, 5, 2, 0]), logits([7, 1, 3, 4])
     found = best_spans(window(), start, end, n_best=10, max_answer_length=2)
-    assert [ASKED.context[span.begin : span.end] for span in found] == ["b c", "a", "b", "c d", "c", "d", "a b"]
+    assert [QUESTION.context[span.begin : span.end] for span in found] == ["b c", "a", "b", "c d", "c", "d", "a b"]
     assert found[1] == (8.0, 1.0, 7.0, 0, 1)
     assert all(span.score == span.start_logit + span.end_logit for span in found)
 
 
-def test_only_the_n_best_places_are_paired() -> None:
+def test_only_n_best_positions_are_paired() -> None:
     start, end = logits([1, 5, 2, 0]), logits([7, 1, 3, 4])
     found = best_spans(window(), start, end, n_best=1, max_answer_length=9)
     assert found == [], "the best end is before the best start"
     assert len(best_spans(window(), start, end, n_best=2, max_answer_length=9)) == 2
 
 
-def test_an_answer_begins_where_its_window_has_the_most_context() -> None:
+def test_answer_starts_in_window_with_most_context() -> None:
     start, end = logits([9, 1, 0, 0]), logits([0, 0, 0, 5])
     found = best_spans(window(best=[False, True, True, True]), start, end, n_best=9, max_answer_length=9)
-    assert ASKED.context[found[0].begin : found[0].end] == "b c d"
+    assert QUESTION.context[found[0].begin : found[0].end] == "b c d"
 
 
-def test_of_spans_with_one_text_the_best_counts() -> None:
-    asked = Question("q", "?", "a b a d", ())
-    found = predict(asked, [window()], [(logits([1, 0, 3, 0]), logits([1, 0, 3, 0]))], version_2=False)
+def test_spans_with_equal_text_keep_best() -> None:
+    question = Question("q", "?", "a b a d", ())
+    found = predict(question, [window()], [(logits([1, 0, 3, 0]), logits([1, 0, 3, 0]))], version_2=False)
     assert found.best == "a"
     assert [one["start_logit"] for one in found.candidates if one["text"] == "a"] == [3.0]
     assert sum(one["probability"] for one in found.candidates) == pytest.approx(1.0)  # type: ignore[misc]
     assert found.text(None) == "a"
 
 
-def test_several_windows_compete_and_the_least_null_counts() -> None:
+def test_windows_compete_and_lowest_null_score_counts() -> None:
     pairs = [
         (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4)),
         (logits([0, 0, 0, 2], cls=1.5), logits([0, 0, 0, 2], cls=1)),
     ]
-    found = predict(ASKED, [window(), window()], pairs, version_2=True)
+    found = predict(QUESTION, [window(), window()], pairs, version_2=True)
     assert found.best == "d"
     assert found.null_odds == 2.5 - 4.0
     assert [found.text(threshold) for threshold in (0.0, -1.5, -1.6)] == ["d", "d", ""]
@@ -316,25 +316,25 @@ def test_several_windows_compete_and_the_least_null_counts() -> None:
     assert found.candidates[0]["text"] == "d"
 
 
-def test_candidates_are_ordered_with_no_answer_among_them() -> None:
+def test_candidates_are_ordered_including_no_answer() -> None:
     pair = (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4))
-    found = predict(ASKED, [window()], [pair], version_2=True, n_best=2)
+    found = predict(QUESTION, [window()], [pair], version_2=True, n_best=2)
     assert texts(found.candidates)[:2] == ["", "a"]
     assert len(found.candidates) == 3
     assert found.candidates[0]["probability"] == max(one["probability"] for one in found.candidates)
     assert found.text(0.0) == ""
 
 
-def test_where_nothing_can_be_an_answer_there_is_an_empty_one() -> None:
+def test_prediction_without_candidates_is_empty_answer() -> None:
     pair = (logits([]), logits([]))
     for version_2 in (False, True):
-        found = predict(ASKED, [window(tokens=0)], [pair], version_2=version_2)
+        found = predict(QUESTION, [window(tokens=0)], [pair], version_2=version_2)
         assert (found.best, texts(found.candidates)) == ("", [""])
 
 
-def test_the_files_of_the_official_format() -> None:
+def test_predictions_are_written_in_official_format() -> None:
     pair = (logits([1, 0, 0, 0], cls=4), logits([1, 0, 0, 0], cls=4))
-    found = predict(ASKED, [window()], [pair], version_2=True)
+    found = predict(QUESTION, [window()], [pair], version_2=True)
     files = prediction_files([found], threshold=0.0)
     assert json.loads(files["predictions.json"]) == {"q": ""}
     assert json.loads(files["null_odds.json"]) == {"q": 6.0}
@@ -344,11 +344,11 @@ def test_the_files_of_the_official_format() -> None:
     assert "null_odds.json" not in files
 
 
-# --- all together, on real files
+# --- end to end, on real files
 
 
-def perfect(found: Squad, windows: list[ContextWindow]) -> dict[str, Any]:
-    """Predictions from logits that point at the first answer in every window that has it, else at [CLS]."""
+def perfect_predictions(found: Squad, windows: list[ContextWindow]) -> dict[str, Any]:
+    """Return predictions from logits that select the first answer in every window that contains it, else [CLS]."""
     by_question: dict[int, list[ContextWindow]] = {}
     for one in windows:
         by_question.setdefault(one.question, []).append(one)
@@ -372,14 +372,14 @@ def perfect(found: Squad, windows: list[ContextWindow]) -> dict[str, Any]:
         ("v2.0/official-dev-v2.0-5articles.json", 1407, True, 99.0),
     ],
 )
-def test_who_knows_the_answers_scores_all(file: str, rows: int, version_2: bool, at_least: float) -> None:
+def test_perfect_predictions_score_full_marks(file: str, rows: int, version_2: bool, at_least: float) -> None:
     found = read_squad(REAL / file, training=True)
     assert (len(found.questions), found.version_2, found.notes) == (rows, version_2, [])
     found = dataclasses.replace(found, questions=found.questions[::5])
     tokenizer = load_vocabulary(VOCABULARY, lowercase=True)
     windows = make_windows(found.questions, tokenizer, max_length=128, stride=64, max_query_length=64)
     assert len(windows) > 1.5 * len(found.questions)
-    answered = perfect(found, windows)
+    answered = perfect_predictions(found, windows)
     texts_of = {name: one.text(0.0 if version_2 else None) for name, one in answered.items()}
     if version_2:
         odds = {name: one.null_odds for name, one in answered.items()}

@@ -1,4 +1,4 @@
-"""Tables of every kind: what is odd is read as it was meant and told, what is wrong is named with its line."""
+"""Tables of every format: odd contents are read and reported, invalid rows are named with their line."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def refusal(path: Path, columns: list[str] = COLUMNS, **options: object) -> Data
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("end", [True, False])
-def test_tsv_is_read_as_it_stands(tmp_path: Path, newline: str, mark: str, end: bool) -> None:
+def test_tsv_is_read_without_quoting(tmp_path: Path, newline: str, mark: str, end: bool) -> None:
     path = put(tmp_path / "t.tsv", mark + tsv(ROWS, newline, end=end))
     table = read_table(path, COLUMNS)
     assert rows_of(table) == ROWS
     assert table.lines == [2, 3, 4]
     assert table.where(1) == f"{path}:3"
     count = 4 if end else 3
-    told = [f"{path}:1: begins with a byte-order mark, which is no part of the first column"] if mark else []
-    told += [f"{path}:1: {count} lines end with CRLF, read as ends of lines"] if newline == "\r\n" else []
-    assert table.notes == told
+    expected_notes = [f"{path}:1: a byte-order mark, which is not part of the first column"] if mark else []
+    expected_notes += [f"{path}:1: {count} lines end with CRLF, read as LF"] if newline == "\r\n" else []
+    assert table.notes == expected_notes
 
 
-def test_quotation_marks_that_never_end_merge_no_rows(tmp_path: Path) -> None:
+def test_unbalanced_quotes_do_not_merge_rows(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", tsv(ROWS))
     with path.open(encoding="utf-8", newline="") as stream:
         assert len(list(csv.reader(stream, delimiter="\t"))) < 1 + len(ROWS), "what this is about"
@@ -64,13 +64,13 @@ def test_only_requested_columns_read_in_order(tmp_path: Path) -> None:
     assert table.columns == {"second": ["a\u2028b", "c", "d"], "label": ["1", "0", "1"]}
 
 
-def test_a_header_is_given_where_the_first_line_is_a_row(tmp_path: Path) -> None:
+def test_columns_are_given_if_file_has_no_header(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", "x\t1\ny\t0")
     table = read_table(path, ["label"], header=("text", "label"))
     assert (table.columns, table.lines) == ({"label": ["1", "0"]}, [1, 2])
 
 
-def test_wrong_rows_are_all_named_with_their_lines(tmp_path: Path) -> None:
+def test_invalid_rows_are_all_named_with_lines(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", "label\ttext\n1\ta\n0\n\n1\tb\tc\n\t\n0\td\n")
     error = refusal(path, ["label", "text"])
     assert error.problems == [
@@ -82,42 +82,42 @@ def test_wrong_rows_are_all_named_with_their_lines(tmp_path: Path) -> None:
     assert f"{path}:4: an empty row" in str(error)
 
 
-def test_of_very_many_wrong_rows_ten_are_spelled_out(tmp_path: Path) -> None:
+def test_many_invalid_rows_show_first_ten(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", "label\ttext\n" + "1\n" * 25)
     problems = refusal(path, ["label"]).problems
     assert (len(problems), problems[9], problems[10]) == (11, f"{path}:11: 0 tabs, need 1", "and 15 more")
 
 
-def test_rows_that_are_passed_over_are_told(tmp_path: Path) -> None:
+def test_skipped_rows_are_reported(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", "label\ttext\n1\ta\nnot this\n0\tb\n")
-    table = read_table(path, ["label", "text"], pass_over=True)
+    table = read_table(path, ["label", "text"], skip_malformed=True)
     assert rows_of(table) == [("1", "a"), ("0", "b")]
     assert table.lines == [2, 4]
-    assert table.notes == [f"{path}:3: left out: 0 tabs, need 1"]
+    assert table.notes == [f"{path}:3: skipped: 0 tabs, need 1"]
 
 
-def test_an_empty_row_is_never_passed_over(tmp_path: Path) -> None:
-    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], pass_over=True).problems
+def test_empty_row_is_never_skipped(tmp_path: Path) -> None:
+    assert refusal(put(tmp_path / "t.tsv", "a\tb\n1\t2\n\n"), ["a"], skip_malformed=True).problems
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.parquet"])
-def test_a_missing_column_is_named_with_those_there_are(tmp_path: Path, name: str) -> None:
+def test_missing_column_lists_existing_ones(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "t.parquet":
         pq.write_table(pa.table({"label": [1], "sentence": ["x"]}), path)
     else:
         put(path, "label\tsentence\n1\tx\n".replace("\t", "," if name == "t.csv" else "\t"))
     error = refusal(path, ["label", "sentense"])
-    assert "there is no column 'sentense' (did you mean \"sentence\"?)" in error.message
+    assert "unknown column 'sentense' (did you mean \"sentence\"?)" in error.message
     assert str(path) in error.message
     assert error.facts["have"] == "label, sentence"
 
 
-def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_columns_are_refused(tmp_path: Path) -> None:
     assert "duplicate columns: a" in refusal(put(tmp_path / "t.tsv", "a\ta\n1\t2\n"), ["a"]).message
 
 
-def test_csv_has_quotes_that_hold_commas_quotes_and_lines(tmp_path: Path) -> None:
+def test_csv_quotes_may_contain_commas_quotes_and_lines(tmp_path: Path) -> None:
     path = put(tmp_path / "t.csv", 'text,label\r\n"a, ""b""\nc",1\r\nd,0')
     table = read_table(path, ["text", "label"])
     assert rows_of(table) == [('a, "b"\nc', "1"), ("d", "0")]
@@ -131,18 +131,18 @@ def test_unbalanced_csv_quotes_named_at_their_start(tmp_path: Path) -> None:
     assert refusal(path, ["text"]).facts["where"] == f"{path}:2"
 
 
-def test_quoting_can_be_told_either_way(tmp_path: Path) -> None:
+def test_quoting_can_be_set_either_way(tmp_path: Path) -> None:
     assert read_table(put(tmp_path / "t.csv", 'a,b\n"x,1\n'), ["a"], quoting=False).columns == {"a": ['"x']}
     assert read_table(put(tmp_path / "t.tsv", 'a\tb\n"x\ty"\t1\n'), ["a"], quoting=True).columns == {"a": ["x\ty"]}
 
 
-def test_a_carriage_return_inside_a_field_ends_no_row(tmp_path: Path) -> None:
+def test_carriage_return_in_field_does_not_end_row(tmp_path: Path) -> None:
     assert read_table(put(tmp_path / "t.tsv", "a\tb\nx\ry\t1\n"), ["a"]).columns == {"a": ["x\ry"]}
     assert refusal(put(tmp_path / "t.csv", "a,b\nx\ry,1\n"), ["a"]).facts["where"] == f"{tmp_path}/t.csv:2"
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.jsonl"])
-def test_a_text_of_a_million_characters_is_read_whole_and_told(tmp_path: Path, name: str) -> None:
+def test_text_of_million_characters_is_read_and_reported(tmp_path: Path, name: str) -> None:
     text = "ab " * 333_333 + "c"
     content = {"t.jsonl": json.dumps({"a": text, "b": 1}) + "\n", "t.csv": f'a,b\n"{text}",1\n'}
     path = put(tmp_path / name, content.get(name, f"a\tb\n{text}\t1\n"))
@@ -150,11 +150,11 @@ def test_a_text_of_a_million_characters_is_read_whole_and_told(tmp_path: Path, n
     table = read_table(path, ["a", "b"])
     assert table.columns["a"] == [text]
     line = 1 if name == "t.jsonl" else 2
-    assert table.notes == [f"{path}:{line}: a text of 1,000,000 characters, cut to the longest sequence"]
+    assert table.notes == [f"{path}:{line}: a text of 1,000,000 characters, truncated to the maximum length"]
     assert csv.field_size_limit() == 131_072
 
 
-def test_json_lines(tmp_path: Path) -> None:
+def test_json_lines_are_read(tmp_path: Path) -> None:
     path = put(tmp_path / "t.jsonl", '{"a": "x", "b": 1}\n{"b": true, "a": null}')
     table = read_table(path, ["a", "b"])
     assert (rows_of(table), table.lines) == ([("x", 1), (None, True)], [1, 2])
@@ -162,7 +162,7 @@ def test_json_lines(tmp_path: Path) -> None:
     problems = refusal(path, ["a"]).problems
     assert [problem.split(": ")[0] for problem in problems] == [f"{path}:{line}" for line in (2, 3, 4, 5)]
     assert [problem.split(": ")[1] for problem in problems] == [
-        *("an empty row", "not a JSON object, but of type list", "not JSON", "there is no column 'a'; have b"),
+        *("an empty row", "not a JSON object, but of type list", "not JSON", "missing column 'a'; have b"),
     ]
 
 
@@ -176,18 +176,18 @@ def test_parquet_names_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.parquet"])
-def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_missing_file_is_reported(tmp_path: Path, name: str) -> None:
     assert "no such file" in refusal(tmp_path / name).message
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
-def test_lines_that_end_with_a_carriage_return_alone_are_told(tmp_path: Path, name: str) -> None:
+def test_bare_carriage_return_line_ends_are_reported(tmp_path: Path, name: str) -> None:
     error = refusal(put(tmp_path / name, "label,second\r1,a\r"), ["label"])
-    assert error.message == f"{tmp_path / name} ends its lines with CR alone"
+    assert error.message == f"cannot read {tmp_path / name}: its lines end with CR alone"
     assert error.facts["where"] == f"{tmp_path / name}:1"
 
 
-def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
+def test_invalid_utf8_is_named_with_line(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", b"a\tb\nx\t1\n" + "caf\u00e9\t1\n".encode("latin1"))
     error = refusal(path, ["a"])
     assert error.facts["where"] == f"{path}:3, byte 11 of the file"
@@ -197,11 +197,11 @@ def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "a\tb\n"])
-def test_a_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
+def test_table_without_rows_is_refused(tmp_path: Path, content: str) -> None:
     refusal(put(tmp_path / "t.tsv", content), ["a"])
 
 
-def test_a_file_of_no_known_kind_is_asked_about(tmp_path: Path) -> None:
+def test_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
     path = put(tmp_path / "t.dat", "a\tb\nx\t1\n")
     assert "unknown table format" in refusal(path, ["a"]).message
     assert read_table(path, ["a"], format="tsv").columns == {"a": ["x"]}

@@ -1,4 +1,4 @@
-"""Our scores are those of SQuAD's official scripts, of seqeval and of conlleval, where these are at hand."""
+"""Scores equal those of the official SQuAD scripts, seqeval and conlleval, if these are installed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from benchmarks.official_scores import (
 from tests.conftest import SHARED
 from train_jobs.tasks.entities.conll import entity_scores
 
-OFFICIAL = "ORCHESTRATOR_TEST_OFFICIAL"  # names the folder that benchmarks/official_scores.py tells of
+OFFICIAL = "ORCHESTRATOR_TEST_OFFICIAL"  # the folder described in benchmarks/official_scores.py
 REAL = SHARED / "data" / "squad"
 
 
 @pytest.fixture(scope="module")
 def official() -> Path:
-    """Folder of the official programs."""
+    """Return the folder of the official programs."""
     if not (folder := os.environ.get(OFFICIAL)):
         pytest.skip(f"{OFFICIAL} names no folder with evaluate-v1.1.py, evaluate-v2.0.py, seqeval and conlleval.pl")
     return Path(folder)
@@ -33,19 +33,19 @@ def official() -> Path:
 
 @pytest.fixture
 def seqeval(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It can be imported."""
+    """Make seqeval importable."""
     pytest.importorskip("sklearn.metrics")
     monkeypatch.syspath_prepend(official)
 
 
 def squad(path: Path, version: str) -> Path:
-    """Questions about a text; of 2.0 some have no answer, and some answers are nothing but articles."""
+    """Write questions about a text; in 2.0 some have no answer, and some answers contain only articles."""
     context = (
         "The Normans (\u201cNortmanni\u201d) gave their name to Normandy, a region in the north of the Stra\u00dfe."
     )
     golds = [["Normandy", "a region"], ["The Normans"], ["\u201cNortmanni\u201d)"], ["the Stra\u00dfe"]]
     golds += [["a", "the"], ["the", "region"], [], []] if version == "2.0" else []
-    asked = [
+    questions = [
         {
             "id": f"q{number}",
             "question": "Who?",
@@ -55,15 +55,15 @@ def squad(path: Path, version: str) -> Path:
         for number, texts in enumerate(golds * 25)
     ]
     if version == "1.1":
-        for one in asked:
+        for one in questions:
             del one["is_impossible"]
-    document = {"version": version, "data": [{"title": "x", "paragraphs": [{"context": context, "qas": asked}]}]}
+    document = {"version": version, "data": [{"title": "x", "paragraphs": [{"context": context, "qas": questions}]}]}
     path.write_text(json.dumps(document))
     return path
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_answers_score_as_the_official_script_has_it(official: Path, tmp_path: Path, version: str) -> None:
+def test_answers_score_like_official_script(official: Path, tmp_path: Path, version: str) -> None:
     file = squad(tmp_path / "dev.json", version)
     for seed in range(2):
         found = differences_of_squad(official, file, seed)
@@ -82,7 +82,7 @@ def test_real_answers_score_like_official_script(official: Path, file: str) -> N
 @pytest.mark.usefixtures("seqeval")
 @pytest.mark.parametrize("scheme", LEGAL)
 @pytest.mark.parametrize(("legal", "strict"), [(True, True), (True, False), (False, False)])
-def test_entities_score_as_seqeval_has_it(scheme: str, legal: bool, strict: bool) -> None:
+def test_entities_score_like_seqeval(scheme: str, legal: bool, strict: bool) -> None:
     for seed in range(5):
         found = differences_of_seqeval(scheme, legal=legal, strict=strict, rows=60, seed=seed)
         assert found.keys() >= {"precision", "recall", "f1", "macro", "f1_PER", "f1_LOC", "f1_a-b"}
@@ -101,7 +101,7 @@ def test_entities_score_as_seqeval_has_it(scheme: str, legal: bool, strict: bool
         ([["B-PER", "I-LOC"]], [["B-PER", "I-PER"]]),
     ],
 )
-def test_nothing_to_find_scores_as_seqeval_has_it(gold: list[list[str]], found: list[list[str]]) -> None:
+def test_empty_gold_or_prediction_scores_like_seqeval(gold: list[list[str]], found: list[list[str]]) -> None:
     from seqeval import metrics
 
     ours = entity_scores(gold, found)
@@ -111,7 +111,7 @@ def test_nothing_to_find_scores_as_seqeval_has_it(gold: list[list[str]], found: 
 
 
 @pytest.mark.parametrize("legal", [True, False])
-def test_entities_score_as_conlleval_counts_them(official: Path, legal: bool) -> None:
+def test_entities_score_like_conlleval(official: Path, legal: bool) -> None:
     if shutil.which("perl") is None:
         pytest.skip("there is no perl here")
     for seed in range(3):

@@ -1,4 +1,4 @@
-"""Small models as transformers saves them, each with a head, and with weights that tell one word from another."""
+"""Small models saved by transformers, each with a head and with weights that distinguish words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A folder of a transformers class: `saved("BertForMaskedLM", num_labels=3)`."""
+    """Return a factory of model folders: `saved("BertForMaskedLM", num_labels=3)`."""
     root = tmp_path_factory.mktemp("saved")
     vocabulary = root / "vocab.txt"
     vocabulary.write_text("\n".join(PIECES) + "\n")
@@ -56,7 +56,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Predicts in fp32: `run(model, input, **keys)` -> the rows of predictions.jsonl."""
+    """Return a function that predicts in fp32: `run(model, input, **keys)` -> the rows of predictions.jsonl."""
 
     def start(model: Path, source: Path, **keys: Any) -> list[dict[str, Any]]:
         tree = {"model": str(model), "input": str(source), "batching": {"precision": "fp32"}, **keys}
@@ -69,13 +69,13 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def texts() -> list[str]:
-    """Twenty-five of them."""
+    """Return 25 texts."""
     return sentences(25)
 
 
 @pytest.fixture
 def jsonl(tmp_path: Path) -> Callable[[list[dict[str, Any]]], Path]:
-    """Rows -> a file of JSON lines."""
+    """Return a function that writes rows to a JSON Lines file."""
 
     def write(rows: list[dict[str, Any]], name: str = "rows.jsonl") -> Path:
         path = tmp_path / name

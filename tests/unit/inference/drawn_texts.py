@@ -1,4 +1,4 @@
-"""Texts of a small vocabulary."""
+"""Random texts over a small vocabulary."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##s", "##x", ".
 
 
 def sentences(count: int, *, seed: int = 0, longest: int = 12) -> list[str]:
-    """Texts of different lengths."""
+    """Return texts of different lengths."""
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Sequences through a model in batches."""
+"""Batched forward passes over sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from train_jobs.inference.model_folder import read_folder
 from train_jobs.tasks.sequences import Tokens
 
 
-def made(saved, **more):
+def make_forward(saved, **more):
     folder = read_folder(saved("BertModel"))
     return Forward(prepare_model(folder.model(), precision="fp32", device=torch.device("cpu")), **more)
 
@@ -21,20 +21,20 @@ def sequences(*lengths):
     return [Tokens(np.full(length, 5 + number, np.int64), length) for number, length in enumerate(lengths)]
 
 
-def test_batches_are_of_about_one_length_and_hold_so_many_tokens(saved):
+def test_batches_group_lengths_up_to_token_limit(saved):
     seen = []
 
     def compute(batch):
         seen.append((batch.lengths.tolist(), batch.rows))
         return [int(ids[0]) for ids in batch.input_ids]
 
-    found = made(saved, batch_tokens=20).each(sequences(3, 12, 9, 4, 30, 5, 8), compute)
+    found = make_forward(saved, batch_tokens=20).map(sequences(3, 12, 9, 4, 30, 5, 8), compute)
     assert found == [5, 6, 7, 8, 9, 10, 11]
     assert seen == [([30], [4]), ([12], [1]), ([9, 8], [2, 6]), ([5, 4, 3], [5, 3, 0])]
 
 
-def test_what_is_padded_is_packed_or_masked(saved):
-    forward = made(saved)
+def test_padded_batches_are_packed_or_masked(saved):
+    forward = make_forward(saved)
     even, little, much = (forward.batch(sequences(*lengths), []) for lengths in ((9, 9), (9, 8), (30, 2, 2, 2, 2, 2)))
     assert (even.packing, even.attention_mask) == (None, None)
     assert little.packing is None
@@ -43,16 +43,16 @@ def test_what_is_padded_is_packed_or_masked(saved):
     assert much.packing.starts.tolist()[:4] == [0, 30, 32, 34]
 
 
-def test_a_kernel_may_be_tried_with_gradients(saved):
+def test_forward_allows_gradients_for_kernel_probe(saved):
     def compute(batch):
         with torch.enable_grad():
             one = torch.ones(1, requires_grad=True)
             return [torch.autograd.grad((one * one).sum(), one)[0].item()]
 
-    assert made(saved).each(sequences(5), compute) == [2.0]
+    assert make_forward(saved).map(sequences(5), compute) == [2.0]
 
 
-def test_layers_with_their_weights_in_order_compute_the_same(saved):
+def test_layers_with_ordered_weights_give_same_results(saved):
     folder, tokens = read_folder(saved("BertModel")), sequences(9, 3, 12)
     found = []
     for precision in ("bf16", "fp32"):
@@ -69,14 +69,14 @@ def test_layers_with_their_weights_in_order_compute_the_same(saved):
     assert (found[0] - found[1]).abs().max() < 0.05 * found[1].abs().max()
 
 
-def test_where_torch_cannot_order_weights_they_stay(monkeypatch):
+def test_weights_stay_if_torch_cannot_order_them(monkeypatch):
     layers = nn.Sequential(nn.Linear(8, 8)).bfloat16()
     monkeypatch.setattr(forwarding, "can_be_ordered", lambda: False)
     forwarding.order_weights(layers)
     assert isinstance(layers[0], nn.Linear)
 
 
-def test_the_last_layer_computes_in_fp32(saved):
+def test_last_layer_computes_in_fp32(saved):
     folder, tokens = read_folder(saved("BertForSequenceClassification", num_labels=1)), sequences(9, 3, 12, 7, 5, 20)
     found = []
     for precision in ("bf16", "fp32"):

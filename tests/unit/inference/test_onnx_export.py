@@ -1,4 +1,4 @@
-"""The graph gives what transformers' model of the same folder gives, for batches of any shape, padded or not."""
+"""The exported graph matches the transformers model of the same folder for any batch shape and padding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NAMES = {0: "bad", 1: "good", 2: "so-so"}
 
 
 def batch(shape):
-    """Each row one token shorter than the one before."""
+    """Return a batch whose rows become one token shorter each."""
     rows, size = shape
     real = np.arange(size) < np.maximum(size - np.arange(rows), 1)[:, None]
     ids = np.where(real, np.random.default_rng(0).integers(5, 40, shape), 0)
     return {"input_ids": ids, "attention_mask": real.astype(np.int64), "token_type_ids": np.zeros(shape, np.int64)}
 
 
-def held_against_transformers(kind, folder, path):
+def assert_matches_transformers(kind, folder, path):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -53,12 +53,12 @@ def held_against_transformers(kind, folder, path):
 
 
 @needs_onnx
-def test_classes(saved, tmp_path, capsys):
+def test_classifier_graph_matches_transformers(saved, tmp_path, capsys):
     folder = saved("BertForSequenceClassification", id2label=NAMES, label2id={v: k for k, v in NAMES.items()})
     path = tmp_path / "onnx" / "model.onnx"
     assert export.main(["--model", str(folder), "--output", str(path)]) == 0
     assert "text-classification, opset 18, within" in capsys.readouterr().out
-    held_against_transformers("BertForSequenceClassification", folder, path)
+    assert_matches_transformers("BertForSequenceClassification", folder, path)
     assert json.loads((path.parent / "config.json").read_text())["id2label"]["2"] == "so-so"
     assert transformers.AutoTokenizer.from_pretrained(path.parent)("w1").input_ids == [2, 6, 3]
     assert {one.name for one in path.parent.iterdir()} == {
@@ -72,25 +72,25 @@ def test_classes(saved, tmp_path, capsys):
 @pytest.mark.parametrize(
     "kind", ["BertForTokenClassification", "BertForQuestionAnswering", "BertForMaskedLM", "BertModel"]
 )
-def test_every_other_head(saved, tmp_path, kind):
+def test_other_heads_match_transformers(saved, tmp_path, kind):
     folder = saved(kind)
     assert export.main(["--model", str(folder), "--output", str(tmp_path / "model.onnx")]) == 0
-    held_against_transformers(kind, folder, tmp_path / "model.onnx")
+    assert_matches_transformers(kind, folder, tmp_path / "model.onnx")
 
 
-def test_without_the_packages_it_says_which(saved, tmp_path, capsys, monkeypatch):
+def test_missing_onnx_packages_are_named(saved, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     assert export.main(["--model", str(saved("BertModel")), "--output", str(tmp_path / "model.onnx")]) == 2
-    said = capsys.readouterr().err
-    assert "onnx and onnxscript not installed" in said
-    assert 'fix  pip install "bert-orchestrator[onnx]"' in said
+    errors = capsys.readouterr().err
+    assert "onnx and onnxscript not installed" in errors
+    assert 'fix  pip install "bert-orchestrator[onnx]"' in errors
 
 
 @needs_onnx
 @pytest.mark.slow
-def test_a_graph_that_computes_something_else_is_not_kept(saved, tmp_path, capsys, monkeypatch):
+def test_graph_with_wrong_results_is_deleted(saved, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(export, "TOLERANCE", 0.0)
     arguments = ["--model", str(saved("BertForSequenceClassification")), "--output", str(tmp_path / "model.onnx")]
     assert export.main(arguments) == 1
-    assert "onnxruntime and torch disagree" in capsys.readouterr().err
+    assert "onnxruntime and torch return different results" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

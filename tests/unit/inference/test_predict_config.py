@@ -16,7 +16,7 @@ def refused(**more):
     return failure.value.errors()[0]["msg"]
 
 
-def test_one_file_is_a_list_of_one():
+def test_single_input_file_becomes_list():
     assert config(input="a.csv").input == config(input=["a.csv"]).input == [Path("a.csv")]
 
 
@@ -30,11 +30,11 @@ def test_one_file_is_a_list_of_one():
         ("ner", "token-classification"),
     ],
 )
-def test_tasks_are_known_however_they_are_spelled(written, task):
+def test_task_name_ignores_spelling(written, task):
     assert config(task=written).task == task
 
 
-def test_a_wrong_task_names_those_there_are():
+def test_unknown_task_lists_known_ones():
     assert "text-classification, question-answering" in refused(task="regression")
     assert refused(task="fil-mask").endswith('(did you mean "fill-mask"?)')
 
@@ -43,31 +43,31 @@ def test_a_wrong_task_names_those_there_are():
     ("path", "form"),
     [("a.tsv", "tsv"), ("a.ndjson", "jsonl"), ("a.txt", "lines"), ("dev.json", "squad"), ("dev.conll", "conll")],
 )
-def test_the_name_of_a_file_tells_its_form(path, form):
+def test_input_format_is_derived_from_file_name(path, form):
     assert config(input=path).form(Path(path)) == form
 
 
-def test_the_form_can_be_told():
+def test_input_format_can_be_set():
     assert config(input="dev.out", data={"format": "csv"}).form(Path("dev.out")) == "csv"
     assert config(input="dev.out", task="MRPC").form(Path("dev.out")) == "tsv"
     assert "unknown format of dev.out: set data.format" in refused(input="dev.out")
 
 
-def test_several_files_are_of_one_form():
+def test_input_files_must_have_same_format():
     assert "csv, jsonl" in refused(input=["a.csv", "b.jsonl"])
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"output": "found.xlsx"}, "must end in .jsonl, .tsv, .parquet, .npz"),
-        ({"output": "found.npz", "task": "fill-mask"}, ".npz is for embeddings"),
-        ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score by"),
+        ({"output": "found.npz", "task": "fill-mask"}, ".npz is only for embeddings"),
+        ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score against"),
         ({"data": {"text": "a", "pair": "a"}}, "columns must differ"),
         ({"data": {"question": "a", "context": "a"}}, "columns must differ"),
-        ({"data": {"keep": ["id", "id"]}}, "a column is listed twice"),
+        ({"data": {"keep": ["id", "id"]}}, "keep contains a duplicate"),
         ({"input": []}, "at least 1 item"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, told):
-    assert told in refused(**wrong)
+def test_invalid_combination_is_refused(wrong, message):
+    assert message in refused(**wrong)

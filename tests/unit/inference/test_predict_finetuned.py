@@ -1,4 +1,4 @@
-"""What fine-tuning says of its model is what an evaluation of the saved one says, and its predictions are the same."""
+"""Evaluating a fine-tuned model reproduces the metrics and predictions of its fine-tuning job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(path, texts, labels):
 
 
 @pytest.mark.parametrize("regression", [False, True])
-def test_a_model_of_ours(saved, run, tmp_path, regression):
+def test_evaluation_matches_fine_tuning(saved, run, tmp_path, regression):
     start = tmp_path / "start"
     shutil.copytree(saved("BertModel"), start)
     (start / "vocab.txt").write_text("\n".join(PIECES) + "\n")
@@ -37,15 +37,16 @@ def test_a_model_of_ours(saved, run, tmp_path, regression):
         checkpoint={"asynchronous": False, "every_minutes": None, "every": 5},
     )
     finetune.finetune(config, output=tmp_path / "tuned", device="cpu")
-    model, said = tmp_path / "tuned" / "model", json.loads((tmp_path / "tuned" / "result.json").read_text())["metrics"]
+    metrics = json.loads((tmp_path / "tuned" / "result.json").read_text())["metrics"]
+    model = tmp_path / "tuned" / "model"
     run(model, files["validation"], evaluate=True)
     found = json.loads((tmp_path / "out" / "result.json").read_text())["metrics"]
-    assert found == pytest.approx({name: said[name] for name in found}, rel=1e-4, abs=1e-6)
+    assert found == pytest.approx({name: metrics[name] for name in found}, rel=1e-4, abs=1e-6)
     predicted = run(model, files["test"])
     lines = (tmp_path / "tuned" / "predictions" / "predictions.tsv").read_text().splitlines()[1:]
-    told = [line.partition("\t")[2] for line in lines]
+    labels = [line.partition("\t")[2] for line in lines]
     if regression:
-        assert [one["value"] for one in predicted] == pytest.approx(list(map(float, told)), rel=1e-4, abs=1e-5)
+        assert [one["value"] for one in predicted] == pytest.approx(list(map(float, labels)), rel=1e-4, abs=1e-5)
     else:
-        assert [one["label"] for one in predicted] == told
-        assert set(told) <= {"yes", "no"}
+        assert [one["label"] for one in predicted] == labels
+        assert set(labels) <= {"yes", "no"}

@@ -1,4 +1,4 @@
-"""The whole job: forms of output, what an end in the middle leaves, and what it refuses."""
+"""The whole prediction job: output formats, interruption and resume, and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows_of(texts):
     return [{"id": number, "text": text} for number, text in enumerate(texts)]
 
 
-def test_windows_and_batches_change_nothing(saved, run, jsonl, texts):
+def test_window_and_batch_sizes_do_not_change_results(saved, run, jsonl, texts):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     whole = run(folder, source, data={"keep": ["id"]})
     small = run(folder, source, data={"keep": ["id"]}, batching={**WINDOWS, "batch_tokens": 8})
@@ -46,9 +46,9 @@ def test_windows_and_batches_change_nothing(saved, run, jsonl, texts):
         assert one["probability"] == pytest.approx(other["probability"], rel=1e-4)
 
 
-def test_tsv_has_columns_and_one_line_a_row(saved, run, jsonl, tmp_path):
+def test_tsv_has_columns_and_one_line_per_row(saved, run, jsonl, tmp_path):
     source = jsonl([{"id": 'a\tb\n"c" \\d', "text": "w1"}, {"id": 7, "text": "w2"}])
-    found = predicted(saved, run, source, output="found.tsv", data={"keep": ["id"]})
+    found = predict_in_both_formats(saved, run, source, output="found.tsv", data={"keep": ["id"]})
     lines = (tmp_path / "out" / "found.tsv").read_text().splitlines()
     assert lines[0] == "id\tlabel\tprobability\tprobabilities"
     fields = lines[1].split("\t")
@@ -57,22 +57,22 @@ def test_tsv_has_columns_and_one_line_a_row(saved, run, jsonl, tmp_path):
     assert (len(lines), lines[2][0]) == (3, "7")
 
 
-def predicted(saved, run, source, **keys):
-    """The rows as JSON lines; and as what is asked for."""
+def predict_in_both_formats(saved, run, source, **keys):
+    """Return the rows as JSON Lines and in the requested format."""
     found = run(classifier(saved), source)
     try:
         run(classifier(saved), source, **keys)
-    except FileNotFoundError:  # predictions.jsonl is of the first
+    except FileNotFoundError:  # the second run must keep predictions.jsonl of the first
         raise AssertionError from None
     return found
 
 
-def test_parquet_has_types(saved, run, jsonl, texts, tmp_path):
+def test_parquet_output_has_types(saved, run, jsonl, texts, tmp_path):
     source = jsonl(
         [{"id": number, "when": None if number < 4 else 0.5, "text": text} for number, text in enumerate(texts)]
     )
     keys = {"output": "found.parquet", "data": {"keep": ["id", "when"]}, "batching": WINDOWS}
-    found = predicted(saved, run, source, **keys)
+    found = predict_in_both_formats(saved, run, source, **keys)
     table = pq.read_table(tmp_path / "out" / "found.parquet")
     assert table["id"].to_pylist() == list(range(len(texts)))
     assert table["when"].to_pylist() == [None] * 4 + [0.5] * (len(texts) - 4)
@@ -80,13 +80,13 @@ def test_parquet_has_types(saved, run, jsonl, texts, tmp_path):
     assert table["probabilities"].to_pylist()[0] == pytest.approx(found[0]["probabilities"], rel=1e-4)
 
 
-def test_a_column_of_several_types_has_none_in_parquet(saved, run, jsonl):
+def test_mixed_type_column_is_refused_in_parquet(saved, run, jsonl):
     source = jsonl([{"id": 1, "text": "w1"}, {"id": "a", "text": "w2"}])
     with pytest.raises(DataError, match="column id has values of several types"):
         run(classifier(saved), source, output="found.parquet", data={"keep": ["id"]})
 
 
-def test_vectors_as_an_array(saved, run, jsonl, texts, tmp_path):
+def test_embeddings_are_written_as_array(saved, run, jsonl, texts, tmp_path):
     source = jsonl(rows_of(texts))
     found = run(saved("BertModel"), source)
     run(saved("BertModel"), source, output="found.npz", batching=WINDOWS)
@@ -96,7 +96,7 @@ def test_vectors_as_an_array(saved, run, jsonl, texts, tmp_path):
         np.testing.assert_allclose(archive["embeddings"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_stop_keeps_whole_windows_and_the_same_command_goes_on(saved, run, jsonl, texts, tmp_path, monkeypatch):
+def test_stop_keeps_finished_windows_and_job_resumes(saved, run, jsonl, texts, tmp_path, monkeypatch):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     expected = run(folder, source, batching=WINDOWS)
     shutil.rmtree(tmp_path / "out")
@@ -104,7 +104,7 @@ def test_a_stop_keeps_whole_windows_and_the_same_command_goes_on(saved, run, jso
     with pytest.raises(Preempted):
         run(folder, source, batching=WINDOWS)
     assert not (tmp_path / "out" / "predictions.jsonl").exists()
-    predicted_before = windows_predicted(monkeypatch)
+    predicted_before = record_windows(monkeypatch)
     assert run(folder, source, batching=WINDOWS) == expected
     assert predicted_before == [12, 16, 20, 24]
     assert not (tmp_path / "out" / "predictions.jsonl.parts").exists()
@@ -113,7 +113,7 @@ def test_a_stop_keeps_whole_windows_and_the_same_command_goes_on(saved, run, jso
 
 
 def stop_after(monkeypatch, windows):
-    """SIGTERM comes once so many windows are written."""
+    """Send SIGTERM after the given number of windows."""
     write = PredictionParts.write
 
     def last(self, number, records, judged):
@@ -125,25 +125,25 @@ def stop_after(monkeypatch, windows):
     monkeypatch.setattr(PredictionParts, "write", last)
 
 
-def windows_predicted(monkeypatch):
-    """Numbers of the first rows of the windows that are predicted from now on."""
+def record_windows(monkeypatch):
+    """Record the first row of each window that is predicted from now on."""
     seen = []
     once = LabelPredictor.predict
 
-    def told(self, table, first):
+    def record_first(self, table, first):
         seen.append(first)
         return once(self, table, first)
 
-    monkeypatch.setattr(LabelPredictor, "predict", told)
+    monkeypatch.setattr(LabelPredictor, "predict", record_first)
     return seen
 
 
 @pytest.mark.parametrize("changed", ["input", "settings", "weights", "nothing"])
-def test_parts_of_something_else_do_not_count(saved, run, jsonl, texts, tmp_path, monkeypatch, changed):
+def test_parts_of_other_input_or_model_are_ignored(saved, run, jsonl, texts, tmp_path, monkeypatch, changed):
     stop_after(monkeypatch, 3)
     with pytest.raises(Preempted):
         run(classifier(saved), jsonl(rows_of(texts)), batching=WINDOWS)
-    seen = windows_predicted(monkeypatch)
+    seen = record_windows(monkeypatch)
     source = jsonl(rows_of(["w9", *texts[1:]])) if changed == "input" else jsonl(rows_of(texts))
     folder = tmp_path / "model"
     shutil.copytree(classifier(saved), folder)
@@ -154,10 +154,10 @@ def test_parts_of_something_else_do_not_count(saved, run, jsonl, texts, tmp_path
     assert seen[0] == (12 if changed == "nothing" else 0)
 
 
-def test_what_is_done_is_left_alone_and_can_be_done_anew(saved, run, jsonl, texts, monkeypatch):
+def test_completed_output_is_kept_and_can_be_repeated(saved, run, jsonl, texts, monkeypatch):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     run(folder, source)
-    seen = windows_predicted(monkeypatch)
+    seen = record_windows(monkeypatch)
     run(folder, source)
     assert seen == []
     run(folder, source, resume="never")
@@ -182,7 +182,7 @@ def test_output_of_other_configuration_not_reused(saved, run, jsonl, texts, tmp_
     assert run(folder, source) == expected
 
 
-def test_compiling_without_a_compiler_is_told(saved, run, jsonl, texts, monkeypatch):
+def test_compiling_without_compiler_is_reported(saved, run, jsonl, texts, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(SpecError, match=r"batching\.compile needs a C\+\+ compiler") as caught:
@@ -190,23 +190,23 @@ def test_compiling_without_a_compiler_is_told(saved, run, jsonl, texts, monkeypa
     assert "--set batching.compile=auto" in str(caught.value.fix)
 
 
-def test_memory_that_runs_out_halves_batches(saved, run, jsonl, texts, monkeypatch):
+def test_out_of_memory_halves_batches(saved, run, jsonl, texts, monkeypatch):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     expected = run(folder, source)
-    seen = scarce(monkeypatch, 40)
+    seen = limit_memory(monkeypatch, 40)
     found = run(folder, source, resume="never")
     assert [one["label"] for one in found] == [one["label"] for one in expected]
     assert max(seen) > 40 >= seen[-1]
 
 
-def test_memory_that_is_too_little_for_one_sequence(saved, run, jsonl, texts, monkeypatch):
-    scarce(monkeypatch, 2)
+def test_out_of_memory_with_one_sequence_raises(saved, run, jsonl, texts, monkeypatch):
+    limit_memory(monkeypatch, 2)
     with pytest.raises(OutOfMemoryError, match="out of memory with one sequence of 14 tokens"):
         run(classifier(saved), jsonl(rows_of(texts)))
 
 
-def scarce(monkeypatch, tokens):
-    """There is memory for so many tokens; returns how many were tried."""
+def limit_memory(monkeypatch, tokens):
+    """Limit memory to `tokens` tokens; return the list of attempted batch sizes."""
     made, seen = forward.Forward.batch, []
 
     def batch(self, sequences, rows):
@@ -219,7 +219,7 @@ def scarce(monkeypatch, tokens):
     return seen
 
 
-def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_path, monkeypatch):
+def test_truncated_rows_are_counted_across_starts(saved, run, jsonl, tmp_path, monkeypatch):
     source = jsonl([{"text": "w1 " * size} for size in (31, 30, 50)])
     stop_after(monkeypatch, 1)
     with pytest.raises(Preempted):
@@ -229,22 +229,22 @@ def test_rows_that_were_cut_are_counted_by_all_starts(saved, run, jsonl, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("kind", "keys", "told"),
+    ("kind", "keys", "message"),
     [
         ("BertModel", {"task": "text-classification"}, "has no head for text-classification"),
         ("BertForMaskedLM", {"task": "question-answering"}, "has no head for question-answering"),
         ("BertModel", {"data": {"max_length": 33}}, "data.max_length 33 is more than the 32 positions"),
         ("BertForMaskedLM", {"output": "found.npz"}, ".npz holds only embeddings"),
         ("BertModel", {"evaluate": True}, "cannot score embeddings"),
-        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output has a column embedding of its own"),
+        ("BertModel", {"data": {"keep": ["embedding"]}}, "the output already has a column embedding"),
     ],
 )
-def test_what_a_model_cannot_do_is_said(saved, run, jsonl, kind, keys, told):
-    with pytest.raises(SpecError, match=told.replace("[", r"\[")):
+def test_task_that_model_cannot_do_is_refused(saved, run, jsonl, kind, keys, message):
+    with pytest.raises(SpecError, match=message.replace("[", r"\[")):
         run(saved(kind), jsonl([{"text": "w1 [MASK]", "embedding": 1}]), **keys)
 
 
-def test_a_model_of_another_kind_and_a_folder_without_one(saved, run, jsonl, tmp_path):
+def test_other_model_type_and_missing_model_are_refused(saved, run, jsonl, tmp_path):
     source = jsonl([{"text": "w1"}])
     with pytest.raises(SpecError, match=r"no config\.json in"):
         run(tmp_path, source)
@@ -261,7 +261,7 @@ def test_a_model_of_another_kind_and_a_folder_without_one(saved, run, jsonl, tmp
         run(folder, source)
 
 
-def test_the_command(saved, jsonl, texts, tmp_path, capsys):
+def test_predict_command_prints_summary(saved, jsonl, texts, tmp_path, capsys):
     source, out = jsonl(rows_of(texts)), tmp_path / "out"
     arguments = ["--model", str(saved("BertModel")), "--input", str(source), "--output", str(out), "--device", "cpu"]
     assert predict.main([*arguments, "--set", "batching.window=10"]) == 0
@@ -272,7 +272,7 @@ def test_the_command(saved, jsonl, texts, tmp_path, capsys):
     assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
 
 
-def test_processes_share_the_windows(saved, run, jsonl, texts, tmp_path):
+def test_processes_share_windows(saved, run, jsonl, texts, tmp_path):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     expected = run(folder, source, batching=WINDOWS)
     settings = ["--set", "batching.window=4", "--set", "batching.precision=fp32"]

@@ -1,4 +1,4 @@
-"""What is predicted is what transformers' own models and pipelines predict, in fp32 to 1e-5."""
+"""Predictions equal those of transformers models and pipelines, in fp32 to 1e-5."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pipeline(task, folder, **more):
 
 
 def outputs(kind, folder, first, second=None):
-    """Of a transformers model, one row at a time, so without padding."""
+    """Return the outputs of a transformers model, one row at a time and thus without padding."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = getattr(transformers, kind).from_pretrained(folder).eval()
     found = []
@@ -42,14 +42,14 @@ def test_classes_and_probabilities_equal_pipeline(saved, run, jsonl, texts):
     assert len({one["probability"] for one in found}) > 20
 
 
-def test_top_k_tells_the_likeliest(saved, run, jsonl, texts):
+def test_top_k_lists_most_likely_labels(saved, run, jsonl, texts):
     folder = saved("BertForSequenceClassification", id2label=NAMES, label2id={v: k for k, v in NAMES.items()})
     found = run(folder, jsonl([{"text": text} for text in texts]), top_k=2)
     theirs = pipeline("text-classification", folder, top_k=2)(texts)
     assert [[*one["probabilities"]] for one in found] == [[label["label"] for label in one] for one in theirs]
 
 
-def test_a_folder_that_names_no_labels_has_two(saved, run, jsonl, texts):
+def test_folder_without_label_names_has_two(saved, run, jsonl, texts):
     folder = saved("BertForSequenceClassification")
     assert {one["label"] for one in run(folder, jsonl([{"text": text} for text in texts]))} <= {"LABEL_0", "LABEL_1"}
 
@@ -64,14 +64,14 @@ def test_pairs_are_two_segments_cut_like_longest_first(saved, run, jsonl, texts)
         assert [mine["probabilities"][f"LABEL_{number}"] for number in (0, 1)] == pytest.approx(expected, **CLOSE)
 
 
-def test_a_number(saved, run, jsonl, texts):
+def test_regression_value_matches_model(saved, run, jsonl, texts):
     folder = saved("BertForSequenceClassification", num_labels=1)
     found = run(folder, jsonl([{"text": text} for text in texts]))
     theirs = [one.logits.item() for one in outputs("BertForSequenceClassification", folder, texts)]
     assert [one["value"] for one in found] == pytest.approx(theirs, **CLOSE)
 
 
-def test_several_labels_of_a_text(saved, run, jsonl, texts):
+def test_multi_label_probabilities_match_model(saved, run, jsonl, texts):
     folder = saved("BertForSequenceClassification", num_labels=3, problem_type="multi_label_classification")
     found = run(folder, jsonl([{"text": text} for text in texts]))
     for mine, theirs in zip(found, pipeline("text-classification", folder, top_k=None)(texts), strict=True):
@@ -80,7 +80,7 @@ def test_several_labels_of_a_text(saved, run, jsonl, texts):
         assert set(mine["labels"]) == {name for name, score in expected.items() if score >= 0.5}
 
 
-def test_words_for_masks(saved, run, jsonl, texts):
+def test_fill_mask_matches_pipeline(saved, run, jsonl, texts):
     folder = saved("BertForMaskedLM")
     masked = [re.sub(r"^\w+", "[MASK]", text) + " [MASK] w1" for text in texts]
     found = run(folder, jsonl([{"text": text} for text in masked]), top_k=4)
@@ -95,7 +95,7 @@ def test_words_for_masks(saved, run, jsonl, texts):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_vectors(saved, run, jsonl, texts, pooling):
+def test_embeddings_match_model(saved, run, jsonl, texts, pooling):
     folder = saved("BertModel")
     found = run(folder, jsonl([{"text": text} for text in texts]), embeddings={"pooling": pooling, "normalise": True})
     for mine, one in zip(found, outputs("BertModel", folder, texts), strict=True):
@@ -104,7 +104,7 @@ def test_vectors(saved, run, jsonl, texts, pooling):
         assert mine["embedding"] == pytest.approx((expected / expected.norm()).tolist(), **CLOSE)
 
 
-def test_entities_with_their_characters(saved, run, jsonl):
+def test_entities_match_pipeline_with_offsets(saved, run, jsonl):
     names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
     folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
     texts = ["w1s, w2 w3x in Paris.", "  W7   in w9s w9 ", "w5", *(f"w{one}x w{one + 1}" for one in range(20))]
@@ -119,7 +119,7 @@ def test_entities_with_their_characters(saved, run, jsonl):
         assert all(one["text"] == text[one["begin"] : one["end"]] for one in mine["entities"])
 
 
-def test_answers_are_the_best_span_of_the_logits(saved, run, jsonl, texts):
+def test_answers_are_best_span_of_logits(saved, run, jsonl, texts):
     folder = saved("BertForQuestionAnswering")
     rows = [{"question": "w1 w2", "context": text} for text in texts]
     found = run(folder, jsonl(rows), data={"max_query_length": 8}, answers={"max_answer_length": 4})
@@ -139,7 +139,7 @@ def test_answers_are_the_best_span_of_the_logits(saved, run, jsonl, texts):
     assert ANSWERS not in found[0]
 
 
-def test_bf16_is_near(saved, run, jsonl, texts):
+def test_bf16_is_close_to_fp32(saved, run, jsonl, texts):
     folder = saved("BertModel")
     source = jsonl([{"text": text} for text in texts])
     exact = np.array([one["embedding"] for one in run(folder, source)])

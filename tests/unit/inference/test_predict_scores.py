@@ -1,4 +1,4 @@
-"""Scores of predictions, by what the input says is right, and what one of a long text is."""
+"""Scores of predictions against the labels of the input, and predictions of long texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_numbers_are_scored(saved, run, jsonl, texts, tmp_path):
     assert metrics["loss"] == pytest.approx(np.mean((np.array(values) - gold) ** 2), rel=1e-4)
 
 
-def test_numbers_in_bf16_are_not_rounded_to_its_grid(saved, run, jsonl, texts, tmp_path):
+def test_regression_in_bf16_keeps_fp32_resolution(saved, run, jsonl, texts, tmp_path):
     gold = [float(len(text)) for text in texts]
     source = jsonl([{"text": text, "label": one} for text, one in zip(texts, gold, strict=True)])
     model, metrics = classifier(saved, num_labels=1), []
@@ -59,12 +59,12 @@ def test_numbers_in_bf16_are_not_rounded_to_its_grid(saved, run, jsonl, texts, t
         found = run(model, source, evaluate=True, batching={"precision": precision})
         metrics.append(result(tmp_path)["metrics"])
     values = torch.tensor([one["value"] for one in found])
-    beside = (values / values.bfloat16() - 1).abs()  # its numbers are 2**-8 apart, and files have seven digits
-    assert (beside > 1e-5).sum() > len(values) / 2
+    spacing = (values / values.bfloat16() - 1).abs()  # bf16 numbers are 2**-8 apart, and files have seven digits
+    assert (spacing > 1e-5).sum() > len(values) / 2
     assert metrics[1] == pytest.approx(metrics[0], rel=0.02, abs=0.02)
 
 
-def test_a_task_of_glue_has_its_columns_labels_and_metrics(saved, run, tmp_path):
+def test_glue_task_sets_columns_labels_and_metrics(saved, run, tmp_path):
     (tmp_path / "dev.tsv").write_text("gj04\t1\t\tw1 w2\ngj04\t0\t*\tw3\ngj04\t1\t\tw4\n")
     names = {"id2label": {0: "acceptable", 1: "unacceptable"}, "label2id": {"acceptable": 0, "unacceptable": 1}}
     found = run(classifier(saved, **names), tmp_path / "dev.tsv", task="CoLA", evaluate=True)
@@ -82,7 +82,7 @@ def written(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ([{"text": "w1", "label": "maybe"}], ":1: unknown label 'maybe', known are LABEL_0, LABEL_1"),
         ([{"text": "w1", "label": None}], ":1: column 'label': missing label"),
@@ -90,13 +90,13 @@ def written(tmp_path, text):
         ([{"text": "w1", "label": 0}, {"text": None, "label": 0}], ":2: column 'text' is not text: missing"),
     ],
 )
-def test_rows_that_cannot_be_scored_are_named(saved, run, jsonl, rows, told):
+def test_rows_that_cannot_be_scored_are_named(saved, run, jsonl, rows, message):
     with pytest.raises(DataError) as failure:
         run(classifier(saved), jsonl(rows), evaluate=True)
-    assert told in str(failure.value)
+    assert message in str(failure.value)
 
 
-def test_answers_are_scored_as_squad_is(saved, run, tmp_path):
+def test_answers_are_scored_like_squad(saved, run, tmp_path):
     squad(tmp_path / "dev.json", version="1.1")
     found = run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", evaluate=True, data={"max_query_length": 4})
     assert [one["id"] for one in found] == ["a", "b", "c"]
@@ -106,7 +106,7 @@ def test_answers_are_scored_as_squad_is(saved, run, tmp_path):
 
 
 @pytest.mark.parametrize(("threshold", "none"), [(-1e9, True), (1e9, False)])
-def test_a_question_may_have_no_answer(saved, run, tmp_path, threshold, none):
+def test_threshold_decides_unanswered_questions(saved, run, tmp_path, threshold, none):
     squad(tmp_path / "dev.json", version="v2.0")
     keys = {"evaluate": True, "data": {"max_query_length": 4}, "answers": {"null_threshold": threshold}}
     found = run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", **keys)
@@ -117,7 +117,7 @@ def test_a_question_may_have_no_answer(saved, run, tmp_path, threshold, none):
 
 
 @pytest.mark.parametrize(("tuned", "none"), [(-1e9, True), (1e9, False)])
-def test_the_threshold_that_was_tuned_in_training_is_the_model_s(saved, run, tmp_path, tuned, none):
+def test_tuned_threshold_is_read_from_model(saved, run, tmp_path, tuned, none):
     model = saved("BertForQuestionAnswering")
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "null_threshold": tuned}))
@@ -127,20 +127,20 @@ def test_the_threshold_that_was_tuned_in_training_is_the_model_s(saved, run, tmp
 
 
 def test_long_context_windows_start_stride_apart(saved, run, tmp_path, monkeypatch):
-    each, read = Forward.each, []
+    each, read = Forward.map, []
 
-    def told(self, sequences, compute):
-        read.extend(one.ids[3].item() for one in sequences[: len(sequences) // 3])  # of the first of three questions
+    def record(self, sequences, compute):
+        read.extend(one.ids[3].item() for one in sequences[: len(sequences) // 3])  # the first of three questions
         return each(self, sequences, compute)
 
-    monkeypatch.setattr(Forward, "each", told)
+    monkeypatch.setattr(Forward, "map", record)
     squad(tmp_path / "dev.json", version="1.1")
     run(saved("BertForQuestionAnswering"), tmp_path / "dev.json", data={"max_query_length": 4, "doc_stride": 4})
-    assert read == [5, 9, 13]  # w0, w4, w8, from where the rest of the 36 has room
+    assert read == [5, 9, 13]  # w0, w4, w8, from which the rest of the 36 tokens fits
 
 
 def squad(path, *, version):
-    """Three questions about a text of 36 tokens, so of several sequences; in 2.0 the last has no answer."""
+    """Write three questions about a text of 36 tokens in several windows; in 2.0 the last has no answer."""
     context = " ".join(f"w{number}" for number in range(36))
     found = [{"text": "w3", "answer_start": context.index("w3")}]
     questions = [{"id": key, "question": f"w{number}", "answers": found} for number, key in enumerate("abc")]
@@ -150,7 +150,7 @@ def squad(path, *, version):
     path.write_text(json.dumps(document))
 
 
-def test_entities_are_scored_by_words(saved, run, tmp_path):
+def test_entities_are_scored_per_word(saved, run, tmp_path):
     names = dict(enumerate(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]))
     folder = saved("BertForTokenClassification", id2label=names, label2id={v: k for k, v in names.items()})
     words = [[f"w{(7 * row + place) % 40}" for place in range(1 + 5 * row)] for row in range(10)]
@@ -190,7 +190,7 @@ def test_long_text_entities_use_window_with_most_context(saved, run, jsonl, tmp_
     assert [(one["type"], one["begin"], one["end"]) for one in found["entities"]] == expected
 
 
-def test_a_language_model_is_scored_on_any_text(saved, run, tmp_path, texts):
+def test_language_model_is_scored_on_plain_text(saved, run, tmp_path, texts):
     source = tmp_path / "rows.txt"
     source.write_text("\n".join(texts))
     folder = saved("BertForMaskedLM")
@@ -207,14 +207,14 @@ def test_a_language_model_is_scored_on_any_text(saved, run, tmp_path, texts):
     assert [one["loss"] for one in other] != pytest.approx([one["loss"] for one in found], rel=1e-3)
 
 
-def test_masks_are_filled_alike_alone_and_together(saved, run, jsonl):
-    texts = ["w1 [MASK] w3", "[MASK] w5 w6", "w7 w8 [MASK]"]  # of one length, so nothing is packed
+def test_masks_are_filled_same_alone_and_batched(saved, run, jsonl):
+    texts = ["w1 [MASK] w3", "[MASK] w5 w6", "w7 w8 [MASK]"]  # of equal length, so nothing is packed
     together = run(saved("BertForMaskedLM"), jsonl([{"text": text} for text in texts]))
     alone = [run(saved("BertForMaskedLM"), jsonl([{"text": text}]))[0] for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert [word["token"] for word in one["masks"][0]] == [word["token"] for word in other["masks"][0]]
 
 
-def test_a_text_without_a_mask_has_nothing_to_fill(saved, run, jsonl):
+def test_text_without_mask_is_refused(saved, run, jsonl):
     with pytest.raises(DataError, match=r"rows.jsonl:2: there is no \[MASK\] in the text"):
         run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))

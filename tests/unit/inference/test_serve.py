@@ -1,4 +1,4 @@
-"""What an endpoint answers: the same as the job predicts, here and out of the archive that Azure gets."""
+"""Responses of an endpoint equal the predictions of the job, locally and from the archive for Azure."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from train_jobs.inference.forward import Forward
 from train_jobs.tools import serve
 
 
-def asked(folder, *inputs, **more):
+def answer(folder, *inputs, **more):
     serve.load(folder)
     return serve.run(json.dumps({"inputs": inputs, **more}))
 
 
-def test_labels_are_those_of_the_job(saved, run, jsonl, texts):
+def test_endpoint_labels_match_job(saved, run, jsonl, texts):
     folder = saved("BertForSequenceClassification")
     expected = run(folder, jsonl([{"text": text} for text in texts]), batching={})
-    found = asked(folder, *texts)["outputs"]
+    found = answer(folder, *texts)["outputs"]
     assert [one["label"] for one in found] == [one["label"] for one in expected]
     assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], rel=0.02)
 
 
-def test_words_for_masks_are_lists(saved):
-    ((first, second), nothing) = asked(saved("BertForMaskedLM"), "w1 [MASK] w2 [MASK]", "w1", top=3)["outputs"]
+def test_endpoint_fill_mask_returns_lists(saved):
+    ((first, second), nothing) = answer(saved("BertForMaskedLM"), "w1 [MASK] w2 [MASK]", "w1", top=3)["outputs"]
     assert (len(first), len(second), nothing) == (3, 3, [])
     assert first[0].keys() == {"token", "probability"}
     assert first[0]["probability"] >= first[1]["probability"]
 
 
-def test_pairs_questions_and_vectors(saved):
-    (pair,) = asked(saved("BertForSequenceClassification"), {"text": "w1", "pair": "w2"})["outputs"]
-    (alone,) = asked(saved("BertForSequenceClassification"), {"text": "w1"})["outputs"]
+def test_endpoint_accepts_pairs_questions_and_texts(saved):
+    (pair,) = answer(saved("BertForSequenceClassification"), {"text": "w1", "pair": "w2"})["outputs"]
+    (alone,) = answer(saved("BertForSequenceClassification"), {"text": "w1"})["outputs"]
     assert pair != alone
     question = {"question": "w1", "context": "w2 w3"}
-    assert asked(saved("BertForQuestionAnswering"), question)["outputs"][0]["answer"] in {"w2", "w3", "w2 w3"}
-    assert len(asked(saved("BertModel"), "w1")["outputs"][0]["embedding"]) == 32
+    assert answer(saved("BertForQuestionAnswering"), question)["outputs"][0]["answer"] in {"w2", "w3", "w2 w3"}
+    assert len(answer(saved("BertModel"), "w1")["outputs"][0]["embedding"]) == 32
 
 
 @pytest.mark.parametrize(
     "request_",
     [{"inputs": [1]}, {"inputs": "w1"}, {"inputs": []}, {"inputs": ["w1"], "top": 0}, {"inputs": ["w1"] * 65}],
 )
-def test_a_wrong_request_is_told(saved, request_):
+def test_invalid_request_returns_error(saved, request_):
     serve.load(saved("BertModel"))
     assert "inputs" in serve.run(json.dumps(request_))["error"] or "top" in serve.run(json.dumps(request_))["error"]
 
 
-def test_memory_that_runs_out_is_answered(saved, monkeypatch):
+def test_out_of_memory_returns_error(saved, monkeypatch):
     def none_left(self, sequences, compute):
         raise OutOfMemoryError("out of memory with one sequence of 3 tokens")
 
-    monkeypatch.setattr(Forward, "each", none_left)
-    assert asked(saved("BertModel"), "w1") == {"error": "error[memory]: out of memory with one sequence of 3 tokens"}
+    monkeypatch.setattr(Forward, "map", none_left)
+    assert answer(saved("BertModel"), "w1") == {"error": "error[memory]: out of memory with one sequence of 3 tokens"}
 
 
-def test_a_server_that_cannot_start_says_why(saved, tmp_path, capsys):
+def test_server_that_cannot_start_states_reason(saved, tmp_path, capsys):
     assert serve.main(["--model", str(tmp_path)]) == 2
     assert f"error[spec]: no config.json in {tmp_path}" in capsys.readouterr().err
     folder = str(saved("BertModel"))
@@ -77,11 +77,11 @@ def test_a_server_that_cannot_start_says_why(saved, tmp_path, capsys):
     assert "error[spec]: cannot listen on port 70000" in capsys.readouterr().err
 
 
-def test_an_input_lacks_a_part(saved):
-    assert "'context': '...'" in asked(saved("BertForQuestionAnswering"), {"question": "w1"})["error"]
+def test_input_with_missing_part_returns_error(saved):
+    assert "'context': '...'" in answer(saved("BertForQuestionAnswering"), {"question": "w1"})["error"]
 
 
-def test_the_script_and_the_archive_are_enough(saved, tmp_path):
+def test_archive_with_script_is_self_contained(saved, tmp_path):
     package = Path(str(train_jobs.__file__)).parent
     shutil.copyfile(package / "tools" / SCRIPT, tmp_path / SCRIPT)
     (tmp_path / ARCHIVE).write_bytes(package_archive(package))

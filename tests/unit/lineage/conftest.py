@@ -1,4 +1,4 @@
-"""A token store, and lineages of runs that nobody trains."""
+"""A token store, and lineages of runs without training."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from train_jobs.records.pretraining_lineage import TrainingStart
 
 @pytest.fixture(scope="session")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text."""
+    """Write a text."""
     return write_corpus(tmp_path_factory.mktemp("private") / "notes.txt")
 
 
 @pytest.fixture(scope="session")
 def store(notes: Path) -> TokenStore:
-    """Its store."""
+    """Create the token store of the text."""
     return prepare_store(config_of(notes).data, notes.parent / "stores" / "key", progress=lambda _: None)
 
 
 @pytest.fixture
 def complete(notes: Path, store: TokenStore, tmp_path: Path) -> Callable[..., Lineage]:
-    """Makes the lineage of a run that has completed, as it lies in the model's folder."""
+    """Return a function that writes the lineage of a completed run, as it is stored in the folder of a model."""
 
     def make(
         tags: dict[str, str] = TAGS, metrics: dict[str, float] = METRICS, weights: bytes = b"trained", **sections: Any

@@ -1,4 +1,4 @@
-"""A run that nobody trains: its configuration, its start, its tags."""
+"""A run without training: its configuration, its start, its tags."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TAGS = {
 
 
 def attempt(**changes: Any) -> Attempt:
-    """The first start, on one process."""
+    """Return the first start, with one process."""
     known = {"started": "2026-11-21T10:00:00+00:00", "step": 0, "processes": 1, "nodes": 1, "threads": 7}
     return Attempt.model_validate({**known, "device": "cpu", "hardware": "A CPU", "precision": "fp32", **changes})
 
 
 def config_of(corpus: Path, **sections: Any) -> PretrainConfig:
-    """The defaults on that text."""
+    """Return the default configuration on that text."""
     data = {"text": [str(corpus)], "vocab_size": 256, **sections.pop("data", {})}
     return PretrainConfig.model_validate({"data": data, **sections})

@@ -1,4 +1,4 @@
-"""Words added to the vocabulary of an initial model: which can be, what their rows are, and that everything agrees."""
+"""Words added to the vocabulary of an initial model: which are valid, how their rows are initialized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.word_rules import unfit_words
+from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import DataError, PretrainConfig, SpecError
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.corpus.preparation import store_key
@@ -26,7 +26,7 @@ WORDS = ["bafo", "zozozo"]
 
 
 def write_model(folder: Path) -> Path:
-    """A random BERT with a vocabulary that spells the corpus of `write_corpus` by syllables."""
+    """Write a random BERT with a vocabulary that spells the corpus of `write_corpus` by syllables."""
     write_bert(folder, pieces=40)
     syllables = ["ba", "ce", "di", "fo", "gu", "la", "me", "ni", "po", "ru", "sa", "te", "vi", "zo"]
     pieces = [
@@ -54,8 +54,8 @@ def problems_of(*sets: str) -> list[str]:
     return caught.value.problems
 
 
-def test_what_the_tokenizer_would_never_find_is_unfit() -> None:
-    """Told without the tokenizer, as the laptop has to; on characters that are in all tables what they were in 2002."""
+def test_words_that_tokenizer_never_finds_are_unfit() -> None:
+    """Check words without a tokenizer, as planning must, for characters of unchanged category since Unicode 3.2."""
     planes = [*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97)]
     odd = [chr(code) for code in planes if "Cn" != ucd_3_2_0.category(chr(code)) == category(chr(code))]
     for lowercase in (True, False):
@@ -63,18 +63,18 @@ def test_what_the_tokenizer_would_never_find_is_unfit() -> None:
         for word in [*odd, *(f"a{character}b" for character in odd)]:
             normal = tokenizer.normalizer.normalize_str(word)
             found = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [word]
-            fit = not list(unfit_words([word], (), lowercase=lowercase))
+            fit = not list(word_problems([word], (), lowercase=lowercase))
             assert found == fit, (word.encode(), lowercase)
 
 
 def plain_tokenizer(*, lowercase: bool) -> Tokenizer:
-    """BERT's, with the smallest vocabulary."""
+    """Return BERT's tokenizer with the smallest vocabulary."""
     from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, _tokenizer
 
     return _tokenizer({piece: number for number, piece in enumerate(SPECIAL_PIECES)}, lowercase=lowercase)
 
 
-def test_every_word_that_cannot_be_added_is_named(tmp_path: Path) -> None:
+def test_every_invalid_word_is_named(tmp_path: Path) -> None:
     model = write_model(tmp_path / "bert")
     words = ["ba", "bafo", "BaFo", "caf\u00e9", "co-op", "a.", "two words", "bafo", "x" * 101, "a\u200bb", ""]
     (tmp_path / "words.txt").write_text("bafo\n\n zozozo \nce\n", encoding="utf-8")
@@ -87,8 +87,8 @@ def test_every_word_that_cannot_be_added_is_named(tmp_path: Path) -> None:
             '"co-op" is split at "-" before the lookup',
             '"a." is split at "." before the lookup',
             '"two words" has white space, which separates words',
-            '"bafo" is given twice',
-            f'"{"x" * 101}" has 101 characters, and a word of more than 100 is unknown to BERT',
+            '"bafo" is a duplicate',
+            f'"{"x" * 101}" has 101 characters, but BERT maps words of more than 100 to [UNK]',
             '"a\u200bb" has U+200B, which the tokenizer removes',
             '"" is empty',
         )
@@ -105,19 +105,19 @@ def test_every_word_that_cannot_be_added_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cased_model_takes_capitals(tmp_path: Path) -> None:
+def test_cased_model_accepts_capitals(tmp_path: Path) -> None:
     model = write_model(tmp_path / "bert")
     (model / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     config = read_config("tiny", ["data.sequence_length=32", f"init_from={model}", "data.add_tokens=[BaFo, caf\u00e9]"])
     assert config.data.add_tokens == ["BaFo", "caf\u00e9"]
 
 
-def test_words_are_added_to_a_model_and_to_nothing_else() -> None:
+def test_added_words_need_an_initial_model() -> None:
     (problem,) = problems_of("data.add_tokens=[bafo]")
-    assert "data.add_tokens adds to the vocabulary of the model in init_from, which is not given" in problem
+    assert "data.add_tokens requires init_from, whose vocabulary it extends" in problem
 
 
-def test_other_words_are_another_store(tmp_path: Path) -> None:
+def test_other_added_words_give_another_store(tmp_path: Path) -> None:
     corpus, model = write_corpus(tmp_path / "corpus.txt"), write_model(tmp_path / "bert")
     found = fingerprint([SourceConfig(path=[str(corpus)])])
 
@@ -137,9 +137,9 @@ def test_tokenizer_refuses_words_never_produced(tmp_path: Path) -> None:
     assert '"ba" is already in the vocabulary; "a b" has white space' in str(caught.value.facts["words"])
 
 
-def test_a_run_with_added_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a rate of next to nothing the new rows come out as they began; tokenizer, config and weights agree."""
-    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+def test_run_with_added_words_initializes_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a learning rate near zero, new rows keep their initial values; tokenizer, config and weights agree."""
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # keep pytest's SIGTERM handler
     model, corpus = write_model(tmp_path / "bert"), write_corpus(tmp_path / "corpus.txt")
     job = {
         **{section: MICRO[section] for section in ("validation", "checkpoint")},
@@ -170,6 +170,6 @@ def test_a_run_with_added_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     manifest = json.loads(next((tmp_path / "stores").glob("*/manifest.json")).read_text())
     assert manifest["vocab_size"] == len(before) + 2
 
-    # and what was exported can be started from again, as it is or with more
+    # the export can be an initial model again, unchanged or with more words
     again = read_config("tiny", [f"init_from={export}", "data.sequence_length=32", "data.add_tokens=[dice]"])
     assert again.data.vocabulary == export / "vocab.txt"

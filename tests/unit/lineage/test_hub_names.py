@@ -1,4 +1,4 @@
-"""A model by its name on the Hugging Face Hub: out of the Hub's cache, or downloaded by Hugging Face's own client."""
+"""Models by their name on the Hugging Face Hub: from the cache, or downloaded by Hugging Face's own client."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ NAME = "someone/small-bert"
 LOOK_UP = "import sys; from train_jobs.artifacts.hub import hub_folder; print(hub_folder(sys.argv[1]))"
 
 
-def put(cache: Path, name: str = NAME, *, commit: str = COMMIT, lacks: tuple[str, ...] = ()) -> Path:
-    """A model in a cache as the Hub's client lays it out: blobs by content, links by name, a ref for `main`."""
+def put_in_cache(cache: Path, name: str = NAME, *, commit: str = COMMIT, lacks: tuple[str, ...] = ()) -> Path:
+    """Write a model into a cache in the Hub's layout: blobs by content, links by name, a ref for `main`."""
     repo = cache / f"models--{name.replace('/', '--')}"
     made = write_bert(cache / "made", weights=commit.encode())
     snapshot = repo / "snapshots" / commit
@@ -45,7 +45,7 @@ def put(cache: Path, name: str = NAME, *, commit: str = COMMIT, lacks: tuple[str
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the Hub for this process, which is offline."""
+    """Return an empty Hub cache for this process, which is offline."""
     folder = tmp_path / "hub"
     folder.mkdir()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
@@ -54,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Hub(ThreadingHTTPServer):
-    """What the client asks of the Hub, for one model: files of one commit, and that there is no other."""
+    """The requests that a Hub client makes for one model: the files of a commit."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -96,12 +96,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: stderr is for failures."""
+        """Log nothing: stderr is for failures."""
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A Hub on this machine that has the model, with a README that nobody needs."""
+    """Start a local Hub that has the model and a README that is not needed."""
     files = {file.name: file.read_bytes() for file in write_bert(tmp_path / "published").iterdir()}
     server = Hub({**files, "README.md": b"# Small\n"})
     thread = threading.Thread(target=server.serve_forever)
@@ -113,66 +113,66 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def environ(tmp_path: Path, endpoint: str, **more: str) -> dict[str, str]:
-    """Of a process that may ask that Hub."""
+    """Return the environment of a process that may contact that Hub."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     return {**kept, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": endpoint, **more}
 
 
-def test_what_may_be_a_name() -> None:
+def test_hub_name_is_recognised() -> None:
     assert all(map(is_hub_name, ["bert-base-uncased", "google-bert/bert_base.v2", "a", "a/b"]))
     assert not any(
         map(is_hub_name, ["", "a/b/c", "./a", "../a", "/a/b", "~/a", "a/", "-a", "a.", "local://a", "@last", 3])
     )
 
 
-def test_a_cached_model_is_its_folder_and_needs_no_network(cache: Path) -> None:
-    put(cache, commit=NEWER)
-    snapshot = put(cache)
+def test_cached_model_needs_no_network(cache: Path) -> None:
+    put_in_cache(cache, commit=NEWER)
+    snapshot = put_in_cache(cache)
     assert hub_folder(NAME) == snapshot
     facts = initial_lineage(snapshot).head
     assert (facts.name, facts.facts["revision"]) == (NAME, COMMIT)
 
 
-def test_without_safetensors_the_cached_old_weights_do(cache: Path) -> None:
-    snapshot = put(cache, lacks=("model.safetensors",))
-    with pytest.raises(SpecError, match=f"{NAME} is not in the cache"):
+def test_cached_old_weights_replace_missing_safetensors(cache: Path) -> None:
+    snapshot = put_in_cache(cache, lacks=("model.safetensors",))
+    with pytest.raises(SpecError, match=f"{NAME}, and it is not in the cache"):
         hub_folder(NAME)
     (snapshot / "pytorch_model.bin").write_bytes(b"old")
     assert hub_folder(NAME) == snapshot
 
 
 @pytest.mark.parametrize("lacks", ["tokenizer_config.json", "vocab.txt", "model.safetensors"])
-def test_half_a_model_in_the_cache_is_not_taken_for_a_whole_one(cache: Path, lacks: str) -> None:
-    """Without its tokenizer's settings a model's case would be a guess."""
-    put(cache, lacks=(lacks,))
-    with pytest.raises(SpecError, match="and cannot be downloaded"):
+def test_incomplete_cached_model_is_not_used(cache: Path, lacks: str) -> None:
+    """Without the tokenizer's settings, the case of a model would be a guess."""
+    put_in_cache(cache, lacks=(lacks,))
+    with pytest.raises(SpecError, match="cannot download the model"):
         hub_folder(NAME)
 
 
 def test_offline_uncached_model_names_cache_and_fix(cache: Path) -> None:
-    with pytest.raises(SpecError, match=f"the model {NAME} is not in the cache of the Hugging Face Hub") as caught:
+    with pytest.raises(SpecError, match=f"the model {NAME}, and it is not in the cache") as caught:
         hub_folder(NAME)
     assert caught.value.facts["cache"] == str(cache)
     assert "offline" in str(caught.value.facts["why"])
     assert caught.value.fix == f"with a network connection: hf download {NAME}; or give a folder with a model"
 
 
-def test_the_plain_job_takes_a_name(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_job_accepts_a_name(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="is not in the cache") as caught:
+    with pytest.raises(SpecError, match="and it is not in the cache") as caught:
         read_config("tiny", [f"init_from={NAME}"])
     assert caught.value.facts["where"] == "--set: init_from, which is not a folder either"
-    assert str(read_config("tiny", [f"init_from={NAME}"], resumes=True).init_from) == NAME  # needs it no more
-    snapshot = put(cache)
+    assert str(read_config("tiny", [f"init_from={NAME}"], resumes=True).init_from) == NAME  # no longer needed
+    snapshot = put_in_cache(cache)
     config = read_config("tiny", [f"init_from={NAME}", "data.sequence_length=32"])
     assert (config.init_from, config.model.hidden_size) == (snapshot, 32)
-    (tmp_path / "someone").mkdir()  # then it is a path
+    (tmp_path / "someone").mkdir()  # now it is a path
     assert str(read_config("tiny", [f"init_from={NAME}"]).init_from) == NAME
 
 
-def test_a_download_takes_one_commit_and_what_is_needed_of_it(tmp_path: Path, hub: Hub) -> None:
-    del hub.files["tokenizer_config.json"]  # old models have none
-    hub.files["tokenizer.json"] = b"{}"  # the same as vocab.txt, which is there
+def test_download_takes_needed_files_of_one_commit(tmp_path: Path, hub: Hub) -> None:
+    del hub.files["tokenizer_config.json"]  # old models have no such file
+    hub.files["tokenizer.json"] = b"{}"  # redundant: vocab.txt exists
     command = [sys.executable, "-c", LOOK_UP, NAME]
     done = subprocess.run(command, capture_output=True, text=True, env=environ(tmp_path, hub.url), check=False)
     assert done.returncode == 0, done.stderr
@@ -190,7 +190,7 @@ def test_a_download_takes_one_commit_and_what_is_needed_of_it(tmp_path: Path, hu
     assert len(hub.asked) == before
 
 
-def test_a_submission_by_name(console: Console, hub: Hub, corpus: Path) -> None:
+def test_submission_by_name_records_content(console: Console, hub: Hub, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     words = ("validate", "pretrain", "-f", "job.yaml", "-o", "json")
     known = {"HF_HOME": str(console.home / "hf"), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
@@ -200,12 +200,12 @@ def test_a_submission_by_name(console: Console, hub: Hub, corpus: Path) -> None:
     folder = next((console.home / "hf" / "hub").rglob(COMMIT))
     offline = {**known, "HF_HUB_OFFLINE": "1"}
     by_folder = console(*words, "--from", str(folder), **offline)
-    assert by_folder.json["name"] == found.json["name"]  # what is in it decides, not how it was called
+    assert by_folder.json["name"] == found.json["name"]  # the content decides, not the name
     assert len(hub.asked) == asked
 
     missing = console(*words, "--from", "someone/else", **known)
     assert missing.code == 5
     error = missing.json["error"]
-    assert error["message"] == "no run someone/else"
-    assert error["facts"]["hub"].startswith("there is no model someone/else on the Hugging Face Hub")
+    assert error["message"] == "unknown run 'someone/else'"
+    assert error["facts"]["hub"].startswith("unknown model someone/else")
     assert error["facts"]["where"].endswith("a run, a folder with a model, or a name on the Hugging Face Hub")

@@ -1,4 +1,4 @@
-"""What a folder of a Hugging Face BERT decides of a run, and what it and the user may not disagree about."""
+"""Settings that a Hugging Face BERT folder decides, and conflicts with those of the user."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def problems_of(folder: Path) -> list[str]:
 
 
 def start(folder: Path, written: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Values and problems of the tiny recipe, a file, and the folder as initial model."""
+    """Return values and problems of the tiny recipe, a file, and the folder as initial model."""
     found = merge_with_initial_model(
         [TINY], [read_text(written, "job.yaml"), ConfigLayer("--from", {"init_from": folder})]
     )
     return found.merged.tree, found.problems
 
 
-def test_a_folder_is_read(bert: Path) -> None:
+def test_folder_is_read(bert: Path) -> None:
     model = read_initial_model(bert)
     assert model.shape["hidden_size"] == 32
     assert (model.rows, model.pieces, model.lowercase) == (40, 40, True)
@@ -63,27 +63,27 @@ def test_missing_keys_of_old_config_are_bert_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"model_type": "roberta"}, "model_type is 'roberta', and only 'bert' can be trained"),
+        ({"model_type": "roberta"}, "model_type is 'roberta', but only 'bert' is supported"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"vocab_size": "many"}, "rows: Input should be a valid integer"),
         ({"layer_norm_eps": None}, "shape.layer_norm_eps"),
-        ({"vocab_size": 39}, "has 40 pieces, the embedding table only 39 rows"),
+        ({"vocab_size": 39}, "has 40 pieces, but the embedding table has 39 rows"),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_refused(tmp_path: Path, config: dict[str, Any], problem: str) -> None:
+def test_untrainable_model_is_refused(tmp_path: Path, config: dict[str, Any], problem: str) -> None:
     assert problem in problems_of(write_bert(tmp_path, **config))[0]
 
 
-def test_all_that_a_folder_lacks_is_named_at_once(tmp_path: Path) -> None:
+def test_all_missing_files_are_named_together(tmp_path: Path) -> None:
     problems = problems_of(tmp_path)
     assert [problem.partition(" in ")[0] for problem in problems] == [
-        "no config.json",
-        "neither model.safetensors nor pytorch_model.bin",
+        "no readable config.json",
+        "no weights",
         "no vocab.txt",
     ]
     (tmp_path / "config.json").write_text("{ torn")
-    assert problems_of(tmp_path)[0] == f"no config.json in {tmp_path} that can be read"
+    assert problems_of(tmp_path)[0] == f"no readable config.json in {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_all_that_a_folder_lacks_is_named_at_once(tmp_path: Path) -> None:
         ({"tokenize_chinese_chars": True}, True),
     ],
 )
-def test_a_tokenizer_that_ours_cannot_be_is_refused(bert: Path, tokenizer: dict[str, Any], fine: bool) -> None:
+def test_unsupported_tokenizer_is_refused(bert: Path, tokenizer: dict[str, Any], fine: bool) -> None:
     (bert / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     if fine:
         assert read_initial_model(bert).lowercase == tokenizer.get("do_lower_case")
@@ -108,8 +108,8 @@ def test_a_tokenizer_that_ours_cannot_be_is_refused(bert: Path, tokenizer: dict[
         assert str(bert / "tokenizer_config.json") in problems_of(bert)[0]
 
 
-def test_the_command_that_is_offered_writes_the_vocabulary(bert: Path) -> None:
-    """transformers 5 saves tokenizer.json and no vocab.txt."""
+def test_suggested_command_writes_the_vocabulary(bert: Path) -> None:
+    """transformers 5 saves tokenizer.json but no vocab.txt."""
     words = (bert / "vocab.txt").read_text()
     ids = {word: number for number, word in enumerate(words.split())}
     (bert / "tokenizer.json").write_text(json.dumps({"model": {"vocab": dict(sorted(ids.items()))}}))
@@ -121,7 +121,7 @@ def test_the_command_that_is_offered_writes_the_vocabulary(bert: Path) -> None:
     assert (bert / "vocab.txt").read_text() == words
 
 
-def test_old_weights_count_where_there_are_no_new_ones(bert: Path) -> None:
+def test_old_weights_are_used_without_new_ones(bert: Path) -> None:
     (bert / "pytorch_model.bin").write_bytes(b"old")
     assert read_initial_model(bert).weights == "model.safetensors"
     new = initial_weights(bert)
@@ -132,12 +132,13 @@ def test_old_weights_count_where_there_are_no_new_ones(bert: Path) -> None:
     assert initial_weights(bert) is None
 
 
-def test_shape_vocabulary_and_case_lie_over_the_recipe(bert: Path) -> None:
+def test_folder_overrides_recipe_shape_vocabulary_and_case(bert: Path) -> None:
     (bert / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     tree, problems = start(bert)
     assert problems == ()
     assert (tree["model"]["hidden_size"], tree["model"]["max_position_embeddings"]) == (32, 64)
-    assert tree["model"]["hidden_dropout_prob"] == TINY.tree["model"]["hidden_dropout_prob"]  # training's, not its own
+    # dropout comes from training, not from the folder
+    assert tree["model"]["hidden_dropout_prob"] == TINY.tree["model"]["hidden_dropout_prob"]
     assert tree["data"]["vocabulary"] == str(bert / "vocab.txt")
     assert tree["data"]["lowercase"] is False
 
@@ -149,7 +150,7 @@ def test_tokenizer_without_case_leaves_it_to_user(bert: Path) -> None:
     assert tree["data"]["lowercase"] is False
 
 
-def test_what_the_user_writes_against_it_is_named_with_its_line(bert: Path, tmp_path: Path) -> None:
+def test_conflicting_user_values_are_named_with_line(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("[PAD]\n")
     written = (
         "model:\n  hidden_size: 64\n  intermediate_size: 64\n  num_hidden_layers: 2\n"
@@ -164,7 +165,7 @@ def test_what_the_user_writes_against_it_is_named_with_its_line(bert: Path, tmp_
     )
 
 
-def test_what_agrees_with_it_is_fine_however_it_is_written(bert: Path, tmp_path: Path) -> None:
+def test_agreeing_user_values_pass_in_any_notation(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "copy.txt").write_bytes((bert / "vocab.txt").read_bytes())
     tree, problems = start(
         bert, f"model: {{hidden_size: 32, layer_norm_eps: 1e-12}}\ndata: {{vocabulary: {tmp_path / 'copy.txt'}}}\n"
@@ -173,7 +174,7 @@ def test_what_agrees_with_it_is_fine_however_it_is_written(bert: Path, tmp_path:
     assert tree["data"]["vocabulary"] == str(tmp_path / "copy.txt")
 
 
-def test_a_vocabulary_written_as_null_is_the_models(bert: Path) -> None:
+def test_null_vocabulary_means_vocabulary_of_the_model(bert: Path) -> None:
     tree, problems = start(bert, "data: {vocabulary: null, lowercase: true}\n")
     assert problems == ()
     assert tree["data"]["vocabulary"] == str(bert / "vocab.txt")
@@ -191,16 +192,14 @@ def test_a_vocabulary_written_as_null_is_the_models(bert: Path) -> None:
         (200, 8, "200 does"),
     ],
 )
-def test_rows_of_the_table_may_differ_by_padding_alone(
-    tmp_path: Path, rows: int, step: int, advice: str | None
-) -> None:
+def test_table_rows_may_differ_only_by_padding(tmp_path: Path, rows: int, step: int, advice: str | None) -> None:
     bert = write_bert(tmp_path / "bert", pieces=38, vocab_size=rows)
     _, problems = start(bert, f"model: {{pad_vocab_to_multiple_of: {step}}}\n")
     if advice is None:
         assert problems == ()
     else:
         assert problems[0].startswith(
-            f"job.yaml:1: model.pad_vocab_to_multiple_of: {step} does not make the {rows} rows"
+            f"job.yaml:1: model.pad_vocab_to_multiple_of: {step} does not result in the {rows} rows"
         )
         assert problems[0].endswith(advice)
 
@@ -212,20 +211,20 @@ def test_unusable_folder_is_problem_with_location(tmp_path: Path) -> None:
     assert "'roberta'" in problem
 
 
-def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+def test_missing_folder_changes_nothing(tmp_path: Path) -> None:
     tree, problems = start(tmp_path / "gone", "model: {hidden_size: 64}\n")
     assert problems == ()
     assert tree["model"]["hidden_size"] == 64
 
 
-def test_sections_that_are_none_are_left_to_validation(bert: Path) -> None:
+def test_invalid_sections_are_left_to_validation(bert: Path) -> None:
     found = merge_with_initial_model([TINY], [ConfigLayer("--set", {"init_from": str(bert), "model": 3, "data": None})])
     assert found.problems == ()
     with pytest.raises(SpecError):
         build(PretrainConfig, found.merged)
 
 
-def test_a_model_from_elsewhere_is_one_link(bert: Path) -> None:
+def test_external_model_is_one_link(bert: Path) -> None:
     lineage = initial_lineage(bert)
     assert [link.kind for link in lineage.links] == ["external"]
     assert lineage.head.name == "bert"
@@ -235,7 +234,7 @@ def test_a_model_from_elsewhere_is_one_link(bert: Path) -> None:
     assert (facts.file, facts.architectures, facts.revision) == ("model.safetensors", ["BertForPreTraining"], None)
 
 
-def test_a_model_in_the_cache_of_the_hub_has_its_name_there(tmp_path: Path) -> None:
+def test_external_model_in_hub_cache_has_its_hub_name(tmp_path: Path) -> None:
     commit = "86b5e0934494bd15c9632b12f734a8a67f723594"
     folder = write_bert(tmp_path / "hub" / "models--google-bert--bert-base-uncased" / "snapshots" / commit)
     head = initial_lineage(folder).head
@@ -249,12 +248,12 @@ def with_lineage(folder: Path, weights: str) -> Link:
     return head
 
 
-def test_a_lineage_in_the_folder_is_the_beginning_of_the_next(bert: Path) -> None:
+def test_lineage_in_folder_is_extended(bert: Path) -> None:
     head = with_lineage(bert, file_sha256(bert / "model.safetensors"))
     assert initial_lineage(bert).links == (head,)
 
 
-def test_weights_that_are_not_the_lineages_are_refused(bert: Path) -> None:
+def test_weights_not_matching_lineage_are_refused(bert: Path) -> None:
     with_lineage(bert, "0" * 64)
     with pytest.raises(ConflictError, match="are not those of its lineage") as caught:
         initial_lineage(bert)
@@ -263,13 +262,13 @@ def test_weights_that_are_not_the_lineages_are_refused(bert: Path) -> None:
     assert f"rm {bert / 'lineage.json'}" in str(caught.value.fix)
 
 
-def test_a_damaged_lineage_is_refused(bert: Path) -> None:
+def test_damaged_lineage_is_refused(bert: Path) -> None:
     (bert / "lineage.json").write_text("{")
     with pytest.raises(ConflictError, match="truncated"):
         initial_lineage(bert)
 
 
-def test_hashes_of_weights_are_remembered_and_changes_seen(bert: Path, tmp_path: Path) -> None:
+def test_weight_hashes_are_cached_and_changes_detected(bert: Path, tmp_path: Path) -> None:
     cache = tmp_path / "hashes.json"
     first = initial_weights(bert, cache)
     assert str(first) in cache.read_text()

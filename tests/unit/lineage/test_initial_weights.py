@@ -1,4 +1,4 @@
-"""Training that starts from a model: its weights are in place on every process, and what it lacks is said."""
+"""Training from an initial model: every process has its weights, and missing tensors are reported."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
 class Peer(World):
-    """Another process, whose main process tells what it is given."""
+    """Another process, whose main process sends the given value."""
 
-    told = 0
+    value = 0
 
     def from_main(self, value: int) -> int:
-        return self.told
+        return self.value
 
 
 def bert(folder: Path, kind: type[transformers.PreTrainedModel] = transformers.BertForPreTraining) -> Path:
-    """A folder with a random model of that kind."""
+    """Return a folder with a random model of that kind."""
     write_bert(folder)
     torch.manual_seed(1)
     config = transformers.BertConfig.from_pretrained(folder)
@@ -41,17 +41,17 @@ def bert(folder: Path, kind: type[transformers.PreTrainedModel] = transformers.B
     return folder
 
 
-def started(folder: Path, tmp_path: Path, world: World = ALONE) -> tuple[BertForPreTraining, list[str]]:
-    """Our model after it has been started from a folder, and what the folder lacks."""
+def initialized(folder: Path, tmp_path: Path, world: World = ALONE) -> tuple[BertForPreTraining, list[str]]:
+    """Return the model initialized from a folder, and the tensors that the folder lacks."""
     config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     model = BertForPreTraining(config.model, 40)
     initialise(model, 42)
     return model, load_initial_model(model, config, world, tmp_path / "hashes.json")
 
 
-def test_weights_are_the_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_equal_those_of_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bert(tmp_path / "bert")
-    model, absent = started(folder, tmp_path)
+    model, absent = initialized(folder, tmp_path)
     theirs = transformers.BertForPreTraining.from_pretrained(folder).state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())
     assert absent == []
@@ -60,9 +60,9 @@ def test_weights_are_the_folders(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "warning" not in out
 
 
-def test_training_starts_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a learning rate of next to nothing they come out as they went in, whatever the seed."""
-    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+def test_training_starts_from_initial_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a learning rate near zero they do not change, whatever the seed."""
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # keep pytest's SIGTERM handler
     sections = {section: MICRO[section] for section in ("data", "validation", "checkpoint")}
     sections["data"] = {**sections["data"], "text": [str(write_corpus(tmp_path / "corpus.txt"))]}
     train = {**MICRO["train"], "steps": 2, "precision": "fp32"}
@@ -84,44 +84,45 @@ def test_training_starts_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(after, before, rtol=0, atol=1e-20)
     lineage = read_lineage(tmp_path / "second" / "lineage.json")
     assert lineage is not None
-    assert [link.name for link in lineage.links] == ["corpus.txt", "first", "second"]  # one text, one store
+    assert [link.name for link in lineage.links] == ["corpus.txt", "first", "second"]  # one store for one text
 
 
-def test_heads_that_the_folder_lacks_are_drawn_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, absent = started(bert(tmp_path / "bert", transformers.BertForMaskedLM), tmp_path)
+def test_missing_heads_are_initialized_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, absent = initialized(bert(tmp_path / "bert", transformers.BertForMaskedLM), tmp_path)
     drawn = BertForPreTraining(model.config, 40)
     initialise(drawn, 42)
     assert {name.split(".")[1] for name in absent} == {"pooler", "seq_relationship"}
     assert all(torch.equal(model.state_dict()[name], drawn.state_dict()[name]) for name in absent)
-    assert "warning: the initial model does not hold bert.pooler, cls.seq_relationship: drawn from train.seed" in (
-        capsys.readouterr().out
+    assert (
+        "warning: the initial model lacks bert.pooler, cls.seq_relationship: initialised at random from train.seed"
+        in (capsys.readouterr().out)
     )
 
 
-def test_without_one_nothing_happens(tmp_path: Path) -> None:
+def test_without_initial_model_nothing_happens(tmp_path: Path) -> None:
     model = BertForPreTraining(PretrainConfig().model.model_copy(update={"num_hidden_layers": 1}), 40)
     before = model.cls.predictions.bias.clone()
     assert load_initial_model(model, PretrainConfig(), ALONE, tmp_path / "hashes.json") == []
     assert torch.equal(model.cls.predictions.bias, before)
 
 
-def test_a_process_that_reads_other_weights_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_process_with_different_weights_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
     with pytest.raises(ConflictError, match="rank 3 reads another initial model than rank 0"):
-        started(bert(tmp_path / "bert"), tmp_path, peer)
+        initialized(bert(tmp_path / "bert"), tmp_path, peer)
     assert capsys.readouterr().out == ""
 
 
-def test_of_all_processes_one_speaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_main_process_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = bert(tmp_path / "bert", transformers.BertForMaskedLM)
     peer = Peer(rank=3, local_rank=3, size=4, device=torch.device("cpu"))
-    object.__setattr__(peer, "told", int(str(initial_weights(folder))[:15], 16))
-    _, absent = started(folder, tmp_path, peer)
+    object.__setattr__(peer, "value", int(str(initial_weights(folder))[:15], 16))
+    _, absent = initialized(folder, tmp_path, peer)
     assert absent
     assert capsys.readouterr().out == ""
 
 
-def test_weights_that_are_gone_are_named(tmp_path: Path) -> None:
+def test_deleted_weights_are_named(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert")
     config = read_config("tiny", [f"init_from={folder}", "data.sequence_length=32"])
     (folder / "model.safetensors").unlink()
@@ -149,10 +150,10 @@ def test_plain_job_takes_shape_and_vocabulary_from_folder(tmp_path: Path) -> Non
     assert read_config(str(tmp_path / "job.yaml"), ["data.sequence_length=32"], resumes=True).model.hidden_size == 64
 
 
-def test_the_plain_job_says_so_when_the_folder_is_not_there(
+def test_plain_job_reports_a_missing_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # keep pytest's SIGTERM handler
     words = ["--config", "tiny", "--set", f"init_from={tmp_path / 'gone'}", "--output", str(tmp_path / "out")]
     assert main(words) == 2
     assert f"error[spec]: no such folder: {tmp_path / 'gone'}" in capsys.readouterr().err

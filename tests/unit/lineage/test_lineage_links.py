@@ -1,4 +1,4 @@
-"""Links and chains: what a hash covers, and that whatever was changed after the writing is named."""
+"""Links and chains: the scope of a hash, and the detection of later changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train_jobs.config import Config, ConflictError
 
 
 class Facts(Config):
-    """Facts of a kind that nobody knows."""
+    """Facts of an unknown kind."""
 
     weights: str | None = None
     share: float = 0.1
@@ -22,7 +22,7 @@ class Facts(Config):
 
 
 def chain() -> Lineage:
-    """Text, a run on it, and a run from that one on other text."""
+    """Return a chain: a text, a run on it, and a run that starts from it on another text."""
     text = Link.make("data", "notes", Facts(words=["caf\u00e9"]))
     first = Link.make("pretrain", "first", Facts(weights="aa"), parents=[text])
     other = Link.make("data", "letters", Facts())
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "lineage.json"
 
 
-def test_a_chain_comes_back_as_it_was_written(path: Path) -> None:
+def test_chain_is_read_as_written(path: Path) -> None:
     assert read_lineage(path) == chain()
     assert read_lineage(path.with_name("none.json")) is None
 
@@ -49,7 +49,7 @@ def test_head_is_last_link_and_names_parents_in_order() -> None:
     assert (found.head.weights, found.links[0].weights) == ("bb", None)
 
 
-def test_equal_content_equal_hash_difference_another() -> None:
+def test_hash_changes_with_every_part_of_the_content() -> None:
     base = Link.make("data", "notes", Facts(share=0.1))
     assert Link.make("data", "notes", Facts(share=0.1)).hash == base.hash
     assert len(base.hash) == 64
@@ -62,7 +62,7 @@ def test_equal_content_equal_hash_difference_another() -> None:
     assert len({link.hash for link in (base, *others)}) == 5
 
 
-def test_an_ancestor_shapes_the_hash_of_the_head() -> None:
+def test_parent_changes_the_hash_of_the_head() -> None:
     def head(share: float) -> str:
         text = Link.make("data", "notes", Facts(share=share))
         first = Link.make("pretrain", "first", Facts(), parents=[text])
@@ -71,7 +71,7 @@ def test_an_ancestor_shapes_the_hash_of_the_head() -> None:
     assert head(0.1) != head(0.2)
 
 
-def test_a_link_that_is_there_already_is_not_added_again() -> None:
+def test_existing_link_is_not_added_again() -> None:
     found = chain()
     new = Link.make("finetune", "third", Facts(), parents=[found.head])
     assert found.followed_by(found.links[0], new).links == (*found.links, new)
@@ -92,13 +92,13 @@ Change = Callable[[dict[str, Any]], object]
         (lambda d: d["links"].pop(0), "link 1 of 3, pretrain first: lacks its parent"),
         (lambda d: d["links"].reverse(), "link 1 of 4, pretrain second: lacks its parent"),
         (lambda d: d["links"].insert(1, d["links"].pop()), "link 2 of 4, pretrain second: lacks its parent"),
-        (lambda d: d["links"].clear(), "it has no link"),
+        (lambda d: d["links"].clear(), "no links"),
         (lambda d: d["links"][1].pop("name"), "links.1.name: Field required"),
         (lambda d: d.update(version=2), "version: Input should be 1"),
         (lambda d: d["links"][0].update(kind="magic"), "links.0.kind"),
     ],
 )
-def test_what_was_changed_is_named(path: Path, change: Change, why: str) -> None:
+def test_changed_field_is_named(path: Path, change: Change, why: str) -> None:
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
@@ -110,14 +110,14 @@ def test_what_was_changed_is_named(path: Path, change: Change, why: str) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", chain().text()[:-20].encode()])
-def test_a_torn_file_is_told_as_such(path: Path, content: bytes) -> None:
+def test_truncated_file_is_reported(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ConflictError, match=r"lineage\.json is truncated"):
         read_lineage(path)
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "null", '{"links": 3}'])
-def test_another_document_is_no_lineage(path: Path, content: str) -> None:
+def test_other_document_is_not_a_lineage(path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(ConflictError, match=r"lineage\.json is not a lineage"):
         read_lineage(path)

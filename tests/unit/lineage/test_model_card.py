@@ -1,4 +1,4 @@
-"""The model card: metadata that the Hub reads, and text that says what is known and what is not."""
+"""The model card: metadata for the Hub, and text that names known and unknown facts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ HOSTILE = (
 
 
 class Facts(Config):
-    """Facts of some other model."""
+    """Facts of another model."""
 
     weights: str = "a" * 64
 
 
 def with_head(lineage: Lineage, *, parents: list[Link] | None = None, name: str | None = None, **facts: Any) -> Lineage:
-    """The same lineage with a head that differs."""
+    """Return the same lineage with a different head."""
     head = lineage.head
     changed = PretrainFacts.model_validate({**head.facts, **facts})
     inputs = lineage.parents(head) if parents is None else [*lineage.parents(head), *parents]
@@ -42,11 +42,11 @@ def with_head(lineage: Lineage, *, parents: list[Link] | None = None, name: str 
 
 
 def table(card: str) -> dict[str, str]:
-    """Label -> value of all rows of two cells."""
+    """Return label -> value of all rows of two cells."""
     return dict(re.findall(r"^\| (\S[^|]*) \| ([^|]*) \|$", card, re.MULTILINE))
 
 
-def test_the_hub_reads_its_metadata(complete: Complete) -> None:
+def test_metadata_is_valid_for_the_hub(complete: Complete) -> None:
     card = ModelCard(model_card(complete(card={"license": "apache-2.0", "language": ["en", "de"]})))
     data = card.data
     assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", "fill-mask", "apache-2.0")
@@ -60,7 +60,7 @@ def test_the_hub_reads_its_metadata(complete: Complete) -> None:
     assert (loss.task_type, loss.dataset_name, loss.dataset_split) == ("fill-mask", "notes.txt", "validation")
 
 
-def test_what_is_not_known_is_left_out_or_said_to_be_unknown(complete: Complete) -> None:
+def test_unknown_facts_are_omitted_or_marked(complete: Complete) -> None:
     text = model_card(complete(tags={}))
     header = yaml.safe_load(text.split("---\n")[1])
     assert header.keys() == {"library_name", "pipeline_tag", "tags", "model-index"}
@@ -69,7 +69,7 @@ def test_what_is_not_known_is_left_out_or_said_to_be_unknown(complete: Complete)
     assert "Code: commit unknown, snapshot unknown." in text
 
 
-def test_the_embedded_corpus_is_english_under_pythons_licence(complete: Complete) -> None:
+def test_embedded_corpus_is_english_under_python_licence(complete: Complete) -> None:
     found = complete()
     data = DataFacts.model_validate({**found.links[0].facts, "license": "PSF-2.0"})
     config = {**found.head.facts["config"], "data": {**found.head.facts["config"]["data"], "text": []}}
@@ -78,10 +78,10 @@ def test_the_embedded_corpus_is_english_under_pythons_licence(complete: Complete
     text = model_card(Lineage(links=(embedded, Link.make("pretrain", "x", facts, parents=[embedded]))))
     assert ModelCard(text).data.language == ["en"]
     assert table(text)["Licence of the text"] == "PSF-2.0"
-    assert ModelCard(text).data.license is None  # the text's licence is not the model's
+    assert ModelCard(text).data.license is None  # the licence of the text is not that of the model
 
 
-def test_data_and_training_are_told_in_numbers(complete: Complete, notes: Path) -> None:
+def test_card_has_figures_of_data_and_training(complete: Complete, notes: Path) -> None:
     found = complete(train={"global_batch_size": 8, "micro_batch_size": 4}, optimizer={"name": "adamw"})
     rows = table(model_card(found))
     data = found.links[0].facts
@@ -99,13 +99,13 @@ def test_data_and_training_are_told_in_numbers(complete: Complete, notes: Path) 
     assert rows["Time"].endswith(f"s from 2026-11-21T10:00:00+00:00 to {found.head.facts['ended']}")
 
 
-def test_no_path_of_the_users_machine_is_told(complete: Complete, notes: Path, tmp_path: Path) -> None:
+def test_card_has_no_path_of_the_user(complete: Complete, notes: Path, tmp_path: Path) -> None:
     text = model_card(complete(data={"vocabulary": str(write_bert(tmp_path / "bert") / "vocab.txt")}))
     assert str(notes.parent) not in text
     assert str(tmp_path) not in text
 
 
-def test_other_settings_are_told_as_they_are(complete: Complete) -> None:
+def test_card_shows_other_settings(complete: Complete) -> None:
     found = complete(
         schedule={"name": "constant"}, optimizer={"max_grad_norm": None}, objective={"next_sentence": False}
     )
@@ -132,7 +132,7 @@ def test_other_settings_are_told_as_they_are(complete: Complete) -> None:
         (float("nan"), "is not below the unigram entropy"),
     ],
 )
-def test_the_loss_is_held_against_the_unigram_entropy(complete: Complete, loss: float, sentence: str) -> None:
+def test_loss_is_compared_with_unigram_entropy(complete: Complete, loss: float, sentence: str) -> None:
     text = model_card(complete(metrics={**METRICS, "mlm_loss": loss}))
     assert sentence in text
     assert (": this model predicts from context" in text) == (loss < 4.0)
@@ -140,14 +140,14 @@ def test_the_loss_is_held_against_the_unigram_entropy(complete: Complete, loss: 
     assert table(text)["Masked language model, loss, held-out text"] == shown
 
 
-def test_a_figure_that_is_not_finite_is_not_in_the_metadata(complete: Complete) -> None:
+def test_non_finite_figure_is_not_in_the_metadata(complete: Complete) -> None:
     text = model_card(complete(metrics={**METRICS, "mlm_loss": float("nan")}))
     assert [result.metric_type for result in ModelCard(text).data.eval_results] == ["accuracy"]
     none = model_card(complete(metrics={"mlm_loss": float("nan"), "unigram_entropy": 4.0}))
     assert "model-index" not in yaml.safe_load(none.split("---\n")[1])
 
 
-def test_results_are_all_that_was_measured(complete: Complete) -> None:
+def test_results_are_all_measured_metrics(complete: Complete) -> None:
     rows = table(model_card(complete()))
     assert rows["Unigram entropy of the same tokens, held-out text"] == "4.0000 nats"
     assert rows["Masked language model, accuracy, held-out text"] == "50.0%"
@@ -157,7 +157,7 @@ def test_results_are_all_that_was_measured(complete: Complete) -> None:
 
 
 @pytest.mark.parametrize("kind", ["external", "pretrain"])
-def test_a_base_model_is_named_in_metadata_and_text(complete: Complete, kind: Kind) -> None:
+def test_base_model_is_in_metadata_and_text(complete: Complete, kind: Kind) -> None:
     base = Link.make(kind, "google-bert/bert-base-uncased", Facts())
     text = model_card(with_head(complete(), parents=[base], absent=["cls.seq_relationship.weight"]))
     assert ModelCard(text).data.base_model == "google-bert/bert-base-uncased"
@@ -168,7 +168,7 @@ def test_a_base_model_is_named_in_metadata_and_text(complete: Complete, kind: Ki
     assert "base model" not in model_card(complete())
 
 
-def test_code_and_commands_are_ready_to_paste(complete: Complete) -> None:
+def test_code_and_commands_can_be_pasted(complete: Complete) -> None:
     found = complete()
     text = model_card(found)
     assert f"Code: commit `{'6' * 40}`, with changes that are not in it, snapshot `{'5' * 40}`." in text
@@ -179,7 +179,7 @@ def test_code_and_commands_are_ready_to_paste(complete: Complete) -> None:
     assert f"commit `{'6' * 40}`, snapshot" in clean
 
 
-def test_every_link_is_in_the_table_of_its_lineage(complete: Complete) -> None:
+def test_every_link_is_in_the_lineage_table(complete: Complete) -> None:
     found = complete()
     data, head = found.links
     text = model_card(found)
@@ -187,12 +187,12 @@ def test_every_link_is_in_the_table_of_its_lineage(complete: Complete) -> None:
     assert f"| pretrain | alpha-1234abcd | `{head.hash[:12]}` | `{data.hash[:12]}` |" in text
 
 
-def test_the_same_lineage_gives_the_same_bytes(complete: Complete) -> None:
+def test_same_lineage_gives_identical_bytes(complete: Complete) -> None:
     found = complete()
     assert model_card(found) == model_card(Lineage.model_validate_json(found.text()))
 
 
-def test_hostile_words_stay_words(complete: Complete) -> None:
+def test_hostile_text_is_escaped(complete: Complete) -> None:
     found = complete(
         card={"license": HOSTILE, "data_license": HOSTILE, "description": HOSTILE},
         tags={**TAGS, "orchestrator.run": HOSTILE, "orchestrator.commit": HOSTILE, "orchestrator.snapshot": HOSTILE},
@@ -215,7 +215,7 @@ def test_hostile_words_stay_words(complete: Complete) -> None:
     assert headings[1:] == ["## Use", "## Data", "## Training", "## Results", "## Limits", "## Reproduce", "## Lineage"]
 
 
-def test_a_name_with_backticks_does_not_end_its_block(complete: Complete) -> None:
+def test_name_with_backticks_does_not_end_its_block(complete: Complete) -> None:
     found = complete()
     commands = {"orchestrator": ["orchestrator", "--data", "```\n# not a heading\n```"]}
     text = model_card(with_head(found, commands=commands))
@@ -238,5 +238,5 @@ def test_a_name_with_backticks_does_not_end_its_block(complete: Complete) -> Non
         ("", ""),
     ],
 )
-def test_text_is_shown_as_it_is(text: str, shown: str) -> None:
+def test_text_is_shown_unchanged(text: str, shown: str) -> None:
     assert escaped(text) == shown

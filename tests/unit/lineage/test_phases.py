@@ -1,4 +1,4 @@
-"""A second phase of pretraining, through the whole job: what it takes over, what it refuses, what it says of itself."""
+"""A second phase of pretraining by the complete job: what it inherits, refuses and records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = ["data.sequence_length=16", "train.global_batch_size=12", "train.steps=
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outputs of a first phase: LAMB, four steps, checkpoints of steps 2 and 4."""
+    """Return the outputs of a first phase: LAMB, four steps, checkpoints of steps 2 and 4."""
     folder = tmp_path_factory.mktemp("phases")
     text = [str(write_corpus(folder / "corpus.txt"))]
     job = {**SECTIONS, "data": {**SECTIONS["data"], "text": text}, "train": TRAIN, "checkpoint": {"every": 2}}
@@ -33,13 +33,13 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def mine(first: Path, tmp_path: Path) -> Path:
-    """A copy of it that a test may break."""
+def copied(first: Path, tmp_path: Path) -> Path:
+    """Return a copy of it that a test may damage."""
     return Path(shutil.copytree(first, tmp_path / "mine"))
 
 
 def job(first: Path, *sets: str, **sections: Any) -> PretrainConfig:
-    """The configuration of a second phase: of the first one's, it names nothing."""
+    """Return the configuration of a second phase, which names only the outputs of the first one."""
     path = first.parent / "job.json"
     given = {"train": TRAIN, "data": {"text": [str(first.parent / "corpus.txt")], "validation_fraction": 0.2}}
     path.write_text(json.dumps({**given, "validation": MICRO["validation"], "phase_from": str(first), **sections}))
@@ -52,7 +52,7 @@ def problems_of(first: Path, *sets: str, **sections: Any) -> list[str]:
     return caught.value.problems
 
 
-def test_shape_vocabulary_and_case_are_the_earlier_phases(first: Path) -> None:
+def test_second_phase_takes_shape_vocabulary_and_case(first: Path) -> None:
     config = job(first)
     assert config.phase_from == first / "checkpoints" / "step-00000004"
     assert (config.model.hidden_size, config.data.vocab_size, config.data.sequence_length) == (32, 256, 16)
@@ -60,15 +60,15 @@ def test_shape_vocabulary_and_case_are_the_earlier_phases(first: Path) -> None:
     assert config.model.hidden_dropout_prob == PretrainConfig().model.hidden_dropout_prob  # not in the weights
 
 
-def test_everything_that_contradicts_it_is_named(first: Path, tmp_path: Path) -> None:
+def test_every_contradicting_value_is_named(first: Path, tmp_path: Path) -> None:
     other = write_bert(tmp_path / "bert") / "vocab.txt"
     sets = ["model.hidden_size=64", "data.lowercase=false", f"data.vocabulary={other}", "optimizer.name=adamw"]
     assert problems_of(first, *sets) == [
         "--set: model.hidden_size: 64, but the earlier phase has 32",
         "--set: data.lowercase: False, but the earlier phase has True",
         f"--set: data.vocabulary: {other} is not the vocabulary of the earlier phase",
-        "--set: optimizer.name: adamw, but the earlier phase has the moments of lamb; to start from its weights"
-        " alone give init_from instead of phase_from",
+        "--set: optimizer.name: adamw, but the earlier phase has the moments of lamb; to use only its weights,"
+        " give init_from instead of phase_from",
     ]
 
 
@@ -77,24 +77,24 @@ def test_weights_only_and_with_moments_exclude_each_other(first: Path) -> None:
     assert "init_from and phase_from are both given" in problem
 
 
-def test_the_newest_checkpoint_that_is_whole_counts(mine: Path) -> None:
-    newest, older = (mine / "checkpoints" / f"step-0000000{step}" for step in (4, 2))
-    assert find_checkpoint(mine) == find_checkpoint(mine / "checkpoints") == find_checkpoint(newest) == newest
+def test_newest_complete_checkpoint_is_used(copied: Path) -> None:
+    newest, older = (copied / "checkpoints" / f"step-0000000{step}" for step in (4, 2))
+    assert find_checkpoint(copied) == find_checkpoint(copied / "checkpoints") == find_checkpoint(newest) == newest
     assert find_checkpoint(older) == older
     state = (newest / "state.json").read_bytes()
     (newest / "state.json").write_bytes(state[:-1])
-    assert find_checkpoint(mine) == older
+    assert find_checkpoint(copied) == older
     (newest / "COMMIT.json").unlink()
-    assert find_checkpoint(mine) == older
+    assert find_checkpoint(copied) == older
     shutil.rmtree(older)
-    with pytest.raises(SpecError, match=f"no checkpoint in {mine}"):
-        find_checkpoint(mine)
-    assert problems_of(mine) == [f"{mine.parent / 'job.json'}:1: phase_from: no checkpoint in {mine}"]
+    with pytest.raises(SpecError, match=f"no checkpoint in {copied}"):
+        find_checkpoint(copied)
+    assert problems_of(copied) == [f"{copied.parent / 'job.json'}:1: phase_from: no checkpoint in {copied}"]
 
 
-def test_a_checkpoint_that_is_not_what_was_committed_is_refused(mine: Path, tmp_path: Path) -> None:
+def test_checkpoint_differing_from_its_commit_is_refused(copied: Path, tmp_path: Path) -> None:
     shutil.copy(Path(__file__), tmp_path / "corpus.txt")
-    path = mine / "checkpoints" / "step-00000004" / "optimizer.safetensors"
+    path = copied / "checkpoints" / "step-00000004" / "optimizer.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -103,29 +103,29 @@ def test_a_checkpoint_that_is_not_what_was_committed_is_refused(mine: Path, tmp_
     assert caught.value.facts["where"] == path
     write_corpus(tmp_path / "corpus.txt")
     with pytest.raises(ConflictError, match="the checkpoint of the earlier phase is damaged"):
-        pretrain(job(mine), output=tmp_path / "second", cache=tmp_path / "stores", device="cpu")
+        pretrain(job(copied), output=tmp_path / "second", cache=tmp_path / "stores", device="cpu")
 
 
-def test_another_vocabulary_is_refused_whatever_the_text(mine: Path, tmp_path: Path) -> None:
-    """Of a run that did not complete the vocabulary is known by its hash alone."""
-    shutil.rmtree(mine / "model")
+def test_other_vocabulary_is_refused(copied: Path, tmp_path: Path) -> None:
+    """Only the hash of the vocabulary is known of an unfinished run."""
+    shutil.rmtree(copied / "model")
     write_corpus(tmp_path / "corpus.txt", seed=5)
-    config = job(mine)
+    config = job(copied)
     assert config.data.vocabulary is None
     with pytest.raises(ConflictError, match="the earlier phase was trained with another vocabulary"):
         pretrain(config, output=tmp_path / "second", cache=tmp_path / "stores", device="cpu")
 
 
-def test_the_text_is_not_tokenised_again(mine: Path, tmp_path: Path, first: Path) -> None:
-    """The vocabulary that the first phase trained comes as a file now, and the store is the same all the same."""
+def test_text_is_not_tokenised_again(copied: Path, tmp_path: Path, first: Path) -> None:
+    """The vocabulary of the first phase is now a file, yet the key of the store is unchanged."""
     write_corpus(tmp_path / "corpus.txt")
     stores = Path(shutil.copytree(first.parent / "stores", tmp_path / "stores"))
-    config = job(mine)
+    config = job(copied)
     assert config.data.vocabulary is not None
     store = find_store(config, stores)
     assert [store.folder] == [path.parent for path in stores.glob("*/manifest.json")]
     assert store.manifest.key != store_key(config.data, store.manifest.data)
-    with (mine / "model" / "vocab.txt").open("a") as vocabulary:
+    with (copied / "model" / "vocab.txt").open("a") as vocabulary:
         vocabulary.write("more\n")
     other = find_store(config, stores)
     assert other.manifest.content != store.manifest.content
@@ -135,21 +135,21 @@ def test_the_text_is_not_tokenised_again(mine: Path, tmp_path: Path, first: Path
         assert find_store(changed, stores).folder not in {store.folder, other.folder}
 
 
-def test_a_second_phase_and_its_restart(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_phase_and_its_restart(copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus.txt")
-    config, phase = job(mine, "schedule.warmup_fraction=0.5"), read_phase(find_checkpoint(mine))
+    config, phase = job(copied, "schedule.warmup_fraction=0.5"), read_phase(find_checkpoint(copied))
     folders = {"output": tmp_path / "second", "cache": tmp_path / "stores", "device": "cpu"}
     pretrain(config, **folders)
     out = capsys.readouterr().out
-    told = f"phase      weights and moments of step 4 from {phase.folder}, SHA-256 {phase.facts.weights[:8]}\n"
-    assert told in out
+    line = f"phase      weights and moments of step 4 from {phase.folder}, SHA-256 {phase.facts.weights[:8]}\n"
+    assert line in out
     reports = [json.loads(line) for line in (tmp_path / "second" / "metrics.jsonl").read_text().splitlines()]
     assert [report["step"] for report in reports if "train_loss" in report["metrics"]] == [2, 4]
     rates = [report["metrics"]["learning_rate"] for report in reports if "learning_rate" in report["metrics"]]
-    assert rates == [pytest.approx(6e-3 * 0.5**0.5), 0.0]  # its own schedule from its own step 0
+    assert rates == [pytest.approx(6e-3 * 0.5**0.5), 0.0]  # a new schedule from step 0
 
     lineage = read_lineage(tmp_path / "second" / "model" / "lineage.json")
-    earlier = read_lineage(mine / "lineage.json")
+    earlier = read_lineage(copied / "lineage.json")
     assert lineage is not None
     assert earlier is not None
     assert [link.kind for link in lineage.links] == ["data", "pretrain", "data", "pretrain"]
@@ -168,7 +168,7 @@ def test_a_second_phase_and_its_restart(mine: Path, tmp_path: Path, capsys: pyte
 
     weights = load_file(tmp_path / "second" / "model" / "model.safetensors")
     shutil.rmtree(tmp_path / "second" / "checkpoints" / "step-00000004")
-    shutil.rmtree(mine / "checkpoints")
+    shutil.rmtree(copied / "checkpoints")
     pretrain(config, **folders)
     out = capsys.readouterr().out
     assert "resumed at step 2" in out
@@ -177,15 +177,15 @@ def test_a_second_phase_and_its_restart(mine: Path, tmp_path: Path, capsys: pyte
     assert all(weights[name].equal(again[name]) for name in weights)
 
 
-def test_checkpoint_without_lineage_is_external_model(mine: Path) -> None:
-    (mine / "lineage.json").unlink()
-    phase = read_phase(find_checkpoint(mine))
+def test_checkpoint_without_lineage_is_external_model(copied: Path) -> None:
+    (copied / "lineage.json").unlink()
+    phase = read_phase(find_checkpoint(copied))
     head = phase_lineage(phase).head
     assert (head.kind, head.name, head.weights) == ("external", "step-00000004", phase.files["model.safetensors"])
     assert head.facts["vocabulary"] == phase.vocabulary
 
 
-def test_an_earlier_phase_that_is_not_there_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_first_phase_stops_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--config", "tiny", "--set", f"phase_from={tmp_path / 'gone'}", "--output", str(tmp_path / "out")]
     assert main(words) == 2
     assert f"error[spec]: no such folder: {tmp_path / 'gone'}" in capsys.readouterr().err

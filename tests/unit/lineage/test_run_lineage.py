@@ -1,4 +1,4 @@
-"""The lineage of a run as the job writes it: what it starts from, each start, what came of it, how to do it again."""
+"""The lineage of a run as the job writes it: inputs, starts, results, and the commands to reproduce it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Complete = Callable[..., Lineage]
 
 
 def begin(notes: Path, store: TokenStore, output: Path, *, step: int = 0, **sections: Any) -> Lineage:
-    """A start of a run in `output`."""
+    """Start a run in `output`."""
     output.mkdir(exist_ok=True)
     start = TrainingStart(attempt(step=step), MODEL, ["cls.predictions.bias"], output, TAGS)
     return pretraining_lineage.begin(config_of(notes, **sections), store, start, store.folder.parent)
@@ -40,7 +40,7 @@ def facts_of(found: Lineage) -> PretrainFacts:
     return PretrainFacts.model_validate(found.head.facts)
 
 
-def test_what_goes_in_is_written_at_the_start(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_inputs_are_written_at_the_start(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     found = begin(notes, store, tmp_path)
     assert read_lineage(tmp_path / "lineage.json") == found
     assert [(link.kind, link.name) for link in found.links] == [("data", "notes.txt"), ("pretrain", "alpha-1234abcd")]
@@ -53,7 +53,7 @@ def test_what_goes_in_is_written_at_the_start(notes: Path, store: TokenStore, tm
     assert {"python", "torch", "tokenizers"} <= facts.packages.keys()
 
 
-def test_the_text_is_told_by_content_and_by_name(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_text_is_named_by_content_and_name(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     data = DataFacts.model_validate(begin(notes, store, tmp_path).links[0].facts)
     manifest = store.manifest
     assert (data.text, data.store, data.vocabulary) == (manifest.data.sha256, manifest.key, manifest.vocab_sha256)
@@ -65,7 +65,7 @@ def test_the_text_is_told_by_content_and_by_name(notes: Path, store: TokenStore,
     assert data.license is None
 
 
-def test_sources_are_told_apart(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_sources_are_distinguished(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     for name in ("a.txt", "b.txt"):
         (tmp_path / "letters" / name).write_text(f"The letter {name}.\n")
@@ -78,13 +78,13 @@ def test_sources_are_told_apart(notes: Path, store: TokenStore, tmp_path: Path) 
     assert data.license == "cc0-1.0"
 
 
-def test_the_embedded_corpus_has_its_name_and_its_licence(store: TokenStore, tmp_path: Path) -> None:
+def test_embedded_corpus_has_name_and_licence(store: TokenStore, tmp_path: Path) -> None:
     link = pretraining_lineage.data_link(PretrainConfig(), store, tmp_path)
     assert link.name.startswith("embedded (Python 3.")
     assert DataFacts.model_validate(link.facts).license == "PSF-2.0"
 
 
-def test_no_path_of_this_machine_is_told(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_lineage_has_no_local_path(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     bert = write_bert(tmp_path / "secret" / "bert")
     text = begin(
         notes, store, tmp_path / "out", init_from=str(bert), data={"vocabulary": str(bert / "vocab.txt")}
@@ -94,7 +94,7 @@ def test_no_path_of_this_machine_is_told(notes: Path, store: TokenStore, tmp_pat
     assert '"vocabulary": "vocab.txt"' in text
 
 
-def test_plain_torchrun_knows_nothing_of_the_laptop(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_plain_torchrun_has_no_submission_facts(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     found = pretraining_lineage.begin(
         config_of(notes), store, TrainingStart(attempt(), MODEL, [], tmp_path, {}), store.folder.parent
     )
@@ -103,7 +103,7 @@ def test_plain_torchrun_knows_nothing_of_the_laptop(notes: Path, store: TokenSto
     assert (facts.run, facts.run_hash, facts.snapshot, facts.commit, facts.dirty) == (None,) * 5
 
 
-def test_code_that_was_all_committed(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_clean_commit_is_recorded(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     tags = {**TAGS, "orchestrator.commit": "6" * 40}
     found = pretraining_lineage.begin(
         config_of(notes), store, TrainingStart(attempt(), MODEL, [], tmp_path, tags), store.folder.parent
@@ -111,7 +111,7 @@ def test_code_that_was_all_committed(notes: Path, store: TokenStore, tmp_path: P
     assert (facts_of(found).commit, facts_of(found).dirty) == ("6" * 40, False)
 
 
-def test_what_came_of_it_is_written_into_the_models_folder(complete: Complete, tmp_path: Path) -> None:
+def test_results_are_written_into_the_model_folder(complete: Complete, tmp_path: Path) -> None:
     found = complete()
     begun = read_lineage(tmp_path / "out" / "lineage.json")
     assert begun is not None
@@ -124,7 +124,7 @@ def test_what_came_of_it_is_written_into_the_models_folder(complete: Complete, t
     assert (tmp_path / "out" / "model" / "README.md").read_text().startswith("---\n")
 
 
-def test_a_figure_that_is_not_finite_is_no_figure(complete: Complete) -> None:
+def test_non_finite_figure_is_omitted(complete: Complete) -> None:
     metrics = facts_of(complete(metrics={**METRICS, "mlm_loss": float("nan"), "nsp_loss": float("inf")})).metrics
     assert metrics == {**METRICS, "mlm_loss": None, "nsp_loss": None}
 
@@ -140,12 +140,12 @@ def test_resumed_run_keeps_ancestors_and_counts_starts(
     assert again.head.inputs == first.head.inputs
     facts = facts_of(again)
     assert [start.step for start in facts.attempts] == [0, 3]
-    assert facts.config["card"]["license"] == "mit"  # may be written better at any time
+    assert facts.config["card"]["license"] == "mit"  # the wording may change at any time
     assert facts.config["resume"] == "auto"
     assert "warning" not in capsys.readouterr().out
 
 
-def test_another_initial_model_by_then_is_a_warning(
+def test_changed_initial_model_is_a_warning(
     notes: Path, store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert = write_bert(tmp_path / "bert")
@@ -159,7 +159,7 @@ def test_another_initial_model_by_then_is_a_warning(
     assert capsys.readouterr().out == ""
 
 
-def test_a_completed_run_that_starts_again_is_open_again(
+def test_restarted_completed_run_is_open_again(
     notes: Path, store: TokenStore, complete: Complete, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -168,13 +168,13 @@ def test_a_completed_run_that_starts_again_is_open_again(
     assert (facts.ended, facts.weights, facts.metrics, len(facts.attempts)) == (None, None, None, 2)
 
 
-def test_a_fresh_start_in_a_used_folder_forgets_the_earlier_one(notes: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_fresh_start_in_used_folder_drops_old_lineage(notes: Path, store: TokenStore, tmp_path: Path) -> None:
     begin(notes, store, tmp_path)
     assert len(facts_of(begin(notes, store, tmp_path)).attempts) == 1
 
 
 @pytest.mark.parametrize("damage", ["{", "links"])
-def test_a_lineage_lost_on_the_way_begins_anew_and_says_so(
+def test_lost_lineage_starts_again_with_a_warning(
     notes: Path, store: TokenStore, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "lineage.json"
@@ -186,9 +186,7 @@ def test_a_lineage_lost_on_the_way_begins_anew_and_says_so(
     assert "warning: the lineage of this run starts again: error[conflict]" in capsys.readouterr().out
 
 
-def test_the_initial_models_lineage_comes_first(
-    notes: Path, store: TokenStore, complete: Complete, tmp_path: Path
-) -> None:
+def test_initial_model_lineage_comes_first(notes: Path, store: TokenStore, complete: Complete, tmp_path: Path) -> None:
     parent = complete()
     model = write_bert(tmp_path / "out" / "model", weights=b"trained")
     found = begin(notes, store, tmp_path / "child", init_from=str(model), card={"data_license": "mit"})
@@ -204,7 +202,7 @@ def test_the_initial_models_lineage_comes_first(
     assert facts_of(found).config["init_from"] == "alpha-1234abcd"
 
 
-def test_text_that_the_parent_was_trained_on_is_one_link(
+def test_text_shared_with_parent_is_one_link(
     notes: Path, store: TokenStore, complete: Complete, tmp_path: Path
 ) -> None:
     parent = complete()
@@ -214,7 +212,7 @@ def test_text_that_the_parent_was_trained_on_is_one_link(
     assert found.head.inputs == (parent.links[0].hash, parent.head.hash)
 
 
-def test_an_initial_model_whose_lineage_is_false_stops_the_run(
+def test_false_initial_lineage_stops_the_run(
     notes: Path, store: TokenStore, complete: Complete, tmp_path: Path
 ) -> None:
     complete()
@@ -224,7 +222,7 @@ def test_an_initial_model_whose_lineage_is_false_stops_the_run(
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"a": 1}'])
-def test_tags_that_cannot_be_read_are_named(tmp_path: Path, content: str | None) -> None:
+def test_unreadable_tags_are_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "tags.json"
     if content is not None:
         path.write_text(content)
@@ -238,7 +236,7 @@ def test_tags_are_optional(tmp_path: Path) -> None:
     assert pretraining_lineage.read_tags({"ORCHESTRATOR_RUN_TAGS": str(tmp_path / "tags.json")}) == TAGS
 
 
-def test_the_start_of_this_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_has_facts_of_this_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     found = pretraining_lineage.this_attempt(World(rank=0, local_rank=0, size=8, device=torch.device("cpu")), "bf16", 7)
     assert (found.step, found.processes, found.nodes, found.device, found.precision) == (7, 8, 2, "cpu", "bf16")
@@ -257,17 +255,17 @@ VARIED: dict[str, Any] = {
 }
 
 
-def test_the_orchestrators_command_makes_the_same_job(
+def test_orchestrator_command_reproduces_the_job(
     notes: Path, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(notes.parent)  # names stand for wherever one keeps them
+    monkeypatch.chdir(notes.parent)  # names are placeholders for the user's paths
     found = begin(notes, store, tmp_path, **VARIED)
     program, submit, kind, *words = facts_of(found).commands["orchestrator"]
     assert (program, submit, kind) == ("orchestrator", "submit", "pretrain")
     sets = [value for flag, value in zip(words[::2], words[1::2], strict=True) if flag == "--set"]
     given = {flag: value for flag, value in zip(words[::2], words[1::2], strict=True) if flag != "--set"}
     assert given.keys() == {"--recipe", "--data", "--processes"}
-    assert not any(value.startswith(("card.", "resume")) for value in sets)  # they shape no result
+    assert not any(value.startswith(("card.", "resume")) for value in sets)  # they do not change results
     flags = {
         "recipe": Flag(given["--recipe"], "--recipe"),
         "data.text": Flag([given["--data"]], "--data"),
@@ -280,7 +278,7 @@ def test_the_orchestrators_command_makes_the_same_job(
     assert (compute.world_size, compute.device, compute.threads_per_process) == (1, "cpu", 7)
 
 
-def test_the_plain_command_makes_the_same_job(
+def test_plain_command_reproduces_the_job(
     notes: Path, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(notes.parent)
@@ -318,5 +316,5 @@ def test_commands_from_start_model_omit_its_settings(
 
 
 @pytest.mark.parametrize("recipe", ["tiny", "small", "base", "large"])
-def test_a_recipe_is_nearest_to_itself(recipe: str) -> None:
+def test_recipe_is_nearest_to_itself(recipe: str) -> None:
     assert nearest_recipe(read_config(recipe, []).model_dump(mode="json")) == (recipe, [])

@@ -1,4 +1,4 @@
-"""The lineage and the card of a fine-tuned model: from which model, on which files, with which scores."""
+"""Lineage and card of a fine-tuned model: its base model, its files, its scores."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def complete(folder: Path, **more: Any) -> Lineage:
     return found
 
 
-def test_a_tuned_model_comes_from_a_model_and_from_files(folder: Path) -> None:
+def test_tuned_model_has_base_model_and_files(folder: Path) -> None:
     found = complete(folder)
     base, tables, head = found.links
     assert [link.kind for link in found.links] == ["external", "tables", "finetune"]
@@ -72,7 +72,7 @@ def test_a_tuned_model_comes_from_a_model_and_from_files(folder: Path) -> None:
     assert str(folder) not in found.text()
 
 
-def test_a_model_that_is_tuned_again_has_the_whole_chain(folder: Path) -> None:
+def test_model_tuned_twice_has_the_complete_chain(folder: Path) -> None:
     complete(folder)
     model = folder / "out" / "model"
     write_bert(model, weights=b"tuned")
@@ -84,7 +84,7 @@ def test_a_model_that_is_tuned_again_has_the_whole_chain(folder: Path) -> None:
         initial_lineage(model)
 
 
-def test_a_training_that_goes_on_keeps_what_it_began_with(folder: Path) -> None:
+def test_resumed_training_keeps_its_start(folder: Path) -> None:
     begin(folder)
     write_bert(folder / "secret" / "bert", weights=b"other")
     going_on = begin(folder, step=4)
@@ -95,7 +95,7 @@ def test_a_training_that_goes_on_keeps_what_it_began_with(folder: Path) -> None:
     assert [one.step for one in anew.attempts] == [5]
 
 
-def test_the_best_of_several_seeds_tells_of_all(folder: Path) -> None:
+def test_best_of_several_seeds_lists_all_scores(folder: Path) -> None:
     complete(folder)
     figure = {"mean": 0.8, "sd": 0.05, "median": 0.81, "max": 0.9}
     found = {"metrics": dict.fromkeys(METRICS, figure), "seeds": [{}, {}, {}], "collapsed": 1}
@@ -111,7 +111,7 @@ def test_the_best_of_several_seeds_tells_of_all(folder: Path) -> None:
     assert "| Seed | 3, the best of 3 |" in card
 
 
-def test_the_hub_reads_the_metadata_of_the_card(folder: Path) -> None:
+def test_card_metadata_is_valid_for_the_hub(folder: Path) -> None:
     complete(folder)
     text = (folder / "out/model/README.md").read_text()
     data = ModelCard(text).data
@@ -120,14 +120,14 @@ def test_the_hub_reads_the_metadata_of_the_card(folder: Path) -> None:
     results = {result.metric_type: result for result in data.eval_results}
     assert {kind: result.metric_value for kind, result in results.items()} == {"f1": 0.9, "accuracy": 0.85}
     assert (results["f1"].dataset_name, results["f1"].dataset_split) == ("GLUE MRPC", "validation")
-    for told in (
+    for expected in (
         "bert, fine-tuned on GLUE MRPC",
         "| f1 | 0.9000 |",
         "no, yes",
         "`classifier.weight`",
         "MRPC/train.tsv",
     ):
-        assert told in text, told
+        assert expected in text, expected
     assert "collapsed" not in text.split("## Limits")[0]
 
 
@@ -147,13 +147,13 @@ def test_each_kind_of_task_has_its_pipeline(folder: Path, task: str, kind: str) 
     assert header["model-index"][0]["results"][0]["dataset"]["name"] == name
 
 
-def test_a_dataset_of_the_hub_is_told_by_its_name(folder: Path) -> None:
+def test_hub_dataset_is_named(folder: Path) -> None:
     found = complete(folder, task="own", data={"dataset": "owner/reviews:en"})
     assert [link.name for link in found.links] == ["bert", "reviews:en", "alpha-1234abcd"]
     assert "bert, fine-tuned on reviews:en (" in (folder / "out/model/README.md").read_text()
 
 
-def test_its_command_makes_the_same_configuration(folder: Path) -> None:
+def test_command_reproduces_the_configuration(folder: Path) -> None:
     facts = FinetuneFacts.model_validate(begin(folder, train={"epochs": 20}, seeds=[1, 2, 3, 4, 6]).head.facts)
     words = facts.commands["torchrun"]
     recipe = words[words.index("--config") + 1]

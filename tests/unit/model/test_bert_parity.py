@@ -1,4 +1,4 @@
-"""Our BERT is transformers' BERT: the same names, logits, loss and gradients."""
+"""Our BERT equals the transformers BERT: same names, logits, loss and gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Inputs = dict[str, torch.Tensor]
 
 @pytest.fixture
 def models() -> Models:
-    """Both models with the same weights, none of them zero, large enough to make logits that matter."""
+    """Return both models with the same nonzero weights, large enough for distinct logits."""
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=VOCAB, **SHAPE.model_dump(exclude={"pad_vocab_to_multiple_of"}))
     theirs = transformers.BertForPreTraining(config).eval()
@@ -45,7 +45,7 @@ def models() -> Models:
 def inputs() -> Inputs:
     generator = torch.Generator().manual_seed(1)
     input_ids = torch.randint(1, VOCAB, (BATCH, LENGTH), generator=generator)
-    input_ids[:, 12:] = 0  # [PAD], whose row gets no gradient from the lookup
+    input_ids[:, 12:] = 0  # [PAD], whose row gets no gradient from the embedding
     return {
         "input_ids": input_ids,
         "token_type_ids": torch.randint(0, 2, (BATCH, LENGTH), generator=generator),
@@ -58,7 +58,7 @@ def their_logits(model: transformers.BertForPreTraining, inputs: Inputs) -> tupl
     return output.prediction_logits, output.seq_relationship_logits
 
 
-def test_names_are_hugging_faces(models: Models) -> None:
+def test_parameter_names_match_hugging_face(models: Models) -> None:
     ours, theirs = models
     assert [name for name, _ in ours.named_parameters()] == [name for name, _ in theirs.named_parameters()]
     tied = set(theirs.state_dict()) - set(ours.state_dict())
@@ -66,7 +66,7 @@ def test_names_are_hugging_faces(models: Models) -> None:
     assert set(ours.state_dict()) < set(theirs.state_dict())
 
 
-def test_our_weights_load_there(models: Models) -> None:
+def test_our_weights_load_in_transformers(models: Models) -> None:
     ours, theirs = models
     initialise(ours, 3)
     problems = theirs.load_state_dict(ours.state_dict(), strict=False)
@@ -76,7 +76,7 @@ def test_our_weights_load_there(models: Models) -> None:
     assert torch.equal(theirs.cls.predictions.decoder.weight, ours.bert.embeddings.word_embeddings.weight)
 
 
-def test_logits_without_padding(models: Models, inputs: Inputs) -> None:
+def test_logits_without_padding_match_transformers(models: Models, inputs: Inputs) -> None:
     ours, theirs = models
     del inputs["attention_mask"]
     with torch.no_grad():
@@ -85,7 +85,7 @@ def test_logits_without_padding(models: Models, inputs: Inputs) -> None:
             assert (mine - expected).abs().max() < 1e-5
 
 
-def test_logits_with_padding(models: Models, inputs: Inputs) -> None:
+def test_logits_with_padding_match_transformers(models: Models, inputs: Inputs) -> None:
     ours, theirs = models
     mask = inputs["attention_mask"]
     with torch.no_grad():
@@ -94,11 +94,11 @@ def test_logits_with_padding(models: Models, inputs: Inputs) -> None:
         unmasked, _ = ours(inputs["input_ids"], inputs["token_type_ids"])
     assert (mlm - their_mlm)[mask].abs().max() < 1e-5
     assert (nsp - their_nsp).abs().max() < 1e-5
-    assert (mlm - unmasked)[mask].abs().max() > 0.1  # or the mask would do nothing
+    assert (mlm - unmasked)[mask].abs().max() > 0.1  # otherwise the mask would have no effect
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_loss_and_every_gradient(models: Models, inputs: Inputs, padded: bool) -> None:
+def test_loss_and_gradients_match_transformers(models: Models, inputs: Inputs, padded: bool) -> None:
     ours, theirs = models
     if not padded:
         del inputs["attention_mask"]
@@ -117,10 +117,12 @@ def test_loss_and_every_gradient(models: Models, inputs: Inputs, padded: bool) -
         assert parameter.grad.abs().max() > 0 or name.endswith("key.bias"), name
 
 
-def test_dropout_is_applied_where_theirs_is(models: Models, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same draws: theirs are handed ours, one after the other in the order of the forward pass."""
+def test_dropout_is_at_same_positions_as_transformers(
+    models: Models, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both use the same random masks: ours are replayed in theirs in the order of the forward pass."""
     ours, theirs = models
-    theirs.set_attn_implementation("eager")  # the fused kernel draws inside
+    theirs.set_attn_implementation("eager")  # the fused kernel draws its own mask
     monkeypatch.setattr(F, "dropout", lambda x, p=0.5, training=True, inplace=False: dropout(x, p) if training else x)
     for module in (*ours.modules(), *theirs.modules()):
         if isinstance(module, torch.nn.Dropout):
@@ -143,7 +145,7 @@ def test_dropout_is_applied_where_theirs_is(models: Models, inputs: Inputs, monk
     assert (logits[0][0] - ours.eval()(**inputs)[0]).abs().max() > 0.1
 
 
-def test_a_config_of_another_shape_in_every_dimension() -> None:
+def test_config_with_different_shape_matches() -> None:
     shape = SHAPE.model_copy(update={"num_attention_heads": 2, "type_vocab_size": 3, "max_position_embeddings": 17})
     torch.manual_seed(0)
     exported = shape.model_dump(exclude={"pad_vocab_to_multiple_of"})
@@ -174,7 +176,7 @@ def test_a_config_of_another_shape_in_every_dimension() -> None:
     ],
     ids=["base", "base-padded", "large"],
 )
-def test_sizes_of_the_published_models(shape: dict[str, int], vocab_size: int, parameters: int) -> None:
+def test_parameter_counts_match_published_models(shape: dict[str, int], vocab_size: int, parameters: int) -> None:
     with torch.device("meta"):
         ours = BertForPreTraining(ModelConfig(**shape), vocab_size)
         theirs = transformers.BertForPreTraining(transformers.BertConfig(vocab_size=vocab_size, **shape))

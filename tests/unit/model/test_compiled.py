@@ -1,4 +1,4 @@
-"""torch.compile of the layers: the same model, by other kernels."""
+"""torch.compile of the layers: the same model with other kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from train_jobs.config import ModelConfig, SpecError
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.tasks.pretraining import compile_layers
 
-pytestmark = [  # of torch, about itself
+pytestmark = [  # internal warnings of torch
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
@@ -34,7 +34,7 @@ def model(*, dropout: float, compiled: bool) -> BertForPreTraining:
 
 
 def trained(made: BertForPreTraining) -> list[torch.Tensor]:
-    """Logits, and every gradient of their sum of squares."""
+    """Return the logits and all gradients of their sum of squares."""
     torch.manual_seed(1)
     made.zero_grad()
     mlm, nsp = made(IDS, torch.zeros_like(IDS))
@@ -44,7 +44,7 @@ def trained(made: BertForPreTraining) -> list[torch.Tensor]:
 
 @needs_compiler
 @pytest.mark.slow
-def test_logits_and_gradients_are_those_of_the_model_as_it_is() -> None:
+def test_compiled_logits_and_gradients_match_eager() -> None:
     made = model(dropout=0.0, compiled=True)
     assert made.state_dict().keys() == model(dropout=0.0, compiled=False).state_dict().keys()
     for ours, expected in zip(trained(made), trained(model(dropout=0.0, compiled=False)), strict=True):
@@ -53,15 +53,15 @@ def test_logits_and_gradients_are_those_of_the_model_as_it_is() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-def test_with_dropout_a_seed_gives_the_same_bits_again() -> None:
+def test_compiled_dropout_is_bit_exact_for_seed() -> None:
     made = model(dropout=0.2, compiled=True)
     first, second = trained(made), [tensor.clone() for tensor in trained(made)]
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
     assert not torch.equal(first[0], trained(model(dropout=0.0, compiled=False))[0])
 
 
-def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(SpecError, match=r"needs a C\+\+ compiler on a CPU"):
+    with pytest.raises(SpecError, match=r"train\.compile needs a C\+\+ compiler"):
         model(dropout=0.0, compiled=True)

@@ -1,4 +1,4 @@
-"""Dropout: what is dropped, how often, and that it can be had again."""
+"""Dropout: rates, independence and reproducibility."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.85])
-def test_elements_are_dropped_that_often_and_the_others_scaled(dtype: torch.dtype, probability: float) -> None:
+def test_dropout_has_rate_and_scaling(dtype: torch.dtype, probability: float) -> None:
     torch.manual_seed(1)
     out = dropout(torch.ones(701, 1001, dtype=dtype), probability)
     scale = torch.tensor(1 / (1 - probability), dtype=dtype)
@@ -34,7 +34,7 @@ def test_elements_independent_across_neighbours_and_calls() -> None:
     assert abs((one * two).mean() / (0.25 * 0.75)) < bound
 
 
-def test_torchs_seed_decides() -> None:
+def test_dropout_depends_on_torch_seed() -> None:
     x = torch.ones(100, 100)
     torch.manual_seed(3)
     first, second = dropout(x, 0.3), dropout(x, 0.3)
@@ -43,7 +43,7 @@ def test_torchs_seed_decides() -> None:
     assert not torch.equal(first, second)
 
 
-def test_the_gradient_goes_where_the_values_went() -> None:
+def test_gradient_uses_same_dropout_mask() -> None:
     x = torch.randn(50, 60, requires_grad=True)
     out = dropout(x, 0.4)
     out.backward(torch.full_like(out, 3.0))
@@ -52,7 +52,7 @@ def test_the_gradient_goes_where_the_values_went() -> None:
     assert (x.grad == 0).sum() == (out == 0).sum() > 0
 
 
-def test_without_it_nothing_is_drawn_or_changed() -> None:
+def test_zero_dropout_draws_and_changes_nothing() -> None:
     x = torch.randn(5, 7)
     before = torch.get_rng_state()
     assert dropout(x, 0.0) is x

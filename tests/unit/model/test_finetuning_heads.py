@@ -1,4 +1,4 @@
-"""Heads to be fine-tuned: logits, losses and every gradient are those of transformers; saved with their labels."""
+"""Fine-tuning heads: logits, losses and gradients match transformers; models are saved with their labels."""
 
 from __future__ import annotations
 
@@ -59,11 +59,14 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def made(kind: str, seed: int = 3) -> Finetuned:
+def make_model(kind: str, seed: int = 3) -> Finetuned:
     model = KINDS[kind][0]()
     initialise(model, seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():  # biases as after training, so that they are seen
+        for (
+            name,
+            parameter,
+        ) in model.named_parameters():  # nonzero biases, as after training
             if name.startswith(("classifier", "qa_outputs")):
                 parameter.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(seed))
     return model
@@ -77,7 +80,14 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save(model: Finetuned | BertForPreTraining, folder: Path, vocabulary: Path, **more: Any) -> Path:
-    export(model, folder, config=SHAPE, vocab_size=64, tokenizer=TokenizerFiles(vocabulary, lowercase=True), more=more)
+    export(
+        model,
+        folder,
+        config=SHAPE,
+        vocab_size=64,
+        tokenizer=TokenizerFiles(vocabulary, lowercase=True),
+        config_entries=more,
+    )
     return folder
 
 
@@ -97,14 +107,14 @@ def logits_of(model: Finetuned, given: dict[str, torch.Tensor], *, packed: bool)
     size = given["input_ids"].shape[1]
     if packed:
         arrays = packing_arrays(given["lengths"].numpy(), size)
-        packing = Packing.of({name: torch.from_numpy(array) for name, array in arrays.items()})
+        packing = Packing.from_batch({name: torch.from_numpy(array) for name, array in arrays.items()})
         assert packing is not None
         return model(given["input_ids"], given["token_type_ids"], packing=packing)
     return model(given["input_ids"], given["token_type_ids"], length_mask(given["lengths"], size))
 
 
 def loss_of(kind: str, logits: torch.Tensor, given: dict[str, torch.Tensor]) -> torch.Tensor:
-    """As transformers' mean."""
+    """Return the mean loss as defined by transformers."""
     if kind == "classes":
         return class_loss(logits, LABELS) / len(LABELS)
     if kind == "number":
@@ -115,7 +125,7 @@ def loss_of(kind: str, logits: torch.Tensor, given: dict[str, torch.Tensor]) -> 
 
 
 def theirs_of(kind: str, theirs: Any, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits and loss of transformers' model."""
+    """Return logits and loss of the transformers model."""
     mask = length_mask(given["lengths"], given["input_ids"].shape[1])
     text = {"input_ids": given["input_ids"], "token_type_ids": given["token_type_ids"], "attention_mask": mask.long()}
     if kind != "span":
@@ -124,15 +134,15 @@ def theirs_of(kind: str, theirs: Any, given: dict[str, torch.Tensor]) -> tuple[t
     found = theirs(**text, start_positions=FIRST, end_positions=LAST)
     if mask.all():
         return torch.stack([found.start_logits, found.end_logits], -1), found.loss
-    pairs = ((found.start_logits, FIRST), (found.end_logits, LAST))  # padding is no answer
+    pairs = ((found.start_logits, FIRST), (found.end_logits, LAST))  # padding cannot be an answer
     losses = [torch.nn.functional.cross_entropy(one.masked_fill(~mask, -1e30), at) for one, at in pairs]
     return torch.stack([found.start_logits, found.end_logits], -1), sum(losses) / 2
 
 
 @pytest.mark.parametrize("way", ["padded", "packed", "one length"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_loss_and_every_gradient(tmp_path: Path, vocabulary: Path, kind: str, way: str) -> None:
-    model = made(kind)
+def test_logits_loss_and_gradients_match_transformers(tmp_path: Path, vocabulary: Path, kind: str, way: str) -> None:
+    model = make_model(kind)
     _, labels, auto = KINDS[kind]
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, labels))
     theirs, report = getattr(transformers, auto).from_pretrained(folder, output_loading_info=True)
@@ -159,8 +169,8 @@ def test_logits_loss_and_every_gradient(tmp_path: Path, vocabulary: Path, kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("training", [True, False])
-def test_what_is_predicted_is_not_rounded_to_16_bit(kind: str, training: bool) -> None:
-    model = made(kind).train(training)
+def test_predictions_are_not_rounded_to_16_bit(kind: str, training: bool) -> None:
+    model = make_model(kind).train(training)
     with torch.set_grad_enabled(training), torch.autocast("cpu", torch.bfloat16):
         logits = logits_of(model, batch(), packed=True)
     assert logits.dtype == torch.float32
@@ -169,21 +179,21 @@ def test_what_is_predicted_is_not_rounded_to_16_bit(kind: str, training: bool) -
     torch.testing.assert_close(logits, exact, atol=0.05, rtol=0.05)
 
 
-def test_weights_of_classes_are_as_torch_has_them() -> None:
+def test_class_weights_match_torch() -> None:
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     expected = torch.nn.functional.cross_entropy(logits, LABELS, weight=WEIGHTS)
     assert torch.allclose(class_loss(logits, LABELS, WEIGHTS) / WEIGHTS[LABELS].sum(), expected)
 
 
-def test_padding_is_no_answer() -> None:
+def test_padding_is_never_answer() -> None:
     logits = torch.zeros(1, 4, 2)
     logits[0, 2:] = 50.0
     assert span_loss(logits, torch.tensor([1]), torch.tensor([0]), torch.tensor([2])).item() == pytest.approx(0.693147)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_with_its_labels_and_read_again_bit_by_bit(tmp_path: Path, vocabulary: Path, kind: str) -> None:
-    model = made(kind)
+def test_saved_model_round_trip_is_bit_exact_with_labels(tmp_path: Path, vocabulary: Path, kind: str) -> None:
+    model = make_model(kind)
     _, labels, auto = KINDS[kind]
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, labels))
     config = transformers.AutoConfig.from_pretrained(folder)
@@ -197,16 +207,16 @@ def test_saved_with_its_labels_and_read_again_bit_by_bit(tmp_path: Path, vocabul
         assert config.num_labels == 1
     loaded = getattr(transformers, auto).from_pretrained(folder)
     loaded.save_pretrained(tmp_path / "again")
-    other = made(kind, seed=4)
+    other = make_model(kind, seed=4)
     assert load_for_finetuning(other, tmp_path / "again", labels) == []
     for name, tensor in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], tensor), name
 
 
-def test_a_head_of_other_labels_is_left_aside(tmp_path: Path, vocabulary: Path) -> None:
-    model = made("classes")
+def test_head_with_other_labels_is_ignored(tmp_path: Path, vocabulary: Path) -> None:
+    model = make_model("classes")
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, NAMES))
-    other = made("classes", seed=4)
+    other = make_model("classes", seed=4)
     before = other.classifier.weight.clone()
     absent = load_for_finetuning(other, folder, ("a", "b", "c"))
     assert absent == ["classifier.weight", "classifier.bias"]
@@ -214,17 +224,17 @@ def test_a_head_of_other_labels_is_left_aside(tmp_path: Path, vocabulary: Path) 
     assert torch.equal(other.bert.pooler.dense.weight, model.bert.pooler.dense.weight)
     two = BertForSequenceClassification(SHAPE, 64, 2)
     assert load_for_finetuning(two, folder, ("0", "1")) == absent
-    number = made("number")
+    number = make_model("number")
     assert load_for_finetuning(number, folder, ()) == absent
-    tags = made("tags", seed=4)
+    tags = make_model("tags", seed=4)
     assert load_for_finetuning(tags, folder, NAMES) == absent, "the same names, and another kind of head"
 
 
-def test_the_same_labels_in_another_order_are_put_in_order(tmp_path: Path, vocabulary: Path) -> None:
-    model = made("classes")
-    order = ("contradiction", "neutral", "entailment")  # as some models of MNLI have them
+def test_labels_in_other_order_are_reordered(tmp_path: Path, vocabulary: Path) -> None:
+    model = make_model("classes")
+    order = ("contradiction", "neutral", "entailment")  # as in some MNLI models
     folder = save(model, tmp_path / "model", vocabulary, **label_settings(model, order))
-    other = made("classes", seed=4)
+    other = make_model("classes", seed=4)
     assert load_for_finetuning(other, folder, NAMES) == []
     given = batch()
     expected = logits_of(model, given, packed=False)
@@ -232,11 +242,11 @@ def test_the_same_labels_in_another_order_are_put_in_order(tmp_path: Path, vocab
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_starts_from_a_pretrained_folder(tmp_path: Path, vocabulary: Path, kind: str) -> None:
+def test_training_starts_from_pretrained_folder(tmp_path: Path, vocabulary: Path, kind: str) -> None:
     pretrained = BertForPreTraining(SHAPE, 64)
     initialise(pretrained, 7)
     folder = save(pretrained, tmp_path / "model", vocabulary)
-    model = made(kind)
+    model = make_model(kind)
     absent = load_for_finetuning(model, folder, KINDS[kind][1])
     head = "qa_outputs" if kind == "span" else "classifier"
     assert absent == [f"{head}.weight", f"{head}.bias"]
@@ -244,32 +254,32 @@ def test_training_starts_from_a_pretrained_folder(tmp_path: Path, vocabulary: Pa
         assert torch.equal(tensor, pretrained.bert.state_dict()[name]), name
 
 
-def test_a_pooler_is_drawn_where_the_folder_has_none(tmp_path: Path, vocabulary: Path) -> None:
-    folder = save(made("span"), tmp_path / "model", vocabulary, architectures=["BertForQuestionAnswering"])
-    absent = load_for_finetuning(made("classes"), folder, NAMES)
+def test_missing_pooler_is_initialised(tmp_path: Path, vocabulary: Path) -> None:
+    folder = save(make_model("span"), tmp_path / "model", vocabulary, architectures=["BertForQuestionAnswering"])
+    absent = load_for_finetuning(make_model("classes"), folder, NAMES)
     assert {name.rpartition(".")[0] for name in absent} == {"bert.pooler.dense", "classifier"}
 
 
-def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path: Path, vocabulary: Path) -> None:
-    folder = save(made("classes"), tmp_path / "model", vocabulary, **label_settings(made("classes"), NAMES))
+def test_pretraining_starts_from_fine_tuned_folder(tmp_path: Path, vocabulary: Path) -> None:
+    folder = save(make_model("classes"), tmp_path / "model", vocabulary, **label_settings(make_model("classes"), NAMES))
     absent = load_weights(BertForPreTraining(SHAPE, 64), folder)
     assert absent
     assert all(name.startswith("cls.") for name in absent)
 
 
-def test_a_larger_model_is_still_refused(tmp_path: Path, vocabulary: Path) -> None:
-    folder = save(made("span"), tmp_path / "model", vocabulary)
+def test_larger_model_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    folder = save(make_model("span"), tmp_path / "model", vocabulary)
     smaller = BertForQuestionAnswering(SHAPE.model_copy(update={"num_hidden_layers": 1}), 64)
     with pytest.raises(TrainingError, match="contains a larger model"):
         load_for_finetuning(smaller, folder, ())
 
 
-def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
+def test_folder_without_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"no such file: .*config\.json"):
-        load_for_finetuning(made("span"), tmp_path, ())
+        load_for_finetuning(make_model("span"), tmp_path, ())
 
 
-def test_real_weights_in_a_classifier_are_those_of_transformers(minilm: Path) -> None:
+def test_real_weights_in_classifier_match_transformers(minilm: Path) -> None:
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(minilm, num_labels=2).eval()
     config = json.loads((minilm / "config.json").read_text())
     shape = ModelConfig(**{key: config[key] for key in SHAPE.model_dump() if key in config})

@@ -14,7 +14,7 @@ SHAPE = ModelConfig(
 VOCAB = 64
 
 
-def made(seed: int = 0, shape: ModelConfig = SHAPE) -> BertForPreTraining:
+def make_model(seed: int = 0, shape: ModelConfig = SHAPE) -> BertForPreTraining:
     model = BertForPreTraining(shape, VOCAB)
     initialise(model, seed)
     return model.eval()
@@ -25,8 +25,8 @@ def tokens(batch: int = 3, length: int = 12) -> tuple[torch.Tensor, torch.Tensor
     return ids, torch.zeros_like(ids)
 
 
-def test_masked_positions_select_from_the_full_logits() -> None:
-    model = made()
+def test_masked_positions_select_from_full_logits() -> None:
+    model = make_model()
     positions = torch.tensor([[1, 5, 11, 0], [2, 3, 4, 4], [11, 0, 7, 0]])
     with torch.no_grad():
         every, nsp = model(*tokens())
@@ -37,8 +37,8 @@ def test_masked_positions_select_from_the_full_logits() -> None:
     assert torch.equal(nsp, nsp_too)
 
 
-def test_padding_does_not_change_the_tokens_before_it() -> None:
-    model = made()
+def test_padding_does_not_change_earlier_tokens() -> None:
+    model = make_model()
     ids, types = tokens(length=8)
     padded = torch.nn.functional.pad(ids, (0, 4))
     mask = (torch.arange(12) < 8).expand(3, 12)
@@ -49,15 +49,15 @@ def test_padding_does_not_change_the_tokens_before_it() -> None:
     torch.testing.assert_close(long_nsp, short_nsp, rtol=0, atol=1e-6)
 
 
-def test_a_sequence_that_is_too_long_is_refused() -> None:
+def test_sequence_that_is_too_long_is_refused() -> None:
     with pytest.raises(AssertionError, match="17 in a model of 16 positions"):
-        made()(*tokens(length=17))
+        make_model()(*tokens(length=17))
 
 
 @pytest.mark.parametrize("which", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_each_dropout_acts_in_training_alone_and_by_the_seed(which: str) -> None:
+def test_dropout_acts_only_in_training_and_by_seed(which: str) -> None:
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = made(shape=SHAPE.model_copy(update={**none, which: 0.1}))
+    model = make_model(shape=SHAPE.model_copy(update={**none, which: 0.1}))
     with torch.no_grad():
         still = model(*tokens())[0]
         assert torch.equal(still, model(*tokens())[0])
@@ -72,28 +72,28 @@ def test_each_dropout_acts_in_training_alone_and_by_the_seed(which: str) -> None
     assert torch.equal(first, again)
 
 
-def test_initial_weights_are_a_function_of_the_seed() -> None:
+def test_initial_weights_depend_only_on_seed() -> None:
     torch.manual_seed(1)
-    first = made(seed=7).state_dict()
+    first = make_model(seed=7).state_dict()
     torch.manual_seed(2)
-    again, other = made(seed=7).state_dict(), made(seed=8).state_dict()
+    again, other = make_model(seed=7).state_dict(), make_model(seed=8).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert all(torch.equal(first[name], other[name]) == (not matrix) for name, matrix in matrices(first).items())
 
 
-def test_initialising_draws_from_no_global_generator() -> None:
-    model = made()
+def test_initialising_does_not_use_global_generator() -> None:
+    model = make_model()
     before = torch.get_rng_state()
     initialise(model, 1)
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_initial_weights_have_berts_distribution() -> None:
+def test_initial_weights_have_bert_distribution() -> None:
     shape = SHAPE.model_copy(update={"hidden_size": 256, "intermediate_size": 512, "initializer_range": 0.05})
-    model = made(shape=shape)
+    model = make_model(shape=shape)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(100.0)  # nothing of what was there before may stay
+            parameter.add_(100.0)  # no previous values may remain
     initialise(model, 0)
     state = model.state_dict()
     for name, matrix in matrices(state).items():
@@ -105,11 +105,11 @@ def test_initial_weights_have_berts_distribution() -> None:
             assert torch.all(value == (1.0 if name.endswith("LayerNorm.weight") else 0.0)), name
     table = state["bert.embeddings.word_embeddings.weight"]
     assert torch.all(table[0] == 0)
-    assert torch.all(table[1:].norm(dim=1) > 0)  # padding rows of the vocabulary included
+    assert torch.all(table[1:].norm(dim=1) > 0)  # including padding rows of the vocabulary
 
 
 def test_next_sentence_can_be_frozen() -> None:
-    model = made()
+    model = make_model()
     model.freeze_next_sentence()
     mlm, nsp = model(*tokens())
     (mlm.sum() + nsp.sum()).backward()
@@ -121,5 +121,5 @@ KINDS = ("weight", "bias")
 
 
 def matrices(state: dict[str, torch.Tensor]) -> dict[str, bool]:
-    """Which tensors are drawn at random."""
+    """Return for each tensor whether it is initialised at random."""
     return {name: not name.endswith("bias") and "LayerNorm" not in name for name in state}

@@ -1,4 +1,4 @@
-"""Exports load in transformers with no network, no warning and no bit lost; its folders load here."""
+"""Exports load in transformers offline, without warnings and bit-exactly; its folders load here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 16  # 13 pieces, rounded up to a multiple of 8
 HEADS = ("bert.pooler.", "cls.")
 
 
-def made(seed: int, shape: ModelConfig = SHAPE, rows: int = ROWS) -> BertForPreTraining:
+def make_model(seed: int, shape: ModelConfig = SHAPE, rows: int = ROWS) -> BertForPreTraining:
     model = BertForPreTraining(shape, rows)
     initialise(model, seed)
     with torch.no_grad():
@@ -53,12 +53,12 @@ def edit_weights(folder: Path, change: dict[str, torch.Tensor | None]) -> None:
     save_file({name: value for name, value in tensors.items() if value is not None}, folder / "model.safetensors")
 
 
-def test_an_export_loads_in_transformers(
+def test_export_loads_in_transformers(
     tmp_path: Path, vocabulary: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     transformers_logging.set_verbosity_warning()
-    model = made(0)
+    model = make_model(0)
     folder = write(model, tmp_path / "export", vocabulary)
     loaded, report = transformers.BertForPreTraining.from_pretrained(folder, output_loading_info=True)
     assert {name: list(problems) for name, problems in report.items() if problems} == {}
@@ -74,8 +74,8 @@ def test_an_export_loads_in_transformers(
     assert "warn" not in capsys.readouterr().err.lower()
 
 
-def test_the_config_says_everything_that_we_chose(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
+def test_exported_config_sets_all_values_explicitly(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
     loaded = transformers.AutoConfig.from_pretrained(folder)
     for key, value in SHAPE.model_dump(exclude={"name", "options", "pad_vocab_to_multiple_of"}).items():
         assert getattr(loaded, key) == value, key
@@ -87,13 +87,13 @@ def test_the_config_says_everything_that_we_chose(tmp_path: Path, vocabulary: Pa
         "pad_token_id",
         "model_type",
         "tie_word_embeddings",
-    }  # not left to defaults
+    }  # set explicitly, not by default
     assert "pad_vocab_to_multiple_of" not in document
 
 
 @pytest.mark.parametrize("task", ["AutoModelForSequenceClassification", "AutoModelForMaskedLM", "AutoModel"])
-def test_an_export_starts_fine_tuning(tmp_path: Path, vocabulary: Path, task: str) -> None:
-    model = made(0)
+def test_export_can_be_fine_tuned(tmp_path: Path, vocabulary: Path, task: str) -> None:
+    model = make_model(0)
     folder = write(model, tmp_path / "export", vocabulary)
     loaded = getattr(transformers, task).from_pretrained(folder)
     bert = getattr(loaded, "bert", loaded)
@@ -107,8 +107,8 @@ def test_an_export_starts_fine_tuning(tmp_path: Path, vocabulary: Path, task: st
         (False, ["[UNK]", "Cafe", "##s", "caf\u00e9", "\u4e2d", ".", "[MASK]", "[UNK]"]),
     ],
 )
-def test_the_tokenizer_goes_along(tmp_path: Path, vocabulary: Path, lowercase: bool, pieces: list[str]) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary, lowercase=lowercase)
+def test_export_includes_tokenizer(tmp_path: Path, vocabulary: Path, lowercase: bool, pieces: list[str]) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary, lowercase=lowercase)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert type(tokenizer).__name__.startswith("BertTokenizer")
     assert tokenizer.model_max_length == 20
@@ -120,36 +120,36 @@ def test_the_tokenizer_goes_along(tmp_path: Path, vocabulary: Path, lowercase: b
     assert pair["token_type_ids"] == [0, 0, 0, 1, 1, 1]
 
 
-def test_the_decoder_is_not_written_twice_and_all_is_fp32(tmp_path: Path, vocabulary: Path) -> None:
-    model = made(0).to(torch.bfloat16)
+def test_export_is_fp32_without_tied_decoder(tmp_path: Path, vocabulary: Path) -> None:
+    model = make_model(0).to(torch.bfloat16)
     tensors = load_file(write(model, tmp_path / "export", vocabulary) / "model.safetensors")
     assert set(tensors) == set(model.state_dict())
     assert {value.dtype for value in tensors.values()} == {torch.float32}
 
 
-def test_an_export_replaces_an_older_one_and_leaves_nothing_else(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "out" / "export", vocabulary)
+def test_export_replaces_older_one_without_leftovers(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "out" / "export", vocabulary)
     (folder / "old.txt").write_text("of the older export")
-    (tmp_path / "out" / ".export.partial").mkdir()  # an export that was killed
-    write(made(1), folder, vocabulary)
+    (tmp_path / "out" / ".export.partial").mkdir()  # a killed export
+    write(make_model(1), folder, vocabulary)
     assert [path.name for path in folder.parent.iterdir()] == ["export"]
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
-    fresh = made(2)
+    fresh = make_model(2)
     assert load_weights(fresh, folder) == []
-    assert torch.equal(fresh.cls.predictions.bias, made(1).cls.predictions.bias)
+    assert torch.equal(fresh.cls.predictions.bias, make_model(1).cls.predictions.bias)
 
 
-def test_a_failed_export_keeps_the_older_one(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "out" / "export", vocabulary)
+def test_failed_export_keeps_older_one(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "out" / "export", vocabulary)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(FileNotFoundError):
-        write(made(1), folder, tmp_path / "no vocabulary")
+        write(make_model(1), folder, tmp_path / "no vocabulary")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["export"]
 
 
-def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path, vocabulary: Path) -> None:
+def test_unwritable_export_folder_is_storage_error(tmp_path: Path, vocabulary: Path) -> None:
     parent = tmp_path / "locked"
     parent.mkdir()
     parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
@@ -158,27 +158,27 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path, voca
             (parent / "probe").mkdir()
         except PermissionError:
             with pytest.raises(StorageError, match="the export"):
-                write(made(0), parent / "export", vocabulary)
+                write(make_model(0), parent / "export", vocabulary)
         else:
             pytest.skip("this user may write anywhere")
     finally:
         parent.chmod(stat.S_IRWXU)
 
 
-def test_weights_come_back_bit_by_bit(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
-    model = made(1)
+def test_weights_round_trip_is_bit_exact(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
+    model = make_model(1)
     assert load_weights(model, folder) == []
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in made(0).state_dict().items())
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in make_model(0).state_dict().items())
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
-def test_folders_of_other_heads_give_what_they_have(tmp_path: Path, architecture: str) -> None:
+def test_folders_with_other_heads_load_available_weights(tmp_path: Path, architecture: str) -> None:
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=ROWS, **SHAPE.model_dump(exclude={"pad_vocab_to_multiple_of"}))
     theirs = getattr(transformers, architecture)(config)
     theirs.save_pretrained(tmp_path)
-    model = made(1)
+    model = make_model(1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     absent = load_weights(model, tmp_path)
     present = {
@@ -192,8 +192,8 @@ def test_folders_of_other_heads_give_what_they_have(tmp_path: Path, architecture
         assert torch.equal(value, before[name] if name in absent else theirs_state[name]), name
 
 
-def test_names_from_tensorflow_days_load(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
+def test_legacy_tensorflow_names_load(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
     old = {}
     for name, value in load_file(folder / "model.safetensors").items():
         renamed = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
@@ -201,34 +201,34 @@ def test_names_from_tensorflow_days_load(tmp_path: Path, vocabulary: Path) -> No
     old["bert.embeddings.position_ids"] = torch.arange(20)[None]
     old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"].clone()
     save_file(old, folder / "model.safetensors")
-    model = made(1)
+    model = make_model(1)
     assert load_weights(model, folder) == []
-    assert torch.equal(model.bert.embeddings.LayerNorm.weight, made(0).bert.embeddings.LayerNorm.weight)
+    assert torch.equal(model.bert.embeddings.LayerNorm.weight, make_model(0).bert.embeddings.LayerNorm.weight)
 
 
-def test_a_vocabulary_without_padding_rows_fills_the_first(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0, rows=13), tmp_path / "export", vocabulary)
-    model, untouched = made(1), made(1)
+def test_vocabulary_without_padding_rows_is_loaded(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0, rows=13), tmp_path / "export", vocabulary)
+    model, untouched = make_model(1), make_model(1)
     load_weights(model, folder)
     table = model.bert.embeddings.word_embeddings.weight
-    assert torch.equal(table[:13], made(0, rows=13).bert.embeddings.word_embeddings.weight)
+    assert torch.equal(table[:13], make_model(0, rows=13).bert.embeddings.word_embeddings.weight)
     assert torch.equal(table[13:], untouched.bert.embeddings.word_embeddings.weight[13:])
-    assert torch.equal(model.cls.predictions.bias[:13], made(0, rows=13).cls.predictions.bias)
+    assert torch.equal(model.cls.predictions.bias[:13], make_model(0, rows=13).cls.predictions.bias)
     assert (model.cls.predictions.bias[13:] == -40).all()
 
 
 def test_padding_rows_unchanged_without_head(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0, rows=13), tmp_path / "export", vocabulary)
-    edit_weights(folder, {name: None for name in made(0).state_dict() if name.startswith("cls.predictions.")})
-    model, untouched = made(1), made(1)
+    folder = write(make_model(0, rows=13), tmp_path / "export", vocabulary)
+    edit_weights(folder, {name: None for name in make_model(0).state_dict() if name.startswith("cls.predictions.")})
+    model, untouched = make_model(1), make_model(1)
     load_weights(model, folder)
     assert torch.equal(model.cls.predictions.bias, untouched.cls.predictions.bias)
 
 
-def test_the_way_in_and_out_again_changes_no_logit_of_any_piece(tmp_path: Path, vocabulary: Path) -> None:
-    """13 rows there, 16 here, and 16 in the export, of which 13 are pieces and 3 have no probability."""
-    first = write(made(0, rows=13), tmp_path / "first", vocabulary)
-    model = made(1)
+def test_import_and_export_keep_all_logits(tmp_path: Path, vocabulary: Path) -> None:
+    """The source has 13 rows, the model 16; the export has 16, 13 pieces and 3 rows without probability."""
+    first = write(make_model(0, rows=13), tmp_path / "first", vocabulary)
+    model = make_model(1)
     load_weights(model, first)
     second = write(model, tmp_path / "second", vocabulary)
     ids = torch.randint(0, 13, (3, 20), generator=torch.Generator().manual_seed(0))
@@ -242,21 +242,21 @@ def test_the_way_in_and_out_again_changes_no_logit_of_any_piece(tmp_path: Path, 
     assert torch.allclose(after.prediction_logits[..., :13], before.prediction_logits, rtol=0, atol=1e-6)
     assert after.prediction_logits.softmax(-1)[..., 13:].max() < 1e-12
     assert after.loss.item() == pytest.approx(before.loss.item(), abs=1e-6)
-    again = made(2)
+    again = make_model(2)
     assert load_weights(again, second) == []
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForPreTraining"])
-def test_names_with_and_without_the_prefix_go_both_ways(tmp_path: Path, vocabulary: Path, architecture: str) -> None:
-    ours = write(made(0), tmp_path / "ours", vocabulary)
+def test_names_with_and_without_prefix_load(tmp_path: Path, vocabulary: Path, architecture: str) -> None:
+    ours = write(make_model(0), tmp_path / "ours", vocabulary)
     getattr(transformers, architecture).from_pretrained(ours).save_pretrained(tmp_path / "theirs")
     names = load_file(tmp_path / "theirs" / "model.safetensors").keys()
     assert any(name.startswith("bert.") for name in names) == (architecture == "BertForPreTraining")
-    model = made(1)
+    model = make_model(1)
     absent = set(load_weights(model, tmp_path / "theirs"))
     assert {name.partition(".")[0] for name in absent} == ({"cls"} if architecture == "BertModel" else set())
-    for name, value in made(0).state_dict().items():
+    for name, value in make_model(0).state_dict().items():
         assert name in absent or torch.equal(model.state_dict()[name], value), name
 
 
@@ -268,9 +268,9 @@ def refused(model: BertForPreTraining, folder: Path) -> TrainingError:
     return caught.value
 
 
-def test_another_shape_is_refused_with_both(tmp_path: Path, vocabulary: Path) -> None:
+def test_other_shape_is_refused_naming_both(tmp_path: Path, vocabulary: Path) -> None:
     wider = SHAPE.model_copy(update={"intermediate_size": 48})
-    problem = refused(made(0, wider), write(made(0), tmp_path / "export", vocabulary))
+    problem = refused(make_model(0, wider), write(make_model(0), tmp_path / "export", vocabulary))
     assert "intermediate" in problem.facts["where"] or "output.dense" in problem.facts["where"]
     assert {tuple(problem.facts["need"]), tuple(problem.facts["have"])} in (
         {(48, 16), (32, 16)},
@@ -280,41 +280,43 @@ def test_another_shape_is_refused_with_both(tmp_path: Path, vocabulary: Path) ->
 
 
 @pytest.mark.parametrize("rows", [8, 24])
-def test_another_vocabulary_is_refused(tmp_path: Path, vocabulary: Path, rows: int) -> None:
-    problem = refused(made(0, rows=rows), write(made(0), tmp_path / "export", vocabulary))
+def test_other_vocabulary_size_is_refused(tmp_path: Path, vocabulary: Path, rows: int) -> None:
+    problem = refused(make_model(0, rows=rows), write(make_model(0), tmp_path / "export", vocabulary))
     assert "[16" in str(problem.facts["have"])
 
 
 @pytest.mark.parametrize(("here", "there", "word"), [(1, 2, "surplus"), (3, 2, "missing")])
-def test_another_depth_is_refused(tmp_path: Path, vocabulary: Path, here: int, there: int, word: str) -> None:
-    folder = write(made(0, SHAPE.model_copy(update={"num_hidden_layers": there})), tmp_path / "export", vocabulary)
-    problem = refused(made(0, SHAPE.model_copy(update={"num_hidden_layers": here})), folder)
+def test_other_number_of_layers_is_refused(tmp_path: Path, vocabulary: Path, here: int, there: int, word: str) -> None:
+    folder = write(
+        make_model(0, SHAPE.model_copy(update={"num_hidden_layers": there})), tmp_path / "export", vocabulary
+    )
+    problem = refused(make_model(0, SHAPE.model_copy(update={"num_hidden_layers": here})), folder)
     assert f"bert.encoder.layer.{min(here, there)}." in problem.facts[word]
     assert "and 11 more" in problem.facts[word]
 
 
 def test_other_number_of_heads_refused(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0, SHAPE.model_copy(update={"num_attention_heads": 4})), tmp_path / "export", vocabulary)
-    problem = refused(made(0), folder)
+    folder = write(make_model(0, SHAPE.model_copy(update={"num_attention_heads": 4})), tmp_path / "export", vocabulary)
+    problem = refused(make_model(0), folder)
     assert problem.facts == {"need": 2, "have": 4}
 
 
-def test_a_head_of_which_a_part_is_gone_is_refused(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
+def test_incomplete_head_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
     edit_weights(folder, {"cls.predictions.bias": None})
-    assert refused(made(0), folder).facts["missing"] == "cls.predictions.bias"
+    assert refused(make_model(0), folder).facts["missing"] == "cls.predictions.bias"
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_files_that_are_missing_or_broken_are_named(tmp_path: Path, vocabulary: Path, name: str) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
+def test_missing_or_invalid_files_are_named(tmp_path: Path, vocabulary: Path, name: str) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
     (folder / name).write_text("{ broken")
-    assert f"cannot read {folder / name}" in str(refused(made(0), folder))
+    assert f"cannot read {folder / name}" in str(refused(make_model(0), folder))
     (folder / name).unlink()
-    assert f"no such file: {folder / name}" in str(refused(made(0), folder))
+    assert f"no such file: {folder / name}" in str(refused(make_model(0), folder))
 
 
-def test_what_goes_with_the_model_is_written_before_it_appears(tmp_path: Path, vocabulary: Path) -> None:
+def test_export_is_complete_before_it_appears(tmp_path: Path, vocabulary: Path) -> None:
     folder, seen = tmp_path / "out" / "export", []
 
     def describe(partial: Path) -> None:
@@ -322,33 +324,33 @@ def test_what_goes_with_the_model_is_written_before_it_appears(tmp_path: Path, v
         (partial / "README.md").write_text("words")
 
     settings = {"config": SHAPE, "vocab_size": ROWS, "tokenizer": TokenizerFiles(vocabulary, True)}
-    export(made(0), folder, **settings, describe=describe)
+    export(make_model(0), folder, **settings, describe=describe)
     ((appeared, names),) = seen
     assert not appeared
     assert {"model.safetensors", "config.json", "vocab.txt", "tokenizer.json"} <= names
     assert (folder / "README.md").read_text() == "words"
 
 
-def old_format(folder: Path) -> Path:
-    """The same folder with its weights as a pickle."""
+def as_pickle(folder: Path) -> Path:
+    """Convert the weights of a folder to a pickle and return the folder."""
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     return folder / "pytorch_model.bin"
 
 
-def test_old_weights_load_where_there_are_no_new_ones(tmp_path: Path, vocabulary: Path) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
-    old_format(folder)
-    model = made(1)
+def test_pickle_weights_load_without_safetensors(tmp_path: Path, vocabulary: Path) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
+    as_pickle(folder)
+    model = make_model(1)
     assert load_weights(model, folder) == []
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in made(0).state_dict().items())
-    save_file(made(2).state_dict(), folder / "model.safetensors")
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in make_model(0).state_dict().items())
+    save_file(make_model(2).state_dict(), folder / "model.safetensors")
     load_weights(model, folder)
-    assert torch.equal(model.cls.predictions.bias, made(2).cls.predictions.bias)
+    assert torch.equal(model.cls.predictions.bias, make_model(2).cls.predictions.bias)
 
 
 class Intruder:
-    """What a pickle runs when it is read carelessly."""
+    """An object whose unpickling executes code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -358,14 +360,14 @@ class Intruder:
 
 
 @pytest.mark.parametrize("content", [b"{ broken", b"", {"a": 3}, [torch.ones(1)], "intruder"])
-def test_old_weights_with_code_refused_not_executed(tmp_path: Path, vocabulary: Path, content: object) -> None:
-    folder = write(made(0), tmp_path / "export", vocabulary)
-    path = old_format(folder)
+def test_pickle_with_code_is_refused_not_executed(tmp_path: Path, vocabulary: Path, content: object) -> None:
+    folder = write(make_model(0), tmp_path / "export", vocabulary)
+    path = as_pickle(folder)
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
         torch.save(Intruder(tmp_path / "pwned") if content == "intruder" else content, path)
-    problem = refused(made(1), folder)
+    problem = refused(make_model(1), folder)
     assert str(problem).startswith(f"error[training]: cannot read {path}")
-    assert "more than tensors by name" in problem.facts["why"]
+    assert "contains more than named tensors" in problem.facts["why"]
     assert not (tmp_path / "pwned").exists()

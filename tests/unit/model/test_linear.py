@@ -1,4 +1,4 @@
-"""Dense layers and lookups on a CPU in 16 bits: autograd's results by another way."""
+"""Dense layers and embeddings on CPU in 16 bits: same results as autograd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from train_jobs.engine.loop.gradients import FlatGradients
 from train_jobs.models.bert.primitives import PIECE, Linear, embedding, gradients_in_place, joint_linear, linear
 
-TOKENS = 2 * PIECE + 300  # two whole pieces and a part of one
+TOKENS = 2 * PIECE + 300  # two full chunks and a partial one
 Product = Callable[[Tensor, list[nn.Linear]], Tensor]
 
 
@@ -22,69 +22,73 @@ def layers(count: int, *, bias: bool = True) -> list[nn.Linear]:
     return [Linear(24, size, bias=bias) for size in (16, 8, 40)[:count]]
 
 
-def gradients(product: Product, held: list[nn.Linear], *, shape: tuple[int, ...] = (TOKENS, 24)) -> list[Tensor]:
-    """Output, gradient of the input and of every parameter, in bf16 arithmetic."""
+def gradients(product: Product, linears: list[nn.Linear], *, shape: tuple[int, ...] = (TOKENS, 24)) -> list[Tensor]:
+    """Return the output and the gradients of the input and all parameters in bf16 arithmetic."""
     torch.manual_seed(1)
     x = torch.randn(shape, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = product(x, held)
+        out = product(x, linears)
     assert out.dtype == torch.bfloat16
     torch.manual_seed(2)
     out.backward(torch.randn(out.shape, dtype=out.dtype))
     assert x.grad is not None
-    return [out.detach(), x.grad, *(p.grad.clone() for layer in held for p in layer.parameters() if p.grad is not None)]
+    return [
+        out.detach(),
+        x.grad,
+        *(p.grad.clone() for layer in linears for p in layer.parameters() if p.grad is not None),
+    ]
 
 
-def torchs_own(x: Tensor, held: list[nn.Linear]) -> Tensor:
-    return torch.cat([F.linear(x, layer.weight, layer.bias) for layer in held], dim=-1)
+def plain_linear(x: Tensor, linears: list[nn.Linear]) -> Tensor:
+    return torch.cat([F.linear(x, layer.weight, layer.bias) for layer in linears], dim=-1)
 
 
 def close(ours: list[Tensor], expected: list[Tensor], *, times: float = 1.0) -> None:
-    """Each tensor to 1% of its own length: bf16 has 8 bits."""
+    """Assert that each tensor agrees to 1% of its norm: bf16 has 8 bits."""
     assert len(ours) == len(expected)
     for mine, other in zip(ours, expected, strict=True):
         assert (mine.float() - times * other.float()).norm() < 0.01 * times * other.float().norm()
 
 
 @pytest.mark.parametrize("accumulating", [False, True])
-def test_several_layers_on_one_input(accumulating: bool) -> None:
-    held = layers(3)
+def test_shared_input_layers_match_autograd(accumulating: bool) -> None:
+    linears = layers(3)
     if accumulating:
-        FlatGradients([p for layer in held for p in layer.parameters()])
+        FlatGradients([p for layer in linears for p in layer.parameters()])
     with gradients_in_place() if accumulating else nullcontext():
-        ours = gradients(joint_linear, held)
-    close(ours, gradients(torchs_own, layers(3)))
+        ours = gradients(joint_linear, linears)
+    close(ours, gradients(plain_linear, layers(3)))
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(TOKENS, 24), (3, 50, 24), (2, 24)])
-def test_one_layer(shape: tuple[int, ...], bias: bool) -> None:
-    ours = gradients(lambda x, held: held[0](x), layers(1, bias=bias), shape=shape)
-    close(ours, gradients(torchs_own, layers(1, bias=bias), shape=shape))
+def test_single_layer_matches_autograd(shape: tuple[int, ...], bias: bool) -> None:
+    ours = gradients(lambda x, linears: linears[0](x), layers(1, bias=bias), shape=shape)
+    close(ours, gradients(plain_linear, layers(1, bias=bias), shape=shape))
 
 
-def test_gradients_are_added_up_where_the_engine_looks_for_them() -> None:
-    held = layers(2)
-    flat = FlatGradients([p for layer in held for p in layer.parameters()])
+def test_gradients_accumulate_in_engine_buffer() -> None:
+    linears = layers(2)
+    flat = FlatGradients([p for layer in linears for p in layer.parameters()])
     with gradients_in_place():
-        once = [tensor.clone() for tensor in gradients(joint_linear, held)[2:]]
-        twice = gradients(joint_linear, held)[2:]
+        once = [tensor.clone() for tensor in gradients(joint_linear, linears)[2:]]
+        twice = gradients(joint_linear, linears)[2:]
     close(twice, once, times=2.0)
     close([flat.flat], [torch.cat([tensor.flatten() for tensor in twice])])
     flat.zero_()
-    assert all((p.grad == 0).all() for layer in held for p in layer.parameters() if p.grad is not None)
+    assert all((p.grad == 0).all() for layer in linears for p in layer.parameters() if p.grad is not None)
 
 
-def test_a_frozen_layer_only_hands_on() -> None:
+def test_frozen_layer_only_passes_gradients() -> None:
     (layer,) = layers(1)
     layer.requires_grad_(False)
-    ours, expected = gradients(lambda x, held: held[0](x), [layer]), gradients(torchs_own, layers(1))
+    ours, expected = gradients(lambda x, linears: linears[0](x), [layer]), gradients(plain_linear, layers(1))
     close(ours, expected[:2])
     assert layer.weight.grad is None
 
 
-def test_shared_weights_are_those_of_the_step() -> None:
-    """Cast once while shared; what an optimizer changes in between is seen by the next."""
+def test_shared_casts_use_weights_of_current_step() -> None:
+    """Weights are cast once while shared; the next block uses the changes of the optimizer."""
     (layer,) = layers(1)
     x = torch.ones(4, 24)
 
@@ -101,16 +105,16 @@ def test_shared_weights_are_those_of_the_step() -> None:
         assert not torch.equal(run(), first)
 
 
-def test_elsewhere_it_is_torchs_own() -> None:
+def test_other_dtypes_and_devices_use_torch_linear() -> None:
     (layer,) = layers(1)
     x = torch.randn(5, 24)
-    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))  # fp32: to the bit
+    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))  # fp32: bit-exact
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(linear(x, layer.weight, None), F.linear(x, layer.weight))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lookups_add_to_the_rows_that_were_looked_up(dtype: torch.dtype) -> None:
+def test_embedding_gradients_go_to_used_rows(dtype: torch.dtype) -> None:
     ids = torch.tensor([[3, 0, 5], [3, 3, 1]])
     upstream = torch.randn(2, 3, 4).to(dtype)
     found = []
@@ -129,8 +133,8 @@ def test_lookups_add_to_the_rows_that_were_looked_up(dtype: torch.dtype) -> None
     assert (found[0][[1, 3, 5]] != 0).all()
 
 
-def test_outside_of_accumulation_gradients_are_autograds() -> None:
-    """Who asks for them by `torch.autograd.grad` gets them, and `.grad` is left alone."""
+def test_gradients_outside_accumulation_use_autograd() -> None:
+    """`torch.autograd.grad` returns them and leaves `.grad` unchanged."""
     (layer,) = layers(1)
     table = nn.Parameter(torch.randn(6, 24))
     flat = FlatGradients([table, *layer.parameters()])

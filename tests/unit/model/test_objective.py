@@ -1,4 +1,4 @@
-"""The sums of the objective against the definition, one token at a time."""
+"""The sums of the objective against a reference that computes one token at a time."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def batch(lengths: tuple[int, ...] = (10, 7, 4)) -> dict[str, torch.Tensor]:
     }
 
 
-def by_hand(model: BertForPreTraining, data: dict[str, torch.Tensor]) -> list[float]:
-    """Each sequence by itself, without its padding, each label by its log-probability."""
+def reference(model: BertForPreTraining, data: dict[str, torch.Tensor]) -> list[float]:
+    """Return the sums from single sequences without padding and the log-probability of each label."""
     mlm, nsp = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
 
     def count(sums: list[float], logits: torch.Tensor, label: int) -> None:
@@ -59,27 +59,27 @@ def by_hand(model: BertForPreTraining, data: dict[str, torch.Tensor]) -> list[fl
     return [*mlm, *nsp]
 
 
-def test_sums_over_a_padded_batch(model: BertForPreTraining) -> None:
+def test_sums_over_padded_batch_match_reference(model: BertForPreTraining) -> None:
     data = batch()
-    # labels that the model gets right, so that the count of those is not zero whatever it is
+    # some labels are correct predictions, so that the number of hits is not zero
     with torch.no_grad():
         logits, _ = model(data["input_ids"][:1], data["token_type_ids"][:1])
     data["masked_labels"][0, 1] = logits[0, 4].argmax()
-    expected = by_hand(model, data)
+    expected = reference(model, data)
     sums = pretraining_sums(model, data, next_sentence=True, padded=True)
     assert [float(value.detach()) for value in sums] == pytest.approx(expected, rel=1e-5)
     assert (expected[2], expected[5]) == (6, 2)
     assert expected[1] >= 1
 
 
-def test_without_padding_no_mask_is_needed(model: BertForPreTraining) -> None:
+def test_batch_without_padding_needs_no_mask(model: BertForPreTraining) -> None:
     data = batch((LENGTH, LENGTH, LENGTH))
     masked = pretraining_sums(model, data, next_sentence=True, padded=True)
     plain = pretraining_sums(model, data, next_sentence=True, padded=False)
     assert [float(a.detach()) for a in masked] == pytest.approx([float(b.detach()) for b in plain], rel=1e-6)
 
 
-def test_without_next_sentence_its_sums_are_zero(model: BertForPreTraining) -> None:
+def test_sums_without_next_sentence_are_zero(model: BertForPreTraining) -> None:
     sums = pretraining_sums(model, batch(), next_sentence=False, padded=True)
     (sums.mlm_loss_sum + sums.nsp_loss_sum).backward()
     assert [float(value) for value in sums[3:]] == [0.0, 0.0, 0.0]
@@ -88,7 +88,7 @@ def test_without_next_sentence_its_sums_are_zero(model: BertForPreTraining) -> N
     assert model.cls.predictions.transform.dense.weight.grad is not None
 
 
-def test_a_batch_that_only_fills_up_counts_for_nothing(model: BertForPreTraining) -> None:
+def test_padding_batch_adds_nothing(model: BertForPreTraining) -> None:
     data = batch()
     data["masked_labels"].fill_(-100)
     data["next_sentence_labels"].fill_(-100)
@@ -98,7 +98,7 @@ def test_a_batch_that_only_fills_up_counts_for_nothing(model: BertForPreTraining
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
 
 
-def test_micro_batches_sum_up_to_the_batch(model: BertForPreTraining) -> None:
+def test_micro_batch_sums_equal_batch(model: BertForPreTraining) -> None:
     data = batch()
     gradients = []
     totals = []
@@ -117,7 +117,7 @@ def test_micro_batches_sum_up_to_the_batch(model: BertForPreTraining) -> None:
 
 
 @pytest.mark.parametrize("autocast", [True, False])
-def test_losses_are_fp32_whatever_the_precision(model: BertForPreTraining, autocast: bool) -> None:
+def test_losses_are_fp32_in_any_precision(model: BertForPreTraining, autocast: bool) -> None:
     exact = pretraining_sums(model, batch(), next_sentence=True, padded=True)
     if not autocast:
         model.to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Sequences without padding: the same model, computed for tokens alone."""
+"""Packed sequences: the same model, computed only for tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(shape: ModelConfig = NO_DROPOUT, dtype: torch.dtype = torch.float64) -
 
 
 def batch(lengths: list[int], size: int = SIZE) -> dict[str, torch.Tensor]:
-    """Random tokens; masked positions anywhere in a sequence, unused ones at 0 as the collator leaves them."""
+    """Return random tokens with masked positions anywhere; unused positions are 0 as in the collator."""
     rng = np.random.default_rng(5)
     real = np.arange(size) < np.array(lengths)[:, None]
     positions = np.stack([np.sort(rng.integers(0, length, PREDICTIONS)) for length in lengths])
@@ -64,7 +64,9 @@ def sums_and_gradients(
     return sums, {name: parameter.grad for name, parameter in made.named_parameters() if parameter.grad is not None}
 
 
-def assert_alike(made: BertForPreTraining, other: BertForPreTraining, lengths: list[int], tolerance: float) -> None:
+def assert_equal_sums_and_gradients(
+    made: BertForPreTraining, other: BertForPreTraining, lengths: list[int], tolerance: float
+) -> None:
     examples = batch(lengths)
     expected, gradients = sums_and_gradients(made, examples)
     found, others = sums_and_gradients(other, packed(examples))
@@ -78,21 +80,21 @@ def assert_alike(made: BertForPreTraining, other: BertForPreTraining, lengths: l
 @pytest.mark.parametrize(
     "lengths", [LENGTHS, [64, 64, 20, 3], [3, 3, 3], [1, 64, 1], [3, 60, 30, 25, 64, 2, 41, 28, 3]], ids=str
 )
-def test_losses_and_every_gradient_are_those_of_the_padded_model(lengths: list[int]) -> None:
-    assert_alike(model(), model(), lengths, 1e-10)
+def test_losses_and_gradients_match_padded_model(lengths: list[int]) -> None:
+    assert_equal_sums_and_gradients(model(), model(), lengths, 1e-10)
 
 
 def test_joint_layout_equals_compiled_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Packing, "grouped", lambda self: self)
-    assert_alike(model(), model(), LENGTHS, 1e-10)
+    assert_equal_sums_and_gradients(model(), model(), LENGTHS, 1e-10)
 
 
-def test_longer_sequences_take_the_other_attention_and_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sequences_match_with_other_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train_jobs.models.bert.attention.LONGEST_PLAIN_ATTENTION", SIZE - 1)
-    assert_alike(model(), model(), LENGTHS, 1e-10)
+    assert_equal_sums_and_gradients(model(), model(), LENGTHS, 1e-10)
 
 
-def test_what_lies_at_padded_places_is_not_looked_at() -> None:
+def test_contents_of_padding_are_ignored() -> None:
     examples = packed(batch(LENGTHS))
     sums, _ = sums_and_gradients(model(), examples)
     real = torch.arange(SIZE) < examples["lengths"][:, None]
@@ -101,7 +103,7 @@ def test_what_lies_at_padded_places_is_not_looked_at() -> None:
     assert all(torch.equal(*pair) for pair in zip(sums, again, strict=True))
 
 
-def test_only_tokens_are_computed() -> None:
+def test_padding_is_not_computed() -> None:
     made = model()
     computed: list[torch.Size] = []
     made.bert.encoder.layer[0].intermediate.register_forward_hook(lambda *found: computed.append(found[2].shape))
@@ -112,11 +114,11 @@ def test_only_tokens_are_computed() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[64, 64], [64, 63], [1]], ids=str)
-def test_a_batch_that_would_gain_nothing_stays_as_it_is(lengths: list[int]) -> None:
+def test_batch_without_benefit_is_not_packed(lengths: list[int]) -> None:
     assert packing_arrays(np.array(lengths), 64) == {}
 
 
-def test_sizes_are_few_and_there_is_always_a_token_that_fills_up() -> None:
+def test_packed_sizes_are_few_and_leave_filler_token() -> None:
     for total in range(64, 6 * 64, 7):
         lengths = np.full(6, total // 6) + (np.arange(6) < total % 6)
         arrays = packing_arrays(lengths, 128)
@@ -126,7 +128,7 @@ def test_sizes_are_few_and_there_is_always_a_token_that_fills_up() -> None:
         assert arrays["packing_starts"][-2] == total
 
 
-def test_attention_takes_sequences_of_about_one_length_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_groups_sequences_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[tuple[int, ...]] = []
 
     def watched(query: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -139,9 +141,9 @@ def test_attention_takes_sequences_of_about_one_length_together(monkeypatch: pyt
     assert laid_out == a_layer * SHAPE.num_hidden_layers
 
 
-def test_laying_out_and_collecting_are_each_others_reverse() -> None:
+def test_pack_and_unpack_are_inverse() -> None:
     examples = packed(batch(LENGTHS))
-    packing = Packing.of(examples)
+    packing = Packing.from_batch(examples)
     assert packing is not None
     real = torch.arange(SIZE) < examples["lengths"][:, None]
     ids = examples["input_ids"][..., None].double()
@@ -153,7 +155,7 @@ def test_laying_out_and_collecting_are_each_others_reverse() -> None:
     assert torch.equal(packing.first(tokens)[:, 0], ids[:, 0, 0])
 
 
-def test_dropout_drops_as_often_as_it_should_and_by_the_seed() -> None:
+def test_packed_dropout_has_rate_and_depends_on_seed() -> None:
     made = model(SHAPE).train()
     examples = packed(batch(LENGTHS))
 
@@ -165,7 +167,7 @@ def test_dropout_drops_as_often_as_it_should_and_by_the_seed() -> None:
     assert loss(1) != sums_and_gradients(made.eval(), examples)[0].mlm_loss_sum.item()
 
 
-def test_sixteen_bits_agree_within_their_rounding() -> None:
+def test_bf16_agrees_within_rounding() -> None:
     examples = batch(LENGTHS)
     made = model(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -179,12 +181,12 @@ def test_sixteen_bits_agree_within_their_rounding() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler here")
-def test_compiled_once_it_takes_any_number_of_tokens() -> None:
+def test_compiled_once_for_any_number_of_tokens() -> None:
     compiled = model(dtype=torch.float32)
     compile_layers(compiled)
     torch._dynamo.utils.counters.clear()
     for lengths in (LENGTHS, [64, 3, 3, 3, 3, 3], [64, 64, 30, 3, 64, 64]):
-        assert_alike(model(dtype=torch.float32), compiled, lengths, 1e-4)
+        assert_equal_sums_and_gradients(model(dtype=torch.float32), compiled, lengths, 1e-4)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
@@ -197,7 +199,7 @@ def test_cpu_has_no_kernel_gpu_kernel_called_like_torch() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_gpu_kernel_agrees_with_the_padded_model() -> None:
+def test_gpu_kernel_matches_padded_model() -> None:
     device = torch.device("cuda")
     assert has_packed_kernel(device, torch.bfloat16, 8) or torch.cuda.get_device_capability() < (8, 0)
     made = model(dtype=torch.float32).to(device)
@@ -211,16 +213,16 @@ def test_the_gpu_kernel_agrees_with_the_padded_model() -> None:
         assert (gradient - others[name]).norm() <= 0.05 * others[name].norm() + 1e-6, name
 
 
-def test_memory_that_ran_out_says_nothing_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_does_not_disable_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Exception] = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such kernel")]
 
     def tried(*of: object) -> bool:
         raise answers.pop(0)
 
     monkeypatch.setattr(attention, "_agrees_with_plain", tried)
-    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())  # there need be no GPU
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())  # works without a GPU
     monkeypatch.setattr(torch, "autocast", lambda kind, enabled: nullcontext())
-    device = torch.device("cuda", 7)  # of which nothing is known yet
+    device = torch.device("cuda", 7)  # not probed yet
     with pytest.raises(torch.OutOfMemoryError):
         has_packed_kernel(device, torch.bfloat16, 4)
     assert not has_packed_kernel(device, torch.bfloat16, 4)

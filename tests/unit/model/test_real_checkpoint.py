@@ -1,4 +1,4 @@
-"""A real checkpoint, read, trained and written as transformers does: not a bit lost, no difference above 1e-5."""
+"""A real checkpoint is read, trained and written like in transformers: bit-exact weights, differences below 1e-5."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initial
 from train_jobs.models.huggingface import TokenizerFiles, export, load_weights
 
 PIECES = 30_522
-ROWS = {"rows as there": 2, "six rows of padding": 8}  # what the vocabulary is padded to a multiple of
+ROWS = {"original rows": 2, "six rows of padding": 8}  # the vocabulary is padded to a multiple of this
 PAIRS = [
     (
         "The ship's log ended on the fourth of March, half a page after the ink had changed colour.",
@@ -32,7 +32,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass
 class Text:
-    """A batch as the job has it, and the same as transformers wants it."""
+    """A batch in the format of the job and in that of transformers."""
 
     ours: Tensors
     theirs: Tensors
@@ -45,7 +45,7 @@ class Text:
 
 @pytest.fixture(scope="module")
 def text(minilm: Path) -> Text:
-    """The pairs with every fifth token masked; padded to the longest."""
+    """Return the pairs with every fifth token masked, padded to the longest."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     theirs: Tensors = dict(tokenizer(*map(list, zip(*PAIRS, strict=True)), padding=True, return_tensors="pt"))
     ids, lengths = theirs["input_ids"], theirs["attention_mask"].sum(1)
@@ -68,7 +68,7 @@ def text(minilm: Path) -> Text:
 
 
 def blank(folder: Path, multiple: int) -> BertForPreTraining:
-    """A model of the checkpoint's shape with weights of its own."""
+    """Return a model of the checkpoint's shape with other weights."""
     config = ModelConfig(**read_initial_model(folder).shape, pad_vocab_to_multiple_of=multiple)
     model = BertForPreTraining(config, config.padded_vocab_size(PIECES))
     initialise(model, 1)
@@ -76,13 +76,13 @@ def blank(folder: Path, multiple: int) -> BertForPreTraining:
 
 
 def differing(found: Tensors, expected: Tensors) -> list[str]:
-    """Names of the tensors of which the first rows are not exactly the expected ones."""
+    """Return the names of the tensors whose first rows are not exactly the expected ones."""
     return [name for name, tensor in expected.items() if not torch.equal(found[name][: len(tensor)], tensor)]
 
 
 @pytest.fixture(scope="module")
 def stored(minilm: Path) -> Tensors:
-    """The file's weights, by our names."""
+    """Return the weights of the file by our names."""
     tensors = load_file(minilm / "model.safetensors")
     del tensors["embeddings.position_ids"]
     assert len(tensors) == 103
@@ -91,7 +91,7 @@ def stored(minilm: Path) -> Tensors:
 
 @pytest.fixture(scope="module")
 def with_heads(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint as transformers saves it once it has heads."""
+    """Return the checkpoint as transformers saves it with heads."""
     model = transformers.BertForPreTraining.from_pretrained(minilm)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def with_heads(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("multiple", ROWS.values(), ids=ROWS)
-def test_every_tensor_is_read(minilm: Path, stored: Tensors, multiple: int) -> None:
+def test_all_tensors_are_read(minilm: Path, stored: Tensors, multiple: int) -> None:
     model = blank(minilm, multiple)
     absent = load_weights(model, minilm)
     state = model.state_dict()
@@ -113,10 +113,10 @@ def test_every_tensor_is_read(minilm: Path, stored: Tensors, multiple: int) -> N
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_encoder_and_pooler(minilm: Path, text: Text, padded: bool) -> None:
+def test_encoder_and_pooler_match_transformers(minilm: Path, text: Text, padded: bool) -> None:
     model, theirs = blank(minilm, 8), transformers.BertModel.from_pretrained(minilm).eval()
     load_weights(model, minilm)
-    rows = slice(None) if padded else slice(0, 1)  # the first is the longest
+    rows = slice(None) if padded else slice(0, 1)  # the first row is the longest
     arguments = {name: value[rows] for name, value in text.theirs.items() if name != "labels"}
     mask = text.tokens[rows]
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_encoder_and_pooler(minilm: Path, text: Text, padded: bool) -> None:
 
 
 @pytest.mark.parametrize("multiple", ROWS.values(), ids=ROWS)
-def test_loss_and_every_gradient(minilm: Path, with_heads: Path, text: Text, multiple: int) -> None:
+def test_loss_and_gradients_match_transformers(minilm: Path, with_heads: Path, text: Text, multiple: int) -> None:
     theirs = transformers.BertForPreTraining.from_pretrained(with_heads).eval()
     model = blank(minilm, multiple)
     assert load_weights(model, with_heads) == []
@@ -148,12 +148,12 @@ def test_loss_and_every_gradient(minilm: Path, with_heads: Path, text: Text, mul
         assert here is not None
         assert there is not None
         assert (here[: len(there)] - there).abs().max() < 1e-5, name
-        assert here[len(there) :].abs().sum() < 1e-12, name  # padding is never predicted, so never learned
+        assert here[len(there) :].abs().sum() < 1e-12, name  # padding rows are never predicted and get no gradient
         assert there.abs().max() > 1e-4 or name.endswith("key.bias"), name
 
 
 @pytest.mark.parametrize("multiple", ROWS.values(), ids=ROWS)
-def test_out_again_and_back_changes_no_bit(minilm: Path, stored: Tensors, tmp_path: Path, multiple: int) -> None:
+def test_export_and_import_are_bit_exact(minilm: Path, stored: Tensors, tmp_path: Path, multiple: int) -> None:
     model = blank(minilm, multiple)
     load_weights(model, minilm)
     ours = tmp_path / "ours"
@@ -163,7 +163,7 @@ def test_out_again_and_back_changes_no_bit(minilm: Path, stored: Tensors, tmp_pa
         "tokenizer": TokenizerFiles(minilm / "vocab.txt", True),
     }
     export(model, ours, **settings)
-    for architecture in ("BertModel", "BertForPreTraining"):  # names without the prefix and with it
+    for architecture in ("BertModel", "BertForPreTraining"):  # names without and with the prefix
         loaded, report = getattr(transformers, architecture).from_pretrained(ours, output_loading_info=True)
         assert not report["missing_keys"]
         prefix = "bert." if architecture == "BertModel" else ""
@@ -177,7 +177,7 @@ def test_out_again_and_back_changes_no_bit(minilm: Path, stored: Tensors, tmp_pa
         assert (absent == []) == (architecture == "BertForPreTraining")
 
 
-def test_the_vocabulary_goes_along(minilm: Path, tmp_path: Path) -> None:
+def test_export_includes_vocabulary(minilm: Path, tmp_path: Path) -> None:
     model = blank(minilm, 8)
     settings = {
         "config": model.config,

@@ -1,4 +1,4 @@
-"""Optimizers as the configuration asks for them, over a real model's parameters."""
+"""Optimizers built from the configuration for the parameters of a real model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_matrices_decay_biases_and_layernorm_do_not() -> None:
     assert matrices | others == set(small_model().state_dict())
 
 
-def test_frozen_parameters_are_left_out() -> None:
+def test_frozen_parameters_are_omitted() -> None:
     model = small_model()
     model.freeze_next_sentence()
     names = {name for group in parameter_groups(model.named_parameters(), 0.1) for name, _ in group["params"]}
@@ -50,20 +50,20 @@ def test_frozen_parameters_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["lamb", "adamw"])
-def test_a_model_without_biases_gets_one_group(name: str) -> None:
+def test_model_without_biases_has_one_group(name: str) -> None:
     weight = torch.nn.Parameter(torch.ones(2, 2))
     optimizer = build_optimizer(OptimizerConfig(name=name), [("dense.weight", weight)])
     assert [group["param_names"] for group in optimizer.param_groups] == [["dense.weight"]]
 
 
-def test_names_are_kept_in_the_checkpoint() -> None:
+def test_parameter_names_are_in_state_dict() -> None:
     model = small_model()
     state = build_optimizer(OptimizerConfig(), model.named_parameters()).state_dict()
     names = [name for group in state["param_groups"] for name in group["param_names"]]
     assert sorted(names) == sorted(model.state_dict())
 
 
-def test_adamw_is_torchs() -> None:
+def test_adamw_matches_torch() -> None:
     config = OptimizerConfig(name="adamw", learning_rate=1e-2, betas=(0.8, 0.95), eps=1e-5, weight_decay=0.1)
     ours, theirs = small_model(), small_model()
     optimizer = build_optimizer(config, ours.named_parameters())
@@ -84,7 +84,7 @@ def test_adamw_is_torchs() -> None:
 
 @pytest.mark.parametrize("trust_ratio", ["matrices", "all"])
 @pytest.mark.parametrize("weight_decay", [0.01, 0.0])
-def test_lamb_trust_ratio_for_matrices_rest_on_request(trust_ratio: str, weight_decay: float) -> None:
+def test_lamb_trust_ratio_applies_to_configured_tensors(trust_ratio: str, weight_decay: float) -> None:
     config = OptimizerConfig.model_validate(
         {"trust_ratio": trust_ratio, "weight_decay": weight_decay, "learning_rate": 0.5}
     )
@@ -97,18 +97,18 @@ def test_lamb_trust_ratio_for_matrices_rest_on_request(trust_ratio: str, weight_
     optimizer.step()
     after = [matrix.detach(), layer_norm.detach()]
     moves = [float((new - old).norm() / old.norm()) for new, old in zip(after, before, strict=True)]
-    # a tensor with a trust ratio moves by lr of its own norm; Adam's first step without one moves each 4 by lr x 1
+    # with a trust ratio a tensor moves by lr x its norm; the first Adam step without one moves each 4 by lr x 1
     assert moves == pytest.approx([0.5, 0.5 if trust_ratio == "all" else 0.125], rel=1e-4)
 
 
-def test_lambs_options_reach_it() -> None:
+def test_lamb_receives_its_options() -> None:
     config = OptimizerConfig(betas=(0.7, 0.8), eps=1e-3, bias_correction=False, learning_rate=0.25)
     optimizer = build_optimizer(config, small_model().named_parameters())
     for group in optimizer.param_groups:
         assert (group["betas"], group["eps"], group["bias_correction"], group["lr"]) == ((0.7, 0.8), 1e-3, False, 0.25)
 
 
-def test_each_layer_takes_less_of_the_rate_than_the_one_above_it() -> None:
+def test_layer_decay_lowers_rate_of_lower_layers() -> None:
     model = BertForPreTraining(SHAPE.model_copy(update={"num_hidden_layers": 2}), 16)
     optimizer = build_optimizer(
         OptimizerConfig(name="adamw", weight_decay=0.25), model.named_parameters(), layer_decay=0.5
@@ -124,6 +124,6 @@ def test_each_layer_takes_less_of_the_rate_than_the_one_above_it() -> None:
         assert decay == (0.0 if "LayerNorm" in name or name.endswith("bias") else 0.25), name
 
 
-def test_without_layer_decay_groups_are_as_ever() -> None:
+def test_groups_without_layer_decay_are_unchanged() -> None:
     groups = parameter_groups(small_model().named_parameters(), 0.25, layer_decay=1.0)
     assert [sorted(group) for group in groups] == [["params", "weight_decay"]] * 2

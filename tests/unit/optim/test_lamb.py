@@ -1,4 +1,4 @@
-"""LAMB against the published algorithm, written again here in fp64 numpy."""
+"""LAMB against the published algorithm, reimplemented here in fp64 numpy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SWITCHES = list(itertools.product((True, False), (True, False), (0.01, 0.0)))
 def reference(
     weight: Array, grads: list[Array], *, lr: float, decay: float, correct: bool, trust: bool, eps: float = 1e-6
 ) -> Array:
-    """NVLAMB of one tensor, a step at a time, as its figure has it but for eps outside of the root."""
+    """Return one tensor after NVLAMB steps as in its figure, except for eps outside of the root."""
     weight, m, v = weight.copy(), np.zeros_like(weight), np.zeros_like(weight)
     for t, grad in enumerate(grads, start=1):
         m = 0.9 * m + 0.1 * grad
@@ -35,7 +35,7 @@ def reference(
 
 
 def problem(seed: int = 0) -> tuple[dict[str, Array], dict[str, list[Array]]]:
-    """Weights and a fixed sequence of gradients; all exact in fp32, so that both precisions get the same."""
+    """Return weights and a fixed sequence of gradients, exact in fp32 so that both precisions get the same."""
     rng = np.random.default_rng(seed)
 
     def draw(shape: tuple[int, ...]) -> Array:
@@ -61,7 +61,7 @@ def run(optimizer: Lamb, params: dict[str, torch.nn.Parameter], grads: dict[str,
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize(("correct", "trust", "decay"), SWITCHES)
-def test_open_loop_follows_the_published_algorithm(
+def test_open_loop_matches_published_algorithm(
     dtype: torch.dtype, tolerance: float, correct: bool, trust: bool, decay: float
 ) -> None:
     weights, grads = problem()
@@ -78,7 +78,7 @@ def test_open_loop_follows_the_published_algorithm(
         assert moves == (not np.array_equal(actual, start)), name
 
 
-def test_a_first_step_by_hand() -> None:
+def test_first_step_matches_manual_result() -> None:
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64))
     weight.grad = torch.tensor([1.0, -1.0], dtype=torch.float64)
     Lamb([weight], lr=0.1, eps=1e-30, weight_decay=0.0).step()
@@ -87,21 +87,21 @@ def test_a_first_step_by_hand() -> None:
     assert weight.tolist() == pytest.approx([3 - move, 4 + move], rel=1e-14)
 
 
-def test_the_trust_ratio_is_not_clipped() -> None:
+def test_trust_ratio_is_not_clipped() -> None:
     weight = torch.nn.Parameter(torch.full((4,), 1e4, dtype=torch.float64))
     weight.grad = torch.full((4,), 1e-3, dtype=torch.float64)
     Lamb([weight], lr=0.1, eps=1e-30, weight_decay=0.0).step()
     assert weight.tolist() == pytest.approx([0.9e4] * 4, rel=1e-12)
 
 
-def test_eps_is_outside_of_the_root() -> None:
+def test_eps_is_outside_of_root() -> None:
     weight = torch.nn.Parameter(torch.tensor(0.0, dtype=torch.float64))
     weight.grad = torch.tensor(2.0, dtype=torch.float64)
     Lamb([weight], lr=1.0, eps=0.5, weight_decay=0.0).step()
     assert weight.item() == pytest.approx(-2 / (2 + 0.5), rel=1e-14)
 
 
-def test_options_of_a_group_and_a_rate_set_later_hold() -> None:
+def test_group_options_and_later_rate_apply() -> None:
     weights, grads = problem()
     params = parameters({name: weights[name] for name in ("matrix", "vector")}, torch.float64)
     plain = {"params": [params["vector"]], "weight_decay": 0.0, "trust_ratio": False}
@@ -126,7 +126,7 @@ def test_state_round_trip_resumes_bit_exactly() -> None:
     torch.save(stopped.state_dict(), stream)
     stream.seek(0)
     second = {name: torch.nn.Parameter(value.detach().clone()) for name, value in first.items()}
-    resumed = Lamb(second.values(), lr=123.0)  # the state brings its own
+    resumed = Lamb(second.values(), lr=123.0)  # the state contains the learning rate
     resumed.load_state_dict(torch.load(stream, map_location="cpu", weights_only=True))
     run(resumed, second, grads, range(40, STEPS))
     for name, value in straight.items():
@@ -157,7 +157,7 @@ def test_gpu_step_never_synchronises_even_after_resume() -> None:
         np.testing.assert_allclose(params[name].detach().cpu().numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_a_parameter_without_gradient_is_left_alone() -> None:
+def test_parameter_without_gradient_is_unchanged() -> None:
     still, moving = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     moving.grad = torch.ones(3)
     optimizer = Lamb([still, moving], lr=0.1)
@@ -165,7 +165,7 @@ def test_a_parameter_without_gradient_is_left_alone() -> None:
     assert torch.equal(still, torch.ones(3))
     assert not torch.equal(moving, torch.ones(3))
     still.grad = torch.ones(3)
-    optimizer.step()  # its own first step, a corrected one, while the other is at its second
+    optimizer.step()  # its own bias-corrected first step, while the other is at its second
     assert [optimizer.state[parameter]["step"].item() for parameter in (still, moving)] == [1, 2]
     assert still.tolist() == pytest.approx([0.9] * 3, rel=1e-6)
 

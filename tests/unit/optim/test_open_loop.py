@@ -1,7 +1,7 @@
-"""Each optimizer of the seed systems on given gradients, against its published algorithm in fp64.
+"""Optimizers of the reference systems on given gradients, against their published algorithms in fp64.
 
-Open loop: the gradients do not depend on the weights, so that a difference is the optimizer's own and does not grow.
-The reference is one tensor after the other, in the plainest numpy, and shares nothing with what it judges.
+Open loop: the gradients do not depend on the weights, so a difference comes from the optimizer and does not grow.
+The reference is plain numpy, one tensor at a time, and shares no code with the optimizers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHAPES = {
     "cls.predictions.bias": (30_528,),
     "cls.seq_relationship.weight": (2, 16),
 }
-WITHOUT_GRADIENT = "bert.pooler.dense.weight"  # all of it zero, as without next-sentence prediction
+WITHOUT_GRADIENT = "bert.pooler.dense.weight"  # always zero, as without next-sentence prediction
 RECIPES = {
     "nvidia": OptimizerConfig(),
     "paper": OptimizerConfig(trust_ratio="all"),
@@ -43,11 +43,11 @@ RECIPES = {
     "google": OptimizerConfig(name="adamw", learning_rate=1e-4, bias_correction=False),
     "azureml": OptimizerConfig(name="adamw", learning_rate=2e-4, bias_correction=False, eps=1e-8),
 }
-ALWAYS = ("nvidia", "google")  # one of each of our two algorithms; the others are theirs with an option changed
+ALWAYS = ("nvidia", "google")  # one of each of our two algorithms; the others are these with one option changed
 
 
 def initial_weights() -> dict[str, Array]:
-    """As BERT's are: N(0, 0.02), biases zero, LayerNorm one; all exact in fp32."""
+    """Return weights like those of BERT: N(0, 0.02), biases zero, LayerNorm one; exact in fp32."""
     rng = np.random.default_rng(0)
     drawn = {name: rng.normal(scale=0.02, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     for name, value in drawn.items():
@@ -60,9 +60,9 @@ def initial_weights() -> dict[str, Array]:
 
 @functools.cache
 def direction(number: int) -> dict[str, Array]:
-    """One of ten random gradients, of norm 1 for all tensors together.
+    """Return one of ten random gradients with norm 1 over all tensors.
 
-    Rows of the embedding table differ in scale, as frequent and rare pieces do, and nine of ten have no gradient.
+    Rows of the embedding table differ in scale, like frequent and rare pieces, and nine of ten have no gradient.
     """
     rng = np.random.default_rng(1000 + number)
     found = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
@@ -74,18 +74,18 @@ def direction(number: int) -> dict[str, Array]:
 
 
 def gradients(step: int) -> dict[str, Array]:
-    """Exact in fp32; of norm 3 at the first step, and below the 1 that they are clipped to from the sixth on."""
+    """Return gradients exact in fp32: norm 3 at the first step, and below the clipping bound of 1 from the sixth."""
     size = 3.0 * 0.8 ** min(step, 30)
     return {name: (value * size).astype(np.float32).astype(np.float64) for name, value in direction(step % 10).items()}
 
 
 def is_plain(name: str) -> bool:
-    """A bias, or a weight of LayerNorm."""
+    """Return whether a parameter is a bias or a weight of LayerNorm."""
     return name.endswith("bias") or "LayerNorm" in name
 
 
 def reference(config: OptimizerConfig) -> Iterator[dict[str, Array]]:
-    """The weights after each step."""
+    """Yield the weights after each step."""
     weights = initial_weights()
     first = {name: np.zeros_like(value) for name, value in weights.items()}
     second = {name: np.zeros_like(value) for name, value in weights.items()}
@@ -114,7 +114,7 @@ def reference(config: OptimizerConfig) -> Iterator[dict[str, Array]]:
 
 
 def bound(config: OptimizerConfig, dtype: torch.dtype, name: str) -> float:
-    """What the distance to the reference may be, as a share of the norm."""
+    """Return the allowed distance to the reference as a share of the norm."""
     if dtype == torch.float64:
         return 1e-12
     return 5e-6 if config.name == "adamw" and not is_plain(name) else 1e-6
@@ -123,11 +123,11 @@ def bound(config: OptimizerConfig, dtype: torch.dtype, name: str) -> float:
 @pytest.mark.parametrize(
     "recipe", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in RECIPES]
 )
-def test_weights_are_those_of_the_published_algorithm(recipe: str) -> None:
-    """Distance over norm, tensor by tensor, at each of 100 steps.
+def test_weights_match_published_algorithm(recipe: str) -> None:
+    """Compare distance over norm for each tensor at each of 100 steps.
 
-    Where AdamW decays fp32 weights the bound is wider: 1 - 1e-6 is 17 units in the last place below 1, and what becomes
-    of a weight is rounded the same way a hundred times. LAMB's decay is of the size of its step.
+    The bound is wider where AdamW decays fp32 weights: 1 - 1e-6 is 17 units in the last place below 1, and the result
+    is rounded in the same direction a hundred times. The decay of LAMB is as large as its step.
     """
     config, starts = RECIPES[recipe], initial_weights()
     ours = {}
@@ -145,7 +145,7 @@ def test_weights_are_those_of_the_published_algorithm(recipe: str) -> None:
             for name, parameter in params.items():
                 distance = np.linalg.norm(parameter.detach().double().numpy() - expected[name])
                 error = distance / (np.linalg.norm(expected[name]) or 1.0)
-                worst[dtype, name] = float(np.maximum(worst[dtype, name], error))  # NaN stays
+                worst[dtype, name] = float(np.maximum(worst[dtype, name], error))  # maximum propagates NaN
     assert {key: error for key, error in worst.items() if not error <= bound(config, *key)} == {}
     moved = {name for name, start in starts.items() if not np.array_equal(expected[name], start)}
     assert moved == set(SHAPES) - ({WITHOUT_GRADIENT} if config.weight_decay == 0 else set())

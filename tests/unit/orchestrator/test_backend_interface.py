@@ -1,4 +1,4 @@
-"""The interface of a backend: what must be there is there when it is made; what may be there is asked for."""
+"""The interface of a backend: required methods are checked on creation, optional ones are capabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DOCUMENTS = {
 
 
 class Smallest(Backend):
-    """A backend with what each must have, and no capability."""
+    """A backend with the required methods and no capability."""
 
     name = "smallest"
 
@@ -54,7 +54,7 @@ class Smallest(Backend):
 
 
 @pytest.mark.parametrize("method", sorted(Backend.__abstractmethods__))
-def test_forgotten_method_fails_when_the_backend_is_made(method: str, tmp_path: Path) -> None:
+def test_backend_without_required_method_fails_on_creation(method: str, tmp_path: Path) -> None:
     rest = {name: value for name, value in vars(Smallest).items() if name != method}
     incomplete = type("Incomplete", (Backend,), rest)
     with pytest.raises(TypeError, match=method):
@@ -62,7 +62,7 @@ def test_forgotten_method_fails_when_the_backend_is_made(method: str, tmp_path: 
     assert isinstance(Smallest(tmp_path), Backend)
 
 
-def test_forgotten_method_of_a_capability_fails_too(tmp_path: Path) -> None:
+def test_capability_without_its_method_fails_on_creation(tmp_path: Path) -> None:
     incomplete = type("Incomplete", (Smallest, Deletes), {})
     with pytest.raises(TypeError, match="delete"):
         incomplete(tmp_path)
@@ -78,13 +78,13 @@ def test_documents_are_parsed_once_for_all_backends(tmp_path: Path) -> None:
     assert (backend.handle("one"), backend.folder("one")) == (Handle("smallest", "one"), None)
 
 
-def test_plan_that_is_no_json_is_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_with_invalid_json_is_reported_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DOCUMENTS, "plan.json", b"{")
-    with pytest.raises(StorageError, match="run one is damaged"):
+    with pytest.raises(StorageError, match="run one: it is damaged"):
         Smallest(tmp_path).plan("one")
 
 
-def test_require_returns_the_backend_or_names_who_can(tmp_path: Path) -> None:
+def test_require_returns_backend_or_names_alternatives(tmp_path: Path) -> None:
     local = load_backend("local", tmp_path)
     assert require(local, Registers) is local
     with pytest.raises(UsageError) as refusal:
@@ -94,7 +94,7 @@ def test_require_returns_the_backend_or_names_who_can(tmp_path: Path) -> None:
     assert json.loads(json.dumps(refusal.value.as_json()))["error"]["kind"] == "usage"
 
 
-def test_no_backend_at_all_has_it(tmp_path: Path) -> None:
+def test_require_without_any_capable_backend_fails(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refusal:
         require(Smallest(tmp_path), type("Flies", (SweepsNatively,), {"verb": "fly"}))
     assert refusal.value.facts == {"supported by": "no backend"}

@@ -1,4 +1,4 @@
-"""A lineage held against what lies here: stores, models of runs, models from elsewhere; and how it looks."""
+"""Checks of a lineage against local stores, models of runs and external models, and their output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = Attempt(
 
 
 def make_store(home: Path, key: str, licence: str | None = None) -> Link:
-    """A token store of two shards, and its link."""
+    """Create a token store of two shards; return its link."""
     folder = home / "token-stores" / key
     folder.mkdir(parents=True)
     for name in ("shard-00000.arrow", "shard-00001.arrow", "vocab.txt"):
@@ -57,7 +57,7 @@ def make_store(home: Path, key: str, licence: str | None = None) -> Link:
 
 
 def make_run(home: Path, name: str, before: Lineage, parents: list[Link], **facts: Any) -> tuple[RunFolder, Lineage]:
-    """A completed run with a model and a lineage."""
+    """Create a completed run with a model and a lineage."""
     run = RunFolder(home / "runs" / name)
     run.model.mkdir(parents=True)
     (run.model / "model.safetensors").write_text(f"weights of {name}")
@@ -87,7 +87,7 @@ def make_run(home: Path, name: str, before: Lineage, parents: list[Link], **fact
 
 
 def make_child(home: Path, parent: Lineage, folder: Path) -> tuple[RunFolder, Lineage]:
-    """A run that started from the model in a folder, on text of its own."""
+    """Create a run on another text that started from the model in a folder."""
     run, lineage = make_run(home, "beta-2", parent, [make_store(home, "b" * 16), parent.head])
     (run.path / "config.json").write_text(json.dumps({"init_from": str(folder)}))
     return run, lineage
@@ -95,18 +95,18 @@ def make_child(home: Path, parent: Lineage, folder: Path) -> tuple[RunFolder, Li
 
 @pytest.fixture
 def alpha(tmp_path: Path) -> tuple[RunFolder, Lineage]:
-    """A run from drawn weights."""
+    """Create a run with random initial weights."""
     return make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)])
 
 
-def checked(home: Path, name: str) -> tuple[CheckedLineage, list[Verdict]]:
+def check_lineage(home: Path, name: str) -> tuple[CheckedLineage, list[Verdict]]:
     found = LocalBackend(home).lineage(name)
     return found, [found.checks[link.hash].verdict for link in found.lineage.links]
 
 
-def test_everything_is_as_it_was(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+def test_unchanged_files_pass_all_checks(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     run, lineage = make_child(tmp_path, alpha[1], alpha[0].model)
-    found, verdicts = checked(tmp_path, "beta-2")
+    found, verdicts = check_lineage(tmp_path, "beta-2")
     assert found.lineage == lineage
     assert [link.name for link in lineage.links] == ["notes.txt", "alpha-1", "notes.txt", "beta-2"]
     assert verdicts == ["verified"] * 4
@@ -116,39 +116,35 @@ def test_everything_is_as_it_was(tmp_path: Path, alpha: tuple[RunFolder, Lineage
 
 
 @pytest.mark.parametrize("name", ["shard-00001.arrow", "vocab.txt", "manifest.json"])
-def test_a_store_that_was_changed_is_told(tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str) -> None:
+def test_changed_store_is_reported(tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str) -> None:
     path = tmp_path / "token-stores" / ("a" * 16) / name
     path.write_text(path.read_text().replace("a", "b"))
-    found, verdicts = checked(tmp_path, "alpha-1")
+    found, verdicts = check_lineage(tmp_path, "alpha-1")
     assert verdicts == ["changed", "verified"]
     assert str(path.parent) in str(found.checks[alpha[1].links[0].hash].why)
 
 
 @pytest.mark.parametrize("name", ["shard-00001.arrow", "manifest.json", "vocab.txt"])
-def test_a_store_that_is_gone_or_lacks_a_file_is_absent(
-    tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str
-) -> None:
+def test_missing_or_incomplete_store_is_absent(tmp_path: Path, alpha: tuple[RunFolder, Lineage], name: str) -> None:
     (tmp_path / "token-stores" / ("a" * 16) / name).unlink()
-    assert checked(tmp_path, "alpha-1")[1] == ["absent", "verified"]
+    assert check_lineage(tmp_path, "alpha-1")[1] == ["absent", "verified"]
 
 
-def test_a_parents_weights_that_were_changed_are_told(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+def test_changed_parent_weights_are_reported(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     make_child(tmp_path, alpha[1], alpha[0].model)
-    assert checked(tmp_path, "beta-2")[1] == ["verified"] * 4  # and its hashes are remembered
+    assert check_lineage(tmp_path, "beta-2")[1] == ["verified"] * 4  # the hashes are cached
     (alpha[0].model / "model.safetensors").write_text("weights of another")
-    found, verdicts = checked(tmp_path, "beta-2")
+    found, verdicts = check_lineage(tmp_path, "beta-2")
     assert verdicts == ["verified", "changed", "verified", "verified"]
     check = found.checks[alpha[1].head.hash]
     assert check.where == str(alpha[0].model)
     assert file_sha256(alpha[0].model / "model.safetensors")[:8] in str(check.why)
 
 
-def test_a_parent_that_is_gone_is_absent_and_so_is_its_beginning(
-    tmp_path: Path, alpha: tuple[RunFolder, Lineage]
-) -> None:
+def test_missing_parent_is_absent_with_its_ancestors(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     make_child(tmp_path, alpha[1], alpha[0].model)
     shutil.rmtree(alpha[0].path)
-    assert checked(tmp_path, "beta-2")[1] == ["verified", "absent", "verified", "verified"]
+    assert check_lineage(tmp_path, "beta-2")[1] == ["verified", "absent", "verified", "verified"]
 
 
 def test_external_model_found_at_original_location(tmp_path: Path) -> None:
@@ -158,12 +154,12 @@ def test_external_model_found_at_original_location(tmp_path: Path) -> None:
     weights = file_sha256(folder / "pytorch_model.bin")
     facts = ExternalFacts(weights=weights, file="pytorch_model.bin", architectures=[], vocabulary="", revision=None)
     make_child(tmp_path, Lineage(links=(Link.make("external", "bert", facts),)), folder)
-    assert checked(tmp_path, "beta-2")[1] == ["verified"] * 3
+    assert check_lineage(tmp_path, "beta-2")[1] == ["verified"] * 3
     (folder / "pytorch_model.bin").write_text("other weights")
-    assert checked(tmp_path, "beta-2")[1] == ["changed", "verified", "verified"]
+    assert check_lineage(tmp_path, "beta-2")[1] == ["changed", "verified", "verified"]
 
 
-def test_a_grandparent_is_found_through_its_child(tmp_path: Path) -> None:
+def test_grandparent_is_found_through_its_child(tmp_path: Path) -> None:
     folder = tmp_path / "bert"
     folder.mkdir()
     (folder / "model.safetensors").write_text("weights")
@@ -172,14 +168,14 @@ def test_a_grandparent_is_found_through_its_child(tmp_path: Path) -> None:
     child, lineage = make_child(tmp_path, Lineage(links=(Link.make("external", "bert", facts),)), folder)
     grandchild, _ = make_run(tmp_path, "gamma-3", lineage, [lineage.links[1], lineage.head])
     (grandchild.path / "config.json").write_text(json.dumps({"init_from": str(child.model)}))
-    assert checked(tmp_path, "gamma-3")[1] == ["verified"] * 4
+    assert check_lineage(tmp_path, "gamma-3")[1] == ["verified"] * 4
 
 
 def test_copied_model_wins_over_run_of_same_name(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     shutil.copytree(alpha[0].model, tmp_path / "carried")
     (alpha[0].model / "model.safetensors").write_text("of another run of that name")
     make_child(tmp_path, alpha[1], tmp_path / "carried")
-    assert checked(tmp_path, "beta-2")[1] == ["verified"] * 4
+    assert check_lineage(tmp_path, "beta-2")[1] == ["verified"] * 4
 
 
 @pytest.mark.parametrize(
@@ -191,17 +187,17 @@ def test_copied_model_wins_over_run_of_same_name(tmp_path: Path, alpha: tuple[Ru
         (None, "absent"),
     ],
 )
-def test_a_run_is_looked_for_where_its_handle_says(tmp_path: Path, handle: str | None, verdict: str) -> None:
+def test_run_is_searched_where_its_handle_points(tmp_path: Path, handle: str | None, verdict: str) -> None:
     _, lineage = make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)], run=handle)
     make_child(tmp_path, lineage, tmp_path / "gone")
-    assert checked(tmp_path, "beta-2")[1][1] == verdict
+    assert check_lineage(tmp_path, "beta-2")[1][1] == verdict
 
 
-def test_a_run_that_goes_on_is_open(tmp_path: Path) -> None:
+def test_running_run_has_open_lineage(tmp_path: Path) -> None:
     store = make_store(tmp_path, "a" * 16)
     unknown = {"steps": None, "sequences": None, "metrics": None, "weights": None}
     make_run(tmp_path, "alpha-1", Lineage(links=()), [store], **unknown)
-    found, verdicts = checked(tmp_path, "alpha-1")
+    found, verdicts = check_lineage(tmp_path, "alpha-1")
     assert verdicts == ["verified", "open"]
     text = lineage_text(found)
     assert "trained  begun 2026-11-21T10:00:00+00:00, bf16, 2 x cpu" in text
@@ -209,7 +205,7 @@ def test_a_run_that_goes_on_is_open(tmp_path: Path) -> None:
     assert "result" not in text
 
 
-def test_no_lineage_yet_and_a_damaged_one(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+def test_missing_or_damaged_lineage_is_an_error(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     run = alpha[0]
     run.lineage.write_text(run.lineage.read_text().replace("alpha-1", "alpha-2", 1))
     with pytest.raises(ConflictError) as caught:
@@ -218,14 +214,14 @@ def test_no_lineage_yet_and_a_damaged_one(tmp_path: Path, alpha: tuple[RunFolder
     run.lineage.unlink()
     with pytest.raises(NotFoundError, match="run alpha-1 has no lineage yet"):
         LocalBackend(tmp_path).lineage("alpha-1")
-    with pytest.raises(NotFoundError, match="no run gamma"):
+    with pytest.raises(NotFoundError, match="unknown run 'gamma'"):
         LocalBackend(tmp_path).lineage("gamma")
 
 
-def test_the_chain_reads_from_top_to_bottom_in_eighty_columns(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
+def test_chain_prints_from_top_to_bottom_in_80_columns(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
     make_child(tmp_path, alpha[1], alpha[0].model)
     (alpha[0].model / "model.safetensors").write_text("weights of another")
-    found = checked(tmp_path, "beta-2")[0]
+    found = check_lineage(tmp_path, "beta-2")[0]
     text = lineage_text(found)
     assert max(len(line) for line in text.splitlines()) <= 80
     blocks = [block.splitlines() for block in text.split("\n\n")]
@@ -249,10 +245,10 @@ def test_the_chain_reads_from_top_to_bottom_in_eighty_columns(tmp_path: Path, al
     assert " ".join(" ".join(blocks[1]).split()).find("here changed: the weights in") > 0
 
 
-def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+def test_unknown_facts_are_omitted(tmp_path: Path) -> None:
     unknown = {"snapshot": None, "commit": None, "dirty": None, "metrics": {"mlm_loss": None}}
     make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16, "mit")], **unknown)
-    text = lineage_text(checked(tmp_path, "alpha-1")[0])
+    text = lineage_text(check_lineage(tmp_path, "alpha-1")[0])
     assert "code" not in text
     assert "result" not in text
     assert "licence mit" in text
@@ -260,11 +256,11 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "token-stores")
     clean = {"commit": None, "dirty": None}
     make_run(tmp_path, "alpha-1", Lineage(links=()), [make_store(tmp_path, "a" * 16)], **clean)
-    assert "  code     snapshot 55555555\n" in lineage_text(checked(tmp_path, "alpha-1")[0])
+    assert "  code     snapshot 55555555\n" in lineage_text(check_lineage(tmp_path, "alpha-1")[0])
 
 
 def test_lineage_document_unchanged_with_checks(tmp_path: Path, alpha: tuple[RunFolder, Lineage]) -> None:
-    document = json.loads(json.dumps(checked(tmp_path, "alpha-1")[0].as_dict()))
+    document = json.loads(json.dumps(check_lineage(tmp_path, "alpha-1")[0].as_dict()))
     checks = document.pop("checks")
     assert document == json.loads(alpha[0].lineage.read_text())
     assert checks[alpha[1].head.hash] == {"verdict": "verified", "where": str(alpha[0].model), "why": None}

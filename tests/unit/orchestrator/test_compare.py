@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""Comparison of two runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.run_folders import PLAN, make_run, report
 
 
 def full_plan(**changes: Any) -> dict[str, Any]:
-    """A plan with all that is compared."""
+    """Return a plan with all compared sections."""
     return {
         **PLAN,
         "spec": {
@@ -38,7 +38,7 @@ def compare(home: Path, *, patch: bool = False) -> Difference:
     return orchestrator.attach("a").compare(orchestrator.attach("b"), patch=patch)
 
 
-def test_equal_runs_differ_in_nothing(tmp_path: Path) -> None:
+def test_equal_runs_have_no_differences(tmp_path: Path) -> None:
     for name in ("a", "b"):
         make_run(tmp_path, name, plan=full_plan())
     found = compare(tmp_path)
@@ -47,13 +47,13 @@ def test_equal_runs_differ_in_nothing(tmp_path: Path) -> None:
     assert found.results == {"state": {"a": "completed", "b": "completed"}}
 
 
-def test_every_section_names_what_differs_with_both_values(tmp_path: Path) -> None:
+def test_every_section_lists_differences_with_both_values(tmp_path: Path) -> None:
     make_run(tmp_path, "a", plan=full_plan())
     spec = {
         "train": {"steps": 200, "seed": 1, "new": True},
         "tags": {"team": "nlp"},
         "environment": {"variables": {"HF_TOKEN": "hf_abc", "NCCL_DEBUG": "INFO"}},
-        "compute": {"nodes": 2, "device": "gpu"},  # compared as it was resolved
+        "compute": {"nodes": 2, "device": "gpu"},  # resolved values are compared
     }
     make_run(
         tmp_path,
@@ -82,7 +82,7 @@ def test_every_section_names_what_differs_with_both_values(tmp_path: Path) -> No
     }
 
 
-def test_results_stand_side_by_side_with_their_difference(tmp_path: Path) -> None:
+def test_results_are_compared_with_their_difference(tmp_path: Path) -> None:
     attempt = {"started": 100.0, "ended": 160.0}
     done = make_run(tmp_path, "a", plan=full_plan(), exit_code=0, attempts=[attempt])
     report(done, 100, train_loss=3.0, validation_loss=9.0)
@@ -131,7 +131,7 @@ def test_code_is_compared_file_by_file(tmp_path: Path) -> None:
     assert plain.patch is None
 
 
-def test_code_that_is_not_here_is_compared_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_code_is_compared_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, digest in (("a", "c0de"), ("b", "beef")):
         make_run(tmp_path, name, plan=full_plan(snapshot={"digest": digest}))
     write_code(tmp_path, "a", {"jobs/loop.py": b"one\n"})
@@ -147,8 +147,8 @@ def test_code_that_is_not_here_is_compared_by_its_digest(tmp_path: Path, monkeyp
         assert (code.added, code.removed, code.changed, code.patch) == ([], [], [], None)
 
 
-def test_a_damaged_run_is_an_error_and_no_bug(tmp_path: Path) -> None:
+def test_damaged_run_is_an_error_and_not_a_bug(tmp_path: Path) -> None:
     make_run(tmp_path, "a", plan=full_plan())
     (make_run(tmp_path, "b").path / "plan.json").write_text("{")
-    with pytest.raises(StorageError, match="run b is damaged"):
+    with pytest.raises(StorageError, match="run b: it is damaged"):
         compare(tmp_path)

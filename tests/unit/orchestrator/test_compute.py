@@ -1,4 +1,4 @@
-"""What `auto` becomes, and how many GPUs are counted."""
+"""Resolution of `auto`, and the count of GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from orchestrator.support.errors import SpecError
         (ComputeSpec(processes_per_node=16), 0, ("cpu", 16, 1)),
     ],
 )
-def test_auto_is_decided_by_what_the_machine_has(spec: ComputeSpec, gpus: int, expected: tuple[str, int, int]) -> None:
+def test_auto_depends_on_the_devices_of_the_machine(
+    spec: ComputeSpec, gpus: int, expected: tuple[str, int, int]
+) -> None:
     resolved = spec.resolve(gpus=gpus, cores=8)
     assert (resolved.device, resolved.processes_per_node, resolved.threads_per_process) == expected
 

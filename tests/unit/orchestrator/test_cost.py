@@ -1,4 +1,4 @@
-"""Hours, money and what was done twice, by hand."""
+"""Hours, cost and repeated steps, computed by hand."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def reports(*steps_and_times: tuple[int, float]) -> list[dict[str, float]]:
     return [{"step": step, "time": time} for step, time in steps_and_times]
 
 
-def test_an_attempt_that_goes_on_counts_until_now() -> None:
+def test_running_attempt_counts_until_now() -> None:
     assert attempt_seconds([attempt(100, 160), attempt(200, None)], now=230) == 90
-    assert attempt_seconds([attempt(200, None)], now=190) == 0  # the clock was set back
+    assert attempt_seconds([attempt(200, None)], now=190) == 0  # the clock went backward
 
 
-def test_without_a_price_there_is_no_cost() -> None:
+def test_without_price_there_is_no_cost() -> None:
     assert price_of(2.0, 1.5) == 3.0
     assert price_of(2.0, 0.0) == 0.0
     assert price_of(2.0, None) is None
 
 
-def test_nothing_is_repeated_by_one_attempt() -> None:
+def test_single_attempt_repeats_nothing() -> None:
     assert repeated([attempt(0, 100, 50)], reports((50, 90))) == (0, 0)
 
 
-def test_what_an_attempt_did_past_its_checkpoint_was_done_twice() -> None:
+def test_steps_after_the_last_checkpoint_are_repeated() -> None:
     """Killed at step 50 (100 s), resumed at 110 s from the checkpoint of step 40 (80 s)."""
     attempts = [attempt(0, 100, 50), attempt(110, 200, 90)]
     assert repeated(attempts, reports((20, 40), (40, 80), (60, 150), (90, 190))) == (10, 20)
 
 
-def test_an_attempt_that_saved_all_it_did_repeats_nothing() -> None:
+def test_attempt_with_final_checkpoint_repeats_nothing() -> None:
     attempts = [attempt(0, 100, 50), attempt(110, 200, 90)]
     assert repeated(attempts, reports((40, 80), (50, 95), (90, 190))) == (0, 0)
 
@@ -55,7 +55,7 @@ def test_attempt_without_own_checkpoint_is_lost() -> None:
     assert repeated(attempts, reports((20, 40), (40, 80), (90, 290))) == (8, 40)
 
 
-def test_an_attempt_that_never_reported_is_lost_as_a_whole() -> None:
+def test_attempt_without_reports_is_lost_completely() -> None:
     assert repeated([attempt(0, 30), attempt(40, 100, 9)], reports((9, 90))) == (0, 30)
     assert repeated([attempt(0, 100, 40), attempt(110, 130), attempt(140, 200, 60)], reports((40, 90), (60, 190))) == (
         0,
@@ -63,11 +63,11 @@ def test_an_attempt_that_never_reported_is_lost_as_a_whole() -> None:
     )
 
 
-def test_an_attempt_whose_end_nobody_saw_lasted_until_the_next() -> None:
+def test_attempt_without_end_lasts_until_the_next() -> None:
     assert repeated([attempt(0, None, 40), attempt(110, 200, 90)], reports((20, 50), (90, 190))) == (20, 60)
 
 
-def test_the_figures_of_a_run() -> None:
+def test_run_cost_has_hours_cost_and_repeated_steps() -> None:
     cost = run_cost(
         "one",
         [attempt(0, 1800, 50), attempt(2000, 3800, 90)],
@@ -86,7 +86,7 @@ def test_the_figures_of_a_run() -> None:
     )
 
 
-def test_a_status_knows_hours_and_cost(tmp_path: Path) -> None:
+def test_status_has_hours_and_cost(tmp_path: Path) -> None:
     make_run(tmp_path, "one", nodes=2, plan=PRICED, attempts=[attempt(0, 900, 5), attempt(1000, 1900, 9)])
     make_run(tmp_path, "unpriced", attempts=[attempt(0, 7200, 5)])
     found = {status.name: status for status in LocalBackend(tmp_path).list()}
@@ -95,19 +95,19 @@ def test_a_status_knows_hours_and_cost(tmp_path: Path) -> None:
     assert [one.step for one in found["one"].attempts] == [5, 9]
 
 
-def test_a_run_of_an_earlier_version_has_no_price(tmp_path: Path) -> None:
+def test_run_of_earlier_version_has_no_price(tmp_path: Path) -> None:
     compute = {key: value for key, value in PLAN["compute"].items() if key != "price_per_hour"}
     make_run(tmp_path, "old", plan={"compute": compute, "world_size": 2, "changes": {}})
     assert LocalBackend(tmp_path).describe("old").state == RunState.COMPLETED
     assert Orchestrator(home=tmp_path, environ={}).attach("old").cost().cost is None
 
 
-def test_a_lost_supervisors_attempt_ends_with_its_last_report(tmp_path: Path) -> None:
+def test_lost_attempt_ends_with_its_last_report(tmp_path: Path) -> None:
     going_on = RunAttempt(started=1000.0)
     run = make_run(tmp_path, "lost", RunState.RUNNING, plan=PRICED, attempts=[going_on])
     report(run, 5, at=1600.0)
     earlier = make_run(tmp_path, "earlier", RunState.RUNNING, plan=PRICED, attempts=[going_on])
-    report(earlier, 5, at=900.0)  # by the attempt before
+    report(earlier, 5, at=900.0)  # from the previous attempt
     silent = make_run(tmp_path, "silent", RunState.RUNNING, plan=PRICED, attempts=[going_on])
     backend = LocalBackend(tmp_path)
     lost = backend.describe("lost")
@@ -116,10 +116,10 @@ def test_a_lost_supervisors_attempt_ends_with_its_last_report(tmp_path: Path) ->
     assert lost.node_hours == pytest.approx(1 / 6)
     assert backend.describe("silent").node_hours == 0
     assert backend.describe("earlier").attempts[0].ended == 1000.0
-    assert silent.state().attempts == [going_on]  # state.json is the supervisor's
+    assert silent.state().attempts == [going_on]  # only the supervisor writes state.json
 
 
-def test_the_client_says_where_the_price_comes_from(tmp_path: Path) -> None:
+def test_cost_names_the_origin_of_the_price(tmp_path: Path) -> None:
     changes = {"compute.price_per_hour": {"value": 36.0, "from": "job.yaml:7"}}
     run = make_run(
         tmp_path, "one", nodes=2, plan={**PRICED, "changes": changes}, attempts=[attempt(0, 90, 40), attempt(100, 190)]

@@ -1,4 +1,4 @@
-"""What a notebook shows: every kind of plan and spec, a sweep before it begins, has a look of its own."""
+"""HTML representations in notebooks: every kind of plan and spec, and a planned sweep."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.conftest import write_bert, write_corpus
 VOID = {"br", "img", "link", "meta"}
 
 
-class Shown(Protocol):
+class Displayable(Protocol):
     def _repr_html_(self) -> str: ...
 
 
 class Words(HTMLParser):
-    """The words of a page whose elements are closed in the order in which they were opened."""
+    """Text of a page whose elements are closed in the order in which they were opened."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Words(HTMLParser):
             self.words.append(data)
 
 
-def shown(what: Shown) -> str:
+def displayed_text(what: Displayable) -> str:
     return " ".join(Words(what._repr_html_()).words)
 
 
@@ -71,25 +71,25 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_a_plan_and_its_spec(orchestrator: Orchestrator, kind: str) -> None:
+def test_plan_and_spec_have_html(orchestrator: Orchestrator, kind: str) -> None:
     more = {
         "name": "mine",
         "tags": {"note": "<b>bold</b>"},
         "environment.variables": {"HF_TOKEN": "s3cr3t", "A": "shown"},
     }
     plan = orchestrator.plan(kind, overrides={**JOBS[kind], **more})
-    words = shown(plan)
+    words = displayed_text(plan)
     assert plan.name in words
     assert "snapshot" in words
-    assert "<b>bold</b>" in words, "text is text"
-    spec = shown(plan.spec)
+    assert "<b>bold</b>" in words, "text is escaped"
+    spec = displayed_text(plan.spec)
     assert f"{kind} mine" in spec
     assert "A: shown" in spec
     assert "s3cr3t" not in words + spec
 
 
 @pytest.mark.parametrize("kind", ["prepare", "pretrain"])
-def test_how_far_a_run_is(orchestrator: Orchestrator, kind: str) -> None:
+def test_running_run_shows_its_progress(orchestrator: Orchestrator, kind: str) -> None:
     plan = orchestrator.plan(kind, overrides=JOBS[kind])
     known = {"name": plan.name, "handle": f"local://{plan.name}", "kind": kind, "run_hash": plan.run_hash}
 
@@ -99,11 +99,11 @@ def test_how_far_a_run_is(orchestrator: Orchestrator, kind: str) -> None:
 
     assert 'value="10" max="40"' in page(RunState.RUNNING, 10, 40)
     assert 'value="0" max="40"' in page(RunState.QUEUED, None, 40)
-    assert "<progress" not in page(RunState.RUNNING, 10, None), "nobody can tell"
+    assert "<progress" not in page(RunState.RUNNING, 10, None), "progress is unknown"
     assert "<progress" not in page(RunState.COMPLETED, 40, 40)
 
 
-def test_a_sweep_before_it_begins(orchestrator: Orchestrator) -> None:
+def test_planned_sweep_shows_first_trials(orchestrator: Orchestrator) -> None:
     trial = {"recipe": "tiny", "data.text": "[notes.txt]", "model.hidden_size": 32, "model.num_attention_heads": 2}
     sweep = [
         "space.optimizer.learning_rate={low: 1.0e-4, high: 1.0e-2, log: true}",
@@ -111,9 +111,9 @@ def test_a_sweep_before_it_begins(orchestrator: Orchestrator) -> None:
         "sampling=sobol",
     ]
     planned = orchestrator.sweeps.plan(sets=[*sweep, *(f"trial.{key}={value}" for key, value in trial.items())])
-    words = shown(planned)
+    words = displayed_text(planned)
     assert planned.record.name in words
     assert "5, 1 at a time, on local" in words
     assert words.count("learning_rate=") == 3, "the first trials"
     assert planned.plan.name in words
-    assert "optimizer.learning_rate: {low: 0.0001, high: 0.01, log: true}" in shown(planned.record.spec)
+    assert "optimizer.learning_rate: {low: 0.0001, high: 0.01, log: true}" in displayed_text(planned.record.spec)

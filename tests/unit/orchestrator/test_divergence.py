@@ -1,4 +1,4 @@
-"""When a loss is said to run away, and when not."""
+"""Detection of diverging losses."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from orchestrator.backends.folder.run_watch import RISE, WINDOW, LossWatch
 
 
 def watch(losses: list[float]) -> list[str | None]:
-    """What is said after each report."""
+    """Return the message after each report."""
     loss_watch = LossWatch()
     return [loss_watch.add(10 * (index + 1), loss) for index, loss in enumerate(losses)]
 
 
-def test_a_falling_loss_with_a_spike_is_left_alone() -> None:
+def test_falling_loss_with_a_spike_is_not_reported() -> None:
     losses = [9.0 - 0.1 * index for index in range(30)]
     losses[12] = losses[20] = 15.0
     assert watch(losses) == [None] * 30
 
 
-def test_a_slow_rise_below_the_threshold_is_left_alone() -> None:
+def test_slow_rise_below_the_threshold_is_not_reported() -> None:
     assert watch([5.0] * 10 + [5.0 + RISE] * 10) == [None] * 20
 
 
 def test_rising_loss_reported_with_best_step() -> None:
-    said = watch([8.0, 7.0, 6.0, 6.0, 6.0, 6.0] + [7.0] * WINDOW)
-    assert said[: 6 + WINDOW // 2] == [None] * (6 + WINDOW // 2)  # the median is still the old one
-    assert said[6 + WINDOW // 2] == "the loss rises: 7.000 around step 90, 6.000 around step 50"
+    messages = watch([8.0, 7.0, 6.0, 6.0, 6.0, 6.0] + [7.0] * WINDOW)
+    assert messages[: 6 + WINDOW // 2] == [None] * (6 + WINDOW // 2)  # the median has not changed yet
+    assert messages[6 + WINDOW // 2] == "the loss rises: 7.000 around step 90, 6.000 around step 50"
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_is_told_at_once(loss: float) -> None:
+def test_non_finite_loss_is_reported_immediately(loss: float) -> None:
     assert watch([loss]) == [f"the loss of step 10 is {loss}"]

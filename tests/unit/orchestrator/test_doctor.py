@@ -1,4 +1,4 @@
-"""Every check of the doctor, in health and with what it looks for really broken."""
+"""Every check of the doctor, on a healthy machine and with a real defect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def program(folder: Path, name: str, script: str) -> dict[str, str]:
-    """Puts a program on a PATH of its own."""
+    """Write a program to a separate folder of the PATH."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -41,12 +41,12 @@ def read_only(folder: Path) -> Iterator[Path]:
         yield folder
 
 
-def named(findings: Iterator[Finding], name: str) -> Finding:
+def finding_named(findings: Iterator[Finding], name: str) -> Finding:
     (found,) = (finding for finding in findings if finding.name == name)
     return found
 
 
-# The whole
+# All checks
 
 
 def test_healthy_machine_check_changes_and_imports_nothing(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_healthy_machine_check_changes_and_imports_nothing(tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
-    told, modules = done.stdout.splitlines()
+    document, modules = done.stdout.splitlines()
     assert not {"torch", "mlflow", "numpy", "azure"} & set(modules.split())
-    findings = [Finding.model_validate(finding) for finding in json.loads(told)]
+    findings = [Finding.model_validate(finding) for finding in json.loads(document)]
     assert [finding for finding in findings if finding.level == "fail"] == []
     assert all(finding.fix for finding in findings if finding.level == "warn")
     assert len({finding.name for finding in findings}) == len(findings) >= 18
@@ -72,7 +72,7 @@ def test_healthy_machine_check_changes_and_imports_nothing(tmp_path: Path) -> No
 
 
 def install(folder: Path, name: str, version: str, *requires: str, python: str = ">=3.11") -> None:
-    """An installed distribution, as far as its metadata goes."""
+    """Create the metadata of an installed distribution."""
     metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir(parents=True)
     lines = [f"Name: {name}", f"Version: {version}", f"Requires-Python: {python}"]
@@ -81,7 +81,7 @@ def install(folder: Path, name: str, version: str, *requires: str, python: str =
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that installed packages are looked for in first."""
+    """Return a folder that precedes all others on the path of installed packages."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -107,7 +107,7 @@ def test_missing_or_wrong_package_named_with_its_user(installed: Path) -> None:
     assert str(finding.fix).endswith("-m pip install 'absent' 'far<3' 'fast-part' 'near>=2'")
 
 
-def test_packages_that_need_one_another_are_each_looked_at_once(installed: Path) -> None:
+def test_mutually_dependent_packages_are_checked_once(installed: Path) -> None:
     install(installed, "bert-orchestrator", "0.1.0", "one", "two")
     install(installed, "one", "1", "two")
     install(installed, "two", "1rc1", "one>=0")
@@ -116,37 +116,37 @@ def test_packages_that_need_one_another_are_each_looked_at_once(installed: Path)
     assert (finding.level, finding.text) == ("ok", "2 installed, in compatible versions")
 
 
-def test_a_python_that_is_too_old_is_said(installed: Path) -> None:
+def test_old_python_is_reported(installed: Path) -> None:
     install(installed, "bert-orchestrator", "0.1.0", python=">=3.99")
     finding = packages.python()
     assert finding.level == "fail"
     assert "needed >=3.99" in finding.text
 
 
-def test_a_checkout_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "DISTRIBUTION", "not-installed-anywhere")
     assert packages.python().level == "warn"
     assert list(packages.requirements()) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("__version__ = '2.13.0+cu129'\ncuda: Optional[str] = '12.9'\n", "2.13.0+cu129, built for CUDA 12.9"),
         ('__version__ = "2.13.0+cpu"\ncuda: Optional[str] = None\n', "2.13.0+cpu, CPU build"),
     ],
 )
-def test_the_build_of_torch_is_read_from_its_files(tmp_path: Path, text: str, told: str) -> None:
+def test_torch_build_is_read_from_its_files(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "torch" / "version.py").write_text(text)
     check = "from orchestrator.doctor.packages import torch_build; print(torch_build().text)"
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=environ, check=True)
-    assert done.stdout.strip() == told
+    assert done.stdout.strip() == expected
 
 
-def test_a_torch_that_does_not_load_fails_with_its_own_words(tmp_path: Path) -> None:
+def test_torch_that_fails_to_load_has_its_own_message(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open')\n")
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
@@ -155,13 +155,13 @@ def test_a_torch_that_does_not_load_fails_with_its_own_words(tmp_path: Path) -> 
     assert "libcudart.so.12: cannot open" in finding.text
 
 
-def test_a_torch_that_hangs_fails_in_time(tmp_path: Path) -> None:
+def test_hanging_torch_fails_in_time(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time; time.sleep(600)\n")
     finding = packages.torch_devices({**os.environ, "PYTHONPATH": str(tmp_path)}, seconds=0.5)
     assert (finding.level, finding.text) == ("fail", "torch did not answer within 0.5 s")
 
 
-def test_gpus_that_torch_does_not_see_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_invisible_to_torch_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = packages.torch_devices({**os.environ, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7,8"})
     assert finding.level == "fail"
     assert finding.text.startswith("9 GPUs are visible, torch finds ")
@@ -170,7 +170,7 @@ def test_gpus_that_torch_does_not_see_fail(monkeypatch: pytest.MonkeyPatch) -> N
 # The machine
 
 
-def test_gpus_are_what_the_driver_tells(tmp_path: Path) -> None:
+def test_gpus_are_those_of_the_driver(tmp_path: Path) -> None:
     script = 'echo "A, 80 GB"; echo "A, 80 GB"'
     environ = program(tmp_path, "nvidia-smi", script)
     assert (machine.gpus(environ).level, machine.gpus(environ).text) == ("ok", "2: A, 80 GB")
@@ -179,19 +179,19 @@ def test_gpus_are_what_the_driver_tells(tmp_path: Path) -> None:
     assert machine.gpus({"PATH": ""}).text == "none"
 
 
-def test_a_driver_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_failing_driver_has_its_own_message(tmp_path: Path) -> None:
     environ = program(tmp_path, "nvidia-smi", "echo 'Driver/library version mismatch'; exit 18")
     finding = machine.gpus(environ)
     assert (finding.level, finding.text) == ("fail", "nvidia-smi: Driver/library version mismatch")
 
 
-def test_a_driver_that_hangs_fails_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_driver_fails_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SMI_SECONDS", 0.2)
     environ = program(tmp_path, "nvidia-smi", "PATH=/bin:/usr/bin; exec sleep 60")
     assert machine.gpus(environ).text == "nvidia-smi does not answer: TimeoutExpired"
 
 
-def test_memory_is_what_the_container_leaves(tmp_path: Path) -> None:
+def test_memory_respects_the_container_limit(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n")
     assert machine.memory(meminfo, tmp_path).text == "32.8 GB available"
@@ -216,7 +216,7 @@ def test_little_shared_memory_is_a_warning(tmp_path: Path) -> None:
     assert machine.shared_memory(tmp_path / "nowhere").level == "warn"
 
 
-def test_a_low_limit_of_open_files_is_a_warning() -> None:
+def test_low_limit_of_open_files_is_a_warning() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         for limit, level in ((1023, "warn"), (1024, "ok")):
@@ -227,19 +227,17 @@ def test_a_low_limit_of_open_files_is_a_warning() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_loopback_interface_that_is_down_fails() -> None:
+def test_loopback_interface_that_is_down_fails() -> None:
     check = "from orchestrator.doctor.machine import loopback; print(loopback().level)"
     command = [sys.executable, "-c", check]
     assert subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY).stdout == "ok\n"
     alone = shutil.which("unshare")
     if alone is None or subprocess.run([alone, "-n", "true"], capture_output=True).returncode:
-        pytest.skip("cannot make a network without a loopback interface here")
+        pytest.skip("cannot create a network without a loopback interface")
     assert subprocess.run([alone, "-n", *command], capture_output=True, text=True, cwd=REPOSITORY).stdout == "fail\n"
 
 
-def test_a_clock_behind_its_programs_or_off_the_servers_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_clock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time()
     assert machine.clock(tmp_path / "home").level == "ok"
     for shift, level in ((-3650 * 86400, "fail"), (100, "warn"), (1, "ok")):
@@ -250,7 +248,7 @@ def test_a_clock_behind_its_programs_or_off_the_servers_is_said(
 # Storage
 
 
-def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
+def test_unwritable_home_fails(tmp_path: Path) -> None:
     with read_only(tmp_path / "disk") as disk:
         (finding,) = machine.home_folder(disk / "home")
     assert finding.level == "fail"
@@ -258,43 +256,43 @@ def test_a_home_that_cannot_be_written_fails(tmp_path: Path) -> None:
     assert "ORCHESTRATOR_HOME" in str(finding.fix)
 
 
-def test_a_home_that_is_a_file_fails(tmp_path: Path) -> None:
+def test_home_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
     (finding,) = machine.home_folder(tmp_path / "home")
     assert (finding.level, finding.text) == ("fail", f"{tmp_path / 'home'} is a file")
 
 
-def test_a_full_home_fails_and_so_does_its_disk(tmp_path: Path) -> None:
+def test_full_home_fails_with_its_disk(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "64k") as disk:
         (disk / "all").write_bytes(b"x" * 48_000)
         (finding,) = machine.home_folder(disk)
         assert (finding.level, finding.text) == ("fail", f"cannot write to {disk} (tmpfs): No space left on device")
-        assert named(machine.disks(disk / "home"), "disk").level == "fail"
+        assert finding_named(machine.disks(disk / "home"), "disk").level == "fail"
         assert [path.name for path in disk.iterdir()] == ["all"]
 
 
 @pytest.mark.parametrize(("size", "level"), [("90m", "fail"), ("200m", "warn"), ("6g", "ok")])
-def test_room_for_checkpoints(tmp_path: Path, size: str, level: str) -> None:
+def test_disk_space_for_checkpoints_is_checked(tmp_path: Path, size: str, level: str) -> None:
     with tmpfs(tmp_path / "disk", size) as disk:
-        finding = named(machine.disks(disk), "disk")
+        finding = finding_named(machine.disks(disk), "disk")
     assert finding.level == level
     assert f"free at {disk}" in finding.text
 
 
-def test_no_room_for_temporary_files_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_temporary_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tmpfs(tmp_path / "disk", "1m") as disk:
         monkeypatch.setattr(machine.tempfile, "tempdir", str(disk))
-        assert named(machine.disks(tmp_path), "temporary files").level == "fail"
+        assert finding_named(machine.disks(tmp_path), "temporary files").level == "fail"
 
-    def none() -> str:
+    def no_folder() -> str:
         raise FileNotFoundError("no usable temporary directory")
 
-    monkeypatch.setattr(machine.tempfile, "gettempdir", none)
-    finding = named(machine.disks(tmp_path), "temporary files")
+    monkeypatch.setattr(machine.tempfile, "gettempdir", no_folder)
+    finding = finding_named(machine.disks(tmp_path), "temporary files")
     assert (finding.level, "TMPDIR" in str(finding.fix)) == ("fail", True)
 
 
-def test_a_file_system_is_named_whatever_its_place_is_called(tmp_path: Path) -> None:
+def test_file_system_is_named_whatever_its_path(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "with a blank", "1m") as disk:
         assert machine.file_system(disk) == "tmpfs"
         assert machine.file_system(disk / "..") == machine.file_system(tmp_path) != "tmpfs"
@@ -324,12 +322,12 @@ def test_file_systems_that_lose_locks_or_files_are_named(
 # The project
 
 
-def test_without_git_plans_tell_no_commit(tmp_path: Path) -> None:
+def test_missing_git_is_a_warning(tmp_path: Path) -> None:
     assert project.git({"PATH": str(tmp_path)}).level == "warn"
     assert project.git(program(tmp_path, "git", "echo git version 2.39.5")).text == "2.39.5"
 
 
-def test_wrong_defaults_of_the_project_fail_with_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_project_defaults_fail_with_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "orchestrator.yaml").write_text("train:\n  stpes: 1\n  seed: x\n")
     (finding,) = project.defaults(tmp_path, {"PATH": ""})
@@ -339,13 +337,13 @@ def test_wrong_defaults_of_the_project_fail_with_their_lines(tmp_path: Path, mon
     assert project.store(tmp_path, tmp_path, {"PATH": ""}).level == "fail"
 
 
-def test_a_variable_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
+def test_unknown_variable_is_a_warning(tmp_path: Path) -> None:
     fine, warning = project.defaults(tmp_path, {"PATH": "", "ORCHESTRATOR_TRIAN__STEPS": "1"})
     assert (fine.level, warning.level) == ("ok", "warn")
     assert "ORCHESTRATOR_TRIAN__STEPS" in warning.text
 
 
-def test_a_backend_that_there_is_not_fails(tmp_path: Path) -> None:
+def test_unknown_backend_fails(tmp_path: Path) -> None:
     finding = project.backend("aws", tmp_path)
     assert finding.level == "fail"
     assert "unknown backend 'aws' (known: " in finding.text
@@ -356,8 +354,8 @@ def test_a_backend_that_there_is_not_fails(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as MLflow makes it, with one run."""
+def original_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a store with MLflow, with one run."""
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     make = "import sys; from mlflow.tracking import MlflowClient; MlflowClient(sys.argv[1]).create_run('0')"
     subprocess.run([sys.executable, "-c", make, f"sqlite:///{path}"], check=True, capture_output=True)
@@ -365,11 +363,11 @@ def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(whole_store: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(whole_store, tmp_path / "mlflow.db"))
+def store(original_store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original_store, tmp_path / "mlflow.db"))
 
 
-def test_a_whole_store_is_fine_and_so_is_none(store: Path, tmp_path: Path) -> None:
+def test_complete_or_missing_store_passes(store: Path, tmp_path: Path) -> None:
     before = store.read_bytes()
     assert project.sqlite_store(store) == Finding(name="tracking", level="ok", text=f"{store}, 1 MLflow runs")
     assert store.read_bytes() == before
@@ -378,7 +376,7 @@ def test_a_whole_store_is_fine_and_so_is_none(store: Path, tmp_path: Path) -> No
     assert not (tmp_path / "home").exists()
 
 
-def test_a_store_that_was_overwritten_or_torn_is_damaged(store: Path) -> None:
+def test_overwritten_or_truncated_store_is_damaged(store: Path) -> None:
     whole = store.read_bytes()
     store.write_bytes(b"not a database, whatever its name says" * 200)
     finding = project.sqlite_store(store)
@@ -388,7 +386,7 @@ def test_a_store_that_was_overwritten_or_torn_is_damaged(store: Path) -> None:
     assert "is damaged" in project.sqlite_store(store).text
 
 
-def test_a_store_whose_making_was_interrupted_lacks_tables(store: Path) -> None:
+def test_interrupted_creation_leaves_store_without_tables(store: Path) -> None:
     with closing(sqlite3.connect(store)) as half:
         half.execute("DROP TABLE metrics")
         half.commit()
@@ -398,7 +396,7 @@ def test_a_store_whose_making_was_interrupted_lacks_tables(store: Path) -> None:
     assert "has no table alembic_version, experiments, metrics, runs" in project.sqlite_store(store).text
 
 
-def test_a_store_that_somebody_holds_is_locked(store: Path) -> None:
+def test_store_in_use_is_locked(store: Path) -> None:
     with closing(sqlite3.connect(store, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         finding = project.sqlite_store(store, seconds=0.1)
@@ -407,7 +405,7 @@ def test_a_store_that_somebody_holds_is_locked(store: Path) -> None:
     assert project.sqlite_store(store).level == "ok"
 
 
-def test_a_store_that_cannot_be_written_fails(store: Path, tmp_path: Path) -> None:
+def test_unwritable_store_fails(store: Path, tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", "4m") as disk:
         shutil.copy(store, disk / "mlflow.db")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -416,8 +414,8 @@ def test_a_store_that_cannot_be_written_fails(store: Path, tmp_path: Path) -> No
     assert "readonly" in finding.text or "unable to open" in finding.text
 
 
-class Deaf(BaseHTTPRequestHandler):
-    """A server that is no MLflow."""
+class OtherServer(BaseHTTPRequestHandler):
+    """A server that is not MLflow."""
 
     def do_GET(self) -> None:
         self.send_error(404, "Not here")
@@ -428,9 +426,9 @@ class Deaf(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_is_no_mlflow_fails_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_server_fails_with_its_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with HTTPServer(("127.0.0.1", 0), Deaf) as http:
+    with HTTPServer(("127.0.0.1", 0), OtherServer) as http:
         Thread(target=http.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{http.server_port}"
         (tmp_path / "orchestrator.yaml").write_text(f"tracking: {{uri: '{uri}'}}\n")
@@ -441,12 +439,12 @@ def test_a_server_that_is_no_mlflow_fails_with_its_words(tmp_path: Path, monkeyp
     assert "404" in finding.text
 
 
-def test_a_server_that_does_not_answer_fails_in_time() -> None:
+def test_silent_server_fails_in_time() -> None:
     finding = project.server("http://127.0.0.1:9", dict(os.environ), seconds=0.2)
     assert (finding.level, finding.text) == ("fail", "http://127.0.0.1:9 did not answer within 0.2 s")
 
 
-def test_where_runs_would_go_is_as_variables_and_project_say(tmp_path: Path) -> None:
+def test_tracking_uri_follows_variables_and_project(tmp_path: Path) -> None:
     assert project.chosen_backend(tmp_path, {}) == "local"
     (tmp_path / "orchestrator.yaml").write_text("backend: debug\n")
     assert project.chosen_backend(tmp_path, {}) == "debug"

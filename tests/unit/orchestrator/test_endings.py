@@ -1,4 +1,4 @@
-"""How a run ends whatever becomes of its ranks: no exit code of theirs, and no mistake of ours, leaves it running."""
+"""The end of a run: no exit code of its ranks, and no bug of the supervisor, leaves it running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.specs.notification import NotifySpec
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """A run of one rank that may be started once more."""
+    """Create a run of one rank that may be restarted once."""
     run = RunFolder(tmp_path / "run-1")
     run.outputs.mkdir(parents=True)
     run.logs.mkdir()
@@ -42,40 +42,40 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (1, "ended with exit code 1"),
         (128, "ended with exit code 128"),
         (137, "was killed by signal SIGKILL"),
         (139, "was killed by signal SIGSEGV"),
-        (160, "ended with exit code 160"),  # Linux has no signals 32 and 33 for us, nor any past 64
+        (160, "ended with exit code 160"),  # signals 32 and 33 are reserved, and 64 is the last
         (193, "ended with exit code 193"),
         (255, "ended with exit code 255"),  # sys.exit(-1)
     ],
 )
-def test_only_a_signal_is_called_one(run: RunFolder, code: int, said: str) -> None:
+def test_only_exit_codes_of_signals_name_a_signal(run: RunFolder, code: int, message: str) -> None:
     run.exits(1).mkdir(parents=True)
     (run.exits(1) / "rank-0").write_text(f"{code}\n")
     ending = ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False)
     assert (ending.state, ending.exit_code) == (RunState.FAILED, code)
-    assert ending.reason == f"rank 0 {said}; see {run.rank_log(0)}"
+    assert ending.reason == f"rank 0 {message}; see {run.rank_log(0)}"
 
 
-def test_the_words_that_a_rank_left_count_whatever_its_exit_code(run: RunFolder) -> None:
+def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:
     run.exits(1).mkdir(parents=True)
     (run.exits(1) / "rank-0").write_text("255\n")
     (run.outputs / "error-0.json").write_text(json.dumps({"text": "error[data]: no text"}))
     assert ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False).reason == "error[data]: no text"
 
 
-def test_a_mistake_of_ours_is_an_ending_too(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    class Mistaken(Supervision):
+def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    class BuggySupervision(Supervision):
         request_kind = FolderRequest
 
         def attempt(self) -> Ending:
             raise ValueError("127 is not a valid Signals")
 
-    Mistaken(run).supervise()
+    BuggySupervision(run).supervise()
     state = run.stored_state()
     assert (state.state, state.attempt, state.exit_code) == (RunState.FAILED, 2, 1)
     assert state.reason == "error[bug]: ValueError: 127 is not a valid Signals"

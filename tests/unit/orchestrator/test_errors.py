@@ -1,4 +1,4 @@
-"""Kinds and exit codes are an interface: scripts branch on them."""
+"""Kinds and exit codes of errors are an interface: scripts depend on them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_every_error_has_kind_code_and_line_in_tree() -> None:
             assert line.split()[1:3] == [kind, str(code)]
 
 
-def test_a_failed_job_ends_the_command_with_its_own_code() -> None:
+def test_failed_job_ends_the_command_with_its_exit_code() -> None:
     failure = JobFailed("rank 0 ended with 3", exit_code=3, facts={"where": "rank-0.log"}, fix="orchestrator logs x")
     assert (failure.exit_code, JobFailed.exit_code) == (3, 1)
     assert str(failure).splitlines()[1:] == ["  where  rank-0.log", "  fix    orchestrator logs x"]
 
 
-def test_a_failed_job_cannot_claim_success() -> None:
+def test_failed_job_never_exits_with_zero() -> None:
     with pytest.raises(AssertionError):
         JobFailed("?", exit_code=0)

@@ -1,4 +1,4 @@
-"""Estimates against other formulas and against the model itself."""
+"""Estimates compared with other formulas and with the model itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SMALL = ModelConfig(
 )
 
 
-def test_published_sizes() -> None:
+def test_parameters_match_published_sizes() -> None:
     assert parameter_count(BASE, 30_522) == 110_106_428
     assert parameter_count(LARGE, 30_522) == 336_226_108
     assert encoder_parameters(BASE, 30_522) == 109_482_240
@@ -51,26 +51,26 @@ def test_published_sizes() -> None:
 
 @pytest.mark.parametrize("vocab_size", [1000, 1001])
 @pytest.mark.parametrize("shape", [SMALL, SMALL.model_copy(update={"intermediate_size": 96, "type_vocab_size": 3})])
-def test_parameters_are_those_of_the_model(shape: ModelConfig, vocab_size: int) -> None:
+def test_parameters_match_the_model(shape: ModelConfig, vocab_size: int) -> None:
     with torch.device("meta"):
         model = BertForPreTraining(shape, shape.padded_vocab_size(vocab_size))
     assert parameter_count(shape, vocab_size) == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_flops_of_bert_large_and_base() -> None:
-    """Golden figures: 240.5 and 69.8 GFLOP for a sequence of 128 with 15% predicted, worked out by hand."""
+    """Golden figures: 240.5 and 69.8 GFLOP for a sequence of 128 with 15% predicted, computed by hand."""
     for model, rows, golden in ((LARGE, 30_528, 240.5e9), (BASE, 30_528, 69.8e9)):
         each = flops_per_token(model, rows, sequence_length=128, max_predictions=19.2)
         assert each * 128 == pytest.approx(golden, rel=1e-3)
 
 
-def test_a_step_is_the_global_batch() -> None:
+def test_step_is_the_global_batch() -> None:
     job = PretrainConfig(train=TrainConfig(global_batch_size=64))
     each = flops_per_token(job.model, 30_522, sequence_length=128, max_predictions=20)
     assert estimate(job, vocab_size=30_522, device="gpu").flops_per_step == pytest.approx(each * 128 * 64)
 
 
-def test_state_and_a_checkpoint_count_every_copy() -> None:
+def test_memory_counts_every_copy_of_state_and_checkpoint() -> None:
     assert state_bytes(1000, activation_bytes=4, with_moments=1000) == 16_000
     assert state_bytes(1000, activation_bytes=2, with_moments=1000) == 18_000
     assert state_bytes(1000, activation_bytes=2, with_moments=200) == 11_600
@@ -130,7 +130,7 @@ def test_precision_decides_the_state(precision: str, device: str, width: int) ->
     assert figures.state_bytes == state_bytes(
         figures.parameters, activation_bytes=width, with_moments=figures.parameters
     )
-    libraries = 600_000_000 if device == "cpu" else 0  # on a GPU they lie in another memory
+    libraries = 600_000_000 if device == "cpu" else 0  # a GPU has a separate memory
     assert figures.process_bytes == figures.state_bytes + figures.activation_bytes + libraries
 
 
@@ -139,8 +139,8 @@ def test_precision_decides_the_state(precision: str, device: str, width: int) ->
     [
         (False, 4, 110_111_042),
         (True, 1, 110_111_042),
-        (True, 4, 27_527_761),  # an even part
-        (True, 64, 23_445_504),  # the embedding table, which one process has whole
+        (True, 4, 27_527_761),  # an even share
+        (True, 64, 23_445_504),  # the complete embedding table, which a single process has
     ],
 )
 def test_sharded_moments_are_those_of_the_fullest_process(sharded: bool, world_size: int, with_moments: int) -> None:
@@ -159,8 +159,8 @@ def test_auto_micro_batch_estimated_at_largest(device: Literal["cpu", "gpu"], si
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16)])
-def test_activations_are_what_the_model_keeps(precision: str, dtype: torch.dtype | None) -> None:
-    """Within a fifth of the storages that autograd really saves; weights and their casts are counted elsewhere."""
+def test_activations_match_those_of_the_model(precision: str, dtype: torch.dtype | None) -> None:
+    """Within a fifth of the storages that autograd saves; weights and their casts are counted elsewhere."""
     vocab_size, sequences, length, predictions = 1000, 4, 128, 20
     job = PretrainConfig(
         model=SMALL,
@@ -196,8 +196,8 @@ TFLOPS = 1e12
 
 
 def machines(gpu: str | None = "A100", **changes: Any) -> ResolvedCompute:
-    """Two machines of 8 GPUs, unless the changes say otherwise."""
-    told: dict[str, Any] = {
+    """Return the compute section of two machines with 8 GPUs, with changes."""
+    values: dict[str, Any] = {
         "nodes": 2,
         "processes_per_node": 8,
         "device": "gpu",
@@ -207,7 +207,7 @@ def machines(gpu: str | None = "A100", **changes: Any) -> ResolvedCompute:
         "price_origin": "a price",
         "master_port": 0,
     }
-    return ResolvedCompute.model_validate({**told, **changes})
+    return ResolvedCompute.model_validate({**values, **changes})
 
 
 def span(compute: ResolvedCompute, **sections: Any) -> Span | None:
@@ -215,7 +215,7 @@ def span(compute: ResolvedCompute, **sections: Any) -> Span | None:
     return span_of(job, 1e16, compute)
 
 
-def test_time_and_cost_lie_between_two_rates_that_were_published() -> None:
+def test_time_and_cost_range_over_published_rates() -> None:
     found = span(machines())
     assert found is not None
     assert found.seconds_least == pytest.approx(100 * 1e16 / (16 * 139 * TFLOPS))
@@ -225,7 +225,7 @@ def test_time_and_cost_lie_between_two_rates_that_were_published() -> None:
     assert "published for the A100" in found.basis
 
 
-def test_a_limit_of_hours_bounds_the_time_and_fp32_lengthens_it() -> None:
+def test_limit_of_hours_bounds_time_and_fp32_lengthens_it() -> None:
     short = span(machines(), schedule={"hours": 0.1})
     assert short is not None
     assert (short.seconds_least, short.seconds_most) == (360.0, 360.0)
@@ -252,14 +252,14 @@ def test_unknown_machine_no_time_without_price_no_cost() -> None:
         ("NVIDIA GeForce RTX 4090", 0.19 * 165.2, 0.45 * 165.2),
     ],
 )
-def test_a_gpu_is_known_by_its_makers_name(gpu: str, least: float, most: float) -> None:
+def test_gpu_is_found_by_its_product_name(gpu: str, least: float, most: float) -> None:
     found = span(machines(gpu))
     assert found is not None
     assert found.seconds_most == pytest.approx(100 * 1e16 / (16 * least * TFLOPS))
     assert found.seconds_least == pytest.approx(100 * 1e16 / (16 * most * TFLOPS))
 
 
-def test_on_a_cpu_every_thread_counts_and_a_wide_model_is_faster() -> None:
+def test_cpu_time_falls_with_threads_and_width() -> None:
     def seconds(width: int, threads: int) -> float:
         cpu = machines(None, device="cpu", nodes=1, processes_per_node=1, threads_per_process=threads)
         found = span(cpu, model={"hidden_size": width, "num_attention_heads": 2})

@@ -1,4 +1,4 @@
-"""Locks on files: one holder, released by the kernel; askers do not see each other."""
+"""File locks: one holder, released by the kernel; tests of a lock do not block each other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_askers_do_not_see_each_other_and_make_no_file(tmp_path: Path) -> None:
+def test_lock_tests_do_not_interfere_or_create_files(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert not is_held(path)
     assert not path.exists()
@@ -52,7 +52,7 @@ def test_askers_do_not_see_each_other_and_make_no_file(tmp_path: Path) -> None:
         assert not is_held(path)
 
 
-def test_timeout_without_an_error_of_the_callers(tmp_path: Path) -> None:
+def test_timeout_uses_default_error(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w") as stream:
         assert try_lock(stream)

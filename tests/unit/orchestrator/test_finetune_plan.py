@@ -1,4 +1,4 @@
-"""A fine-tuning as a kind of job: what one may write, the rows that are counted, the plan, what Azure is sent."""
+"""Fine-tuning as a job kind: spec, counted rows, plan, Azure request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHORT = "data.max_length=32"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
-    """A model of 64 positions, GLUE's folder with MRPC and MNLI, and tables of one's own."""
+    """Create a model of 64 positions, a GLUE folder with MRPC and MNLI, and custom tables."""
     monkeypatch.chdir(tmp_path)
     write_bert(tmp_path / "bert")
     write_tables(tmp_path / "glue", "MRPC", {"train": 70, "dev": 8, "test": 5})
@@ -51,11 +51,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
 def write_tables(glue: Path, task: str, rows: dict[str, int]) -> None:
     (glue / task).mkdir(parents=True)
     for split, count in rows.items():
-        (glue / task / f"{split}.tsv").write_text("\n".join(["header", *(["1\ta\tb"] * count)]))  # no end of the last
+        # without a newline at the end of the last row
+        (glue / task / f"{split}.tsv").write_text("\n".join(["header", *(["1\ta\tb"] * count)]))
 
 
 def resolve(*sets: str, flags: dict[str, Flag] | None = None, **more: Any) -> Resolved:
-    """`data=FOLDER` is --data, and all else --set."""
+    """Resolve a spec: `data=FOLDER` is --data, every other flag is --set."""
     folder = next((text.removeprefix("data=") for text in sets if text.startswith("data=")), None)
     others = [text for text in (MODEL, *sets) if not text.startswith("data=")]
     given = {**({"data": Flag(folder, "--data")} if folder else {}), **(flags or {})}
@@ -68,14 +69,14 @@ def plan(*sets: str, **more: Any) -> FinetunePlan:
     return found
 
 
-def test_the_command_line_offers_it() -> None:
+def test_command_line_offers_finetune() -> None:
     assert [kind_or_file(name) for name in kind_names()] == kind_names()
     arguments = type("Arguments", (), {"kind": "finetune"})()
     assert recipes(parsed_args=arguments) == ["entities", "glue", "glue-roberta", "glue-stable", "squad"]
     assert {"MRPC", "glue", "SQuAD-2.0", "NER", "own"} <= {*tasks()}
 
 
-def test_a_folder_stands_for_the_files_of_the_task(folder: Path) -> None:
+def test_glue_folder_provides_the_files_of_the_task(folder: Path) -> None:
     found = resolve("task=mrpc", "data=glue").spec
     assert isinstance(found, FinetuneSpec)
     assert (found.task, found.data.glue, found.init_from) == ("MRPC", folder / "glue", folder / "bert")
@@ -90,7 +91,7 @@ def test_a_folder_stands_for_the_files_of_the_task(folder: Path) -> None:
     assert (tagged.recipe, tagged.model_dump()["data"]["conll"]) == ("entities", folder / "squad")
 
 
-def test_a_folder_of_ones_own_is_searched_for_tables(folder: Path) -> None:
+def test_custom_folder_is_searched_for_tables(folder: Path) -> None:
     found = resolve("data=own", "data.label=stars", "data.text=review").spec
     assert isinstance(found, FinetuneSpec)
     data = found.data
@@ -106,12 +107,12 @@ def test_a_folder_of_ones_own_is_searched_for_tables(folder: Path) -> None:
         resolve("data=nowhere")
 
 
-def test_a_task_of_ones_own_is_a_file_whose_paths_start_at_it(folder: Path) -> None:
+def test_custom_task_is_a_file_with_relative_paths(folder: Path) -> None:
     (folder / "own" / "reviews.yaml").write_text("train: train.csv\nvalidation: dev.csv\ntext: review\nlabel: stars\n")
     found = resolve("data.label=other", flags={"task": Flag("own/reviews.yaml", "--task")})
     assert isinstance(found.spec, FinetuneSpec)
     assert (found.spec.task, found.spec.data.train) == ("own", folder / "own/train.csv")
-    assert (found.spec.data.text, found.spec.data.label) == ("review", "other")  # what is written elsewhere wins
+    assert (found.spec.data.text, found.spec.data.label) == ("review", "other")  # other sources override it
     assert found.changes["data.text"].origin == "own/reviews.yaml:3"
     (folder / "job.yaml").write_text("task: own/words.yaml\n")
     (folder / "own" / "words.yaml").write_text("task: NER\ntrain: train.csv\nvalidation: dev.csv\nword_column: 2\n")
@@ -120,7 +121,7 @@ def test_a_task_of_ones_own_is_a_file_whose_paths_start_at_it(folder: Path) -> N
     assert (spec.task, spec.recipe, spec.data.word_column) == ("NER", "entities", 2)
 
 
-def test_a_task_that_cannot_be_is_told_where_it_was_written(folder: Path) -> None:
+def test_invalid_task_is_reported_with_its_location(folder: Path) -> None:
     (folder / "own" / "reviews.yaml").write_text("train: train.csv\nlable: stars\n")
     with pytest.raises(SpecError) as caught:
         resolve("task=own/reviews.yaml")
@@ -140,11 +141,11 @@ def test_indivisible_batch_refused_with_nearest_sizes(folder: Path) -> None:
     with pytest.raises(SpecError) as caught:
         resolve(*task, two, "train.global_batch_size=24", "train.micro_batch_size=5")
     assert caught.value.facts["nearest"] == "20 or 30"
-    assert plan(*task, two).accumulation_steps == 1  # 16 rows each, less than a micro batch
+    assert plan(*task, two).accumulation_steps == 1  # 16 rows each, fewer than a micro batch
     assert plan(*task, two, "train.micro_batch_size=4").accumulation_steps == 4
 
 
-def test_defaults_of_the_project_are_those_of_its_own_kind(folder: Path) -> None:
+def test_project_defaults_apply_to_their_own_kind(folder: Path) -> None:
     project = folder / "orchestrator.yaml"
     project.write_text("optimizer: {learning_rate: 0.006}\ndata: {text: [own]}\ncompute: {threads_per_process: 1}\n")
     tuned = resolve("task=MRPC", "data.glue=glue", project=project).spec
@@ -163,15 +164,15 @@ def test_defaults_of_the_project_are_those_of_its_own_kind(folder: Path) -> None
             resolve_spec(kind, environ=NO_GPU, project=project)
 
 
-def test_a_setting_that_the_task_has_no_use_for_is_told(folder: Path) -> None:
+def test_setting_without_use_for_the_task_is_reported(folder: Path) -> None:
     found = resolve("task=MRPC", "data.glue=glue", "evaluation.n_best=5", "compute.sku=Standard_DS3_v2")
     assert found.warnings == (
         "evaluation.n_best has no effect: task is MRPC",
-        "compute.sku has no effect: it is for the azure backend, and the run goes to local",
+        "compute.sku has no effect: it belongs to the azure backend, the run uses local",
     )
 
 
-def test_the_plan_counts_rows_and_steps(folder: Path) -> None:
+def test_plan_counts_rows_and_steps(folder: Path) -> None:
     found = plan("task=MRPC", "data=glue")
     assert found.rows["MRPC"].model_dump() == {"train": 70, "validation": 8, "test": 5}
     assert (found.steps_per_epoch, found.steps, found.counts) == ({"MRPC": 3}, 9, "steps")
@@ -189,7 +190,7 @@ def test_the_plan_counts_rows_and_steps(folder: Path) -> None:
     assert several.as_dict()["steps"] == 3
 
 
-def test_all_of_glue_is_a_run_for_each_task_and_seed(folder: Path) -> None:
+def test_glue_has_a_run_for_each_task_and_seed(folder: Path) -> None:
     for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
         write_tables(folder / "glue", task, {"train": 31, "dev": 3})
     found = plan("task=glue", "data=glue", "seeds=[1,2]", "per_task.RTE.train.epochs=10", "per_task.WNLI.seeds=[5]")
@@ -239,7 +240,7 @@ def test_task_specific_facts_sent_and_stored_unchanged(folder: Path) -> None:
         ("a.txt", b"-DOCSTART- O\n\nEU B-ORG\nrejects O\n\n\nPeter B-PER\n", "NER", {}, 2),
     ],
 )
-def test_rows_are_counted(
+def test_rows_of_text_formats_are_counted(
     name: str, content: bytes, task: str, more: dict[str, Any], rows: int | None, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -265,7 +266,7 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
     assert plan("task=MRPC", "data=glue", "data.max_length=8").estimates.tokens_per_row == pytest.approx(
         min(8, 3 + (6 + 70 * 6) / 70 / 4)
     )
-    (folder / "glue" / "MRPC" / "dev.tsv").write_text("header\n" + "1\ta\tb\n" * 80)  # ten times as many as before
+    (folder / "glue" / "MRPC" / "dev.tsv").write_text("header\n" + "1\ta\tb\n" * 80)  # ten times as many
     evaluated = plan("task=MRPC", "data=glue").estimates
     assert evaluated.seconds == pytest.approx(found.seconds * (70 + 80 / 3) / (70 + 8 / 3))
     assert found.checkpoints_at_once == 3
@@ -278,13 +279,13 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
     assert "steps       3 epochs" in unknown.summary()
 
 
-def test_a_model_with_too_few_positions_is_refused(folder: Path) -> None:
+def test_model_with_too_few_positions_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match=r"data.max_length 128 is more than the 64 positions of .*bert"):
         make_plan(resolve("task=MRPC", "data=glue"), home=Path("home"))
     assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=64"), home=Path("home")).steps == 9
 
 
-def test_the_hash_follows_files_and_model_by_content(folder: Path) -> None:
+def test_hash_covers_content_of_files_and_model(folder: Path) -> None:
     def run_hash(*sets: str) -> str:
         return plan("task=MRPC", *sets).run_hash
 
@@ -328,7 +329,7 @@ def test_azure_gets_tables_and_model_as_data_assets(folder: Path) -> None:
     assert sorted(files_of(own, "text")) == ["train/train.csv", "validation/dev.csv"]
 
 
-def test_a_folder_that_lies_in_azure_stands_for_its_files(folder: Path) -> None:
+def test_azure_folder_provides_its_files(folder: Path) -> None:
     found = plan("task=MRPC", "azure.data=azureml:glue:3", *AZURE)
     body = build_request(found, found.name, WORKSPACE).job["properties"]
     assert "--set data.glue=${{inputs.text}} " in body["command"].replace("'", "")
@@ -337,7 +338,7 @@ def test_a_folder_that_lies_in_azure_stands_for_its_files(folder: Path) -> None:
     assert "rows        known to the job alone" in found.summary()
 
 
-def test_azure_takes_no_second_model_or_table(folder: Path) -> None:
+def test_azure_refuses_second_model_or_table(folder: Path) -> None:
     for task in ("CoLA", "SST-2", "STS-B", "QQP", "QNLI", "RTE", "WNLI"):
         write_tables(folder / "glue", task, {"train": 3, "dev": 3})
     found = plan("task=glue", "data=glue", f"per_task.RTE.init_from={folder / 'bert'}", *AZURE)
@@ -345,7 +346,7 @@ def test_azure_takes_no_second_model_or_table(folder: Path) -> None:
         build_request(found, found.name, WORKSPACE)
 
 
-def test_a_micro_batch_may_be_found_by_the_job(folder: Path) -> None:
+def test_micro_batch_may_be_left_to_the_job(folder: Path) -> None:
     found = plan("task=MRPC", "data=glue", "train.micro_batch_size=auto", "train.global_batch_size=30")
     assert found.accumulation_steps is None
     assert "30 = micro x accumulation x 1 (world); micro is auto" in " ".join(found.summary().split())

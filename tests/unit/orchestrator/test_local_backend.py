@@ -1,4 +1,4 @@
-"""What the local backend reads out of run folders, without running anything."""
+"""Status, names and models that the local backend reads from run folders, without running a job."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config import Config, PretrainConfig
 
 
-def test_status_has_the_newest_value_of_each_metric(tmp_path: Path) -> None:
+def test_status_has_newest_value_of_each_metric(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one")
     report(run, 10, train_loss=3.0, validation_loss=4.0)
     report(run, 20, train_loss=2.0, bad=float("nan"))
     with run.metrics.open("a") as stream:
-        stream.write('{"step": 30, "ti')  # torn by a death
+        stream.write('{"step": 30, "ti')  # truncated by a crash
     status = LocalBackend(tmp_path).describe("one")
     assert (status.step, status.steps) == (20, 100)
     assert status.metrics == {"train_loss": 2.0, "validation_loss": 4.0}
@@ -51,7 +51,7 @@ def checkpoint(run: RunFolder, step: int, loss: float | None) -> Path:
     return folder
 
 
-def test_status_has_the_checkpoint_of_lowest_validation_loss(tmp_path: Path) -> None:
+def test_status_has_checkpoint_of_lowest_validation_loss(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one")
     assert LocalBackend(tmp_path).describe("one").best_checkpoint is None
     checkpoint(run, 10, None)
@@ -67,7 +67,7 @@ def test_status_has_the_checkpoint_of_lowest_validation_loss(tmp_path: Path) -> 
     assert best.folder == str(run.outputs / "checkpoints" / "step-00000030")
 
 
-def test_the_last_report_of_a_large_file_is_read_from_its_end(tmp_path: Path) -> None:
+def test_last_report_of_large_file_is_read_from_its_end(tmp_path: Path) -> None:
     run = make_run(tmp_path, "large")
     for step in range(5000):
         report(run, step, train_loss=float(step))
@@ -76,7 +76,7 @@ def test_the_last_report_of_a_large_file_is_read_from_its_end(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("state", [RunState.STARTING, RunState.RUNNING])
-def test_a_run_whose_lock_is_free_is_not_running(tmp_path: Path, state: RunState) -> None:
+def test_run_with_free_lock_is_not_running(tmp_path: Path, state: RunState) -> None:
     run = make_run(tmp_path, "lost", state)
     status = LocalBackend(tmp_path).describe("lost")
     assert status.state == RunState.FAILED
@@ -87,7 +87,7 @@ def test_a_run_whose_lock_is_free_is_not_running(tmp_path: Path, state: RunState
         assert LocalBackend(tmp_path).describe("lost").state == state
 
 
-def test_a_queued_run_is_given_time_to_start(tmp_path: Path) -> None:
+def test_queued_run_has_time_to_start(tmp_path: Path) -> None:
     make_run(tmp_path, "new", RunState.QUEUED)
     make_run(tmp_path, "old", RunState.QUEUED, age=RunFolder.queued_seconds + 5)
     backend = LocalBackend(tmp_path)
@@ -104,7 +104,7 @@ def test_damaged_folder_is_failed_run_others_listed(tmp_path: Path) -> None:
     assert "damaged" in str(found["bad"].reason)
 
 
-def test_runs_are_found_by_name_beginning_handle_and_last(tmp_path: Path) -> None:
+def test_runs_are_found_by_name_prefix_handle_and_last(tmp_path: Path) -> None:
     for age, name in ((30, "alpha-1"), (20, "alpha-2"), (10, "beta-1")):
         make_run(tmp_path, name, age=age)
     orchestrator = Orchestrator(home=tmp_path, environ={})
@@ -120,29 +120,29 @@ def test_runs_are_found_by_name_beginning_handle_and_last(tmp_path: Path) -> Non
         orchestrator.attach("locl://beta-1")
 
 
-def made_model(run: RunFolder, name: str = "bert") -> Path:
-    """The exported folder of a run."""
+def make_model(run: RunFolder, name: str = "bert") -> Path:
+    """Create the exported folder of a run."""
     return write_bert(run.model, weights=name.encode())
 
 
 def plan_from(home: Path, named: str) -> Plan:
-    """A plan of a run that starts from another."""
+    """Return a plan of a run that starts from another."""
     overrides = {"data.sequence_length": 32, "train.micro_batch_size": 4, "init_from": named}
     return Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan(overrides=overrides)
 
 
 @pytest.mark.parametrize("named", ["@last", "alpha", "alpha-1", "local://alpha-1"])
-def test_a_run_to_start_from_is_its_exported_model(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_model_of_a_run_is_its_exported_model(
+    tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    model = made_model(make_run(tmp_path, "alpha-1"))
+    model = make_model(make_run(tmp_path, "alpha-1"))
     assert plan_from(tmp_path, named).job.init_from == model
 
 
-def test_a_run_that_did_not_complete_has_no_model_to_start_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_run_has_no_start_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made_model(make_run(tmp_path, "stopped-1", RunState.CANCELLED))
+    make_model(make_run(tmp_path, "stopped-1", RunState.CANCELLED))
     make_run(tmp_path, "new-1", RunState.QUEUED)
     make_run(tmp_path, "pruned-1")
     with pytest.raises(ConflictError, match="run stopped-1 is cancelled") as caught:
@@ -153,14 +153,14 @@ def test_a_run_that_did_not_complete_has_no_model_to_start_from(
     assert caught.value.fix == "orchestrator wait new-1"
     with pytest.raises(NotFoundError, match="the model of run pruned-1 is missing"):
         plan_from(tmp_path, "pruned-1")
-    with pytest.raises(NotFoundError, match=r'no run pruned-2 \(did you mean "pruned-1"\?\)') as caught:
+    with pytest.raises(NotFoundError, match=r"unknown run 'pruned-2' \(did you mean .pruned-1") as caught:
         plan_from(tmp_path, "pruned-2")
     assert "a folder with a model" in caught.value.facts["where"]
 
 
 def test_lineage_at_submission_names_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made_model(make_run(tmp_path, "alpha-1"))
+    make_model(make_run(tmp_path, "alpha-1"))
     plan = plan_from(tmp_path, "alpha-1")
     backend = LocalBackend(tmp_path)
     run = backend._make(backend.prepare(plan, run="beta-1"))
@@ -175,13 +175,13 @@ def test_lineage_at_submission_names_origin(tmp_path: Path, monkeypatch: pytest.
     assert job.init_from == plan.job.init_from
 
 
-def test_a_parent_that_is_a_run_is_tagged_by_its_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parent_run_is_tagged_by_its_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Facts(Config):
         run: str
         weights: str
 
     monkeypatch.chdir(tmp_path)
-    model = made_model(make_run(tmp_path, "alpha-1"))
+    model = make_model(make_run(tmp_path, "alpha-1"))
     facts = Facts(run="azure://team/alpha-1", weights=file_sha256(model / "model.safetensors"))
     (model / "lineage.json").write_text(Lineage(links=(Link.make("pretrain", "alpha-1", facts),)).text())
     plan = plan_from(tmp_path, "alpha-1")
@@ -190,7 +190,7 @@ def test_a_parent_that_is_a_run_is_tagged_by_its_handle(tmp_path: Path, monkeypa
     assert json.loads(run.tags.read_text())["orchestrator.parent"] == "azure://team/alpha-1"
 
 
-def test_logs_of_a_rank_that_there_is_not(tmp_path: Path) -> None:
+def test_logs_of_missing_rank_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path, "two")
     run.rank_log(1).write_text("one\ntwo\nhalf a li")
     backend = LocalBackend(tmp_path)
@@ -202,13 +202,13 @@ def test_logs_of_a_rank_that_there_is_not(tmp_path: Path) -> None:
         backend.logs("two", LogQuery(ranks=(2,)))
 
 
-def test_a_live_or_completed_run_is_not_resumed(tmp_path: Path) -> None:
+def test_live_or_completed_run_is_not_resumed(tmp_path: Path) -> None:
     make_run(tmp_path, "done")
     stopped = make_run(tmp_path, "stopped", RunState.CANCELLED)
     backend = LocalBackend(tmp_path)
     with pytest.raises(ConflictError, match="it is completed"):
         backend.resume("done")
-    with (stopped.path / "lock").open() as held:  # its supervisor is about to have the last word
+    with (stopped.path / "lock").open() as held:  # its supervisor is about to write the final state
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConflictError):
             backend.resume("stopped")
@@ -223,11 +223,11 @@ def test_resume_with_processes_exceeding_batch_refused(tmp_path: Path, processes
         LocalBackend(tmp_path).resume("stopped", processes=processes)
     assert caught.value.fix == "orchestrator resume stopped --processes 8"
     assert (run.path / "request.json").read_bytes() == before
-    with pytest.raises(UsageError, match="one process, not 2"):
+    with pytest.raises(UsageError, match="cannot debug 2 processes"):
         DebugBackend(tmp_path).resume("stopped", processes=2)
 
 
-def test_exit_codes_come_in_the_order_in_which_ranks_ended(tmp_path: Path) -> None:
+def test_exit_codes_are_in_order_of_the_ranks_ends(tmp_path: Path) -> None:
     for rank, code, ended in ((0, 1, 20), (1, 137, 10), (2, 0, 30)):
         (tmp_path / f"rank-{rank}").write_text(f"{code}\n")
         os.utime(tmp_path / f"rank-{rank}", (ended, ended))
@@ -235,7 +235,7 @@ def test_exit_codes_come_in_the_order_in_which_ranks_ended(tmp_path: Path) -> No
     assert list(read_exits(tmp_path).items()) == [(1, 137), (0, 1), (2, 0)]
 
 
-def test_the_end_is_expected_by_the_speed_of_the_last_report(tmp_path: Path) -> None:
+def test_expected_end_follows_speed_of_last_report(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one", RunState.RUNNING)
     with (run.path / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -253,23 +253,23 @@ def test_the_end_is_expected_by_the_speed_of_the_last_report(tmp_path: Path) -> 
         assert backend.describe("one").eta is None
 
 
-def test_a_metric_whose_newest_value_is_no_number_is_left_out(tmp_path: Path) -> None:
+def test_metric_with_non_numeric_newest_value_is_omitted(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one")
     report(run, 10, train_loss=3.0)
     report(run, 20, train_loss=float("nan"))
     assert LocalBackend(tmp_path).describe("one").metrics == {}
 
 
-def test_a_damaged_line_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_damaged_line_does_not_hide_the_others(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one")
     report(run, 10, train_loss=3.0)
     with run.metrics.open("ab") as stream:
-        stream.write(b"\0\0\0\n")  # a machine that lost its power
+        stream.write(b"\0\0\0\n")  # a power failure
     report(run, 20, other=1.0)
     assert last_report(run.metrics) == {"step": 20, "time": 1.0, "metrics": {"train_loss": 3.0, "other": 1.0}}
 
 
-def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_deleted_during_listing_is_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path, "one")
     make_run(tmp_path, "two", age=10)
     backend = LocalBackend(tmp_path)
@@ -285,11 +285,11 @@ def test_a_run_that_is_deleted_while_others_look_is_not_there(tmp_path: Path, mo
         raise FileNotFoundError(run.path)
 
     monkeypatch.setattr(RunFolder, "state", deleted)
-    with pytest.raises(NotFoundError, match="no run one"):
+    with pytest.raises(NotFoundError, match="unknown run 'one'"):
         backend.describe("one")
 
 
-def test_runs_of_some_states_and_only_as_many_as_asked_for(tmp_path: Path) -> None:
+def test_list_filters_by_state_and_limit(tmp_path: Path) -> None:
     for age, (name, state) in enumerate(
         [("a", RunState.FAILED), ("b", RunState.COMPLETED), ("c", RunState.FAILED), ("d", RunState.CANCELLED)]
     ):
@@ -308,7 +308,7 @@ def test_runs_of_some_states_and_only_as_many_as_asked_for(tmp_path: Path) -> No
     assert names(states=[RunState.FAILED, RunState.CANCELLED], limit=2) == ["a", "c"]
 
 
-def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) -> None:
+def test_delete_refuses_running_run_but_not_damaged_run(tmp_path: Path) -> None:
     run = make_run(tmp_path, "live", RunState.RUNNING)
     backend = LocalBackend(tmp_path)
     with (run.path / "lock").open() as held:
@@ -316,7 +316,7 @@ def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) 
         with pytest.raises(ConflictError, match="cannot delete run live: it is running"):
             backend.delete("live")
     ended = make_run(tmp_path, "ending")
-    with (ended.path / "lock").open() as held:  # its supervisor has written its last word and is about to go
+    with (ended.path / "lock").open() as held:  # its supervisor has written the final state and is about to exit
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConflictError):
             backend.delete("ending")
@@ -326,7 +326,7 @@ def test_a_run_that_goes_on_is_not_deleted_and_a_damaged_one_is(tmp_path: Path) 
 
 
 def test_failed_attempt_releases_everything(tmp_path: Path) -> None:
-    """A gigabyte takes a while to be freed, and the port with it; even a stopped process dies."""
+    """Freeing a gigabyte and the port takes time; even a stopped process is killed."""
     holder = (
         "import os, signal, socket; s = socket.create_server(('127.0.0.1', 0)); held = b'1' * 2**30;"
         "print(s.getsockname()[1], flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
@@ -342,7 +342,7 @@ def test_failed_attempt_releases_everything(tmp_path: Path) -> None:
         assert process.wait() == -signal.SIGKILL
 
 
-def test_a_run_whose_next_phase_is_trained_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_phase_needs_a_finished_run_with_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     orchestrator = Orchestrator(home=tmp_path, environ={"CUDA_VISIBLE_DEVICES": ""})
     stopped = make_run(tmp_path, "stopped-1", RunState.CANCELLED)
@@ -350,10 +350,10 @@ def test_a_run_whose_next_phase_is_trained_has_ended(tmp_path: Path, monkeypatch
     with pytest.raises(ConflictError, match="run new-1 is queued, and its next phase") as caught:
         orchestrator.plan(overrides={"phase_from": "new-1"})
     assert caught.value.fix == "orchestrator wait new-1"
-    with pytest.raises(NotFoundError, match="no run other-1") as missing:
+    with pytest.raises(NotFoundError, match="unknown run 'other-1'") as missing:
         orchestrator.plan(overrides={"phase_from": "other-1"})
     assert "a folder of outputs, or a checkpoint" in missing.value.facts["where"]
     (stopped.path / "outputs").mkdir(exist_ok=True)
-    with pytest.raises(SpecError) as empty:  # it has saved nothing
+    with pytest.raises(SpecError) as empty:  # it has no checkpoint
         orchestrator.plan(overrides={"phase_from": "stopped-1"})
     assert f"phase_from: no checkpoint in {stopped.path / 'outputs'}" in str(empty.value)

@@ -1,4 +1,4 @@
-"""What `orchestrator logs` puts on a terminal and elsewhere."""
+"""Output of `orchestrator logs`, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REWRITTEN = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -36,7 +36,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command looks for runs."""
+    """Return the home of the command."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
     monkeypatch.delenv("ORCHESTRATOR_BACKEND", raising=False)
     return tmp_path
@@ -46,11 +46,11 @@ def attach(home: Path) -> Run:
     return Orchestrator(home=home, environ={}).attach("run")
 
 
-def of(rank: int, data: bytes) -> LogBlock:
+def block(rank: int, data: bytes) -> LogBlock:
     return LogBlock(data, LogSource(rank, rank // 2))
 
 
-def printed(*blocks: LogBlock, labels: bool = False, stream: io.StringIO | None = None) -> str:
+def print_blocks(*blocks: LogBlock, labels: bool = False, stream: io.StringIO | None = None) -> str:
     stream = stream or io.StringIO()
     printer = LogPrinter(stream, labels=labels)
     for block in blocks:
@@ -61,42 +61,51 @@ def printed(*blocks: LogBlock, labels: bool = False, stream: io.StringIO | None 
 
 
 def test_progress_lines_stay_in_place_on_a_terminal_only() -> None:
-    assert printed(of(0, PROGRESS)) == PROGRESS.decode()
+    assert print_blocks(block(0, PROGRESS)) == PROGRESS.decode()
     lines = PROGRESS.decode().splitlines()
-    assert printed(of(0, PROGRESS), stream=Terminal()) == (
+    assert print_blocks(block(0, PROGRESS), stream=Terminal()) == (
         f"reading\n{REWRITTEN}{lines[1]}{REWRITTEN}{lines[2]}\nvalidation at step 2\n{REWRITTEN}{lines[4]}\n"
     )
-    labelled = "".join(f"[0:0] {line}\n" for line in lines)  # of several ranks they would take each other's place
-    assert printed(of(0, PROGRESS), labels=True, stream=Terminal()) == labelled
+    labelled = "".join(f"[0:0] {line}\n" for line in lines)  # lines of several ranks would overwrite each other
+    assert print_blocks(block(0, PROGRESS), labels=True, stream=Terminal()) == labelled
 
 
-def test_every_line_has_the_label_of_who_wrote_it_once() -> None:
-    blocks = [of(0, b"a\n\nb\n"), of(3, b"c\n"), of(3, b"the beginning "), of(3, b"and the end\nd\n"), of(0, b"e")]
-    assert printed(*blocks, labels=True) == (
+def test_every_line_has_its_label_once() -> None:
+    blocks = [
+        block(0, b"a\n\nb\n"),
+        block(3, b"c\n"),
+        block(3, b"the beginning "),
+        block(3, b"and the end\nd\n"),
+        block(0, b"e"),
+    ]
+    assert print_blocks(*blocks, labels=True) == (
         "[0:0] a\n[0:0] \n[0:0] b\n[1:3] c\n[1:3] the beginning and the end\n[1:3] d\n[0:0] e\n"
     )
-    assert printed(of(0, b"cut "), of(3, b"c\n"), of(0, b"off\n"), labels=True) == "[0:0] cut \n[1:3] c\n[0:0] off\n"
-    assert printed(of(0, b"cut "), of(0, b"off\n"), of(0, b"no end")) == "cut off\nno end\n"
-    assert printed(of(0, b"a\n")) == "a\n"
+    assert (
+        print_blocks(block(0, b"cut "), block(3, b"c\n"), block(0, b"off\n"), labels=True)
+        == "[0:0] cut \n[1:3] c\n[0:0] off\n"
+    )
+    assert print_blocks(block(0, b"cut "), block(0, b"off\n"), block(0, b"no end")) == "cut off\nno end\n"
+    assert print_blocks(block(0, b"a\n")) == "a\n"
 
 
-def test_what_is_no_text_goes_to_a_file_as_it_was(tmp_path: Path) -> None:
+def test_binary_output_reaches_a_file_unchanged(tmp_path: Path) -> None:
     data = b"\xff\xfe\x00 \r\n\xc3"
     with (tmp_path / "out").open("w") as stream:
         stream.write("before it\n")
-        LogPrinter(stream).block(of(0, data))
+        LogPrinter(stream).block(block(0, data))
     assert (tmp_path / "out").read_bytes() == b"before it\n" + data
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower says at once, and each time, that there is nothing new."""
+def poll_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a follower report immediately, and at every poll, that there is nothing new."""
     for name in ("QUIET_SECONDS", "BEAT_SECONDS", "BEAT_SECONDS_ELSEWHERE"):
         monkeypatch.setattr(follow, name, 0.0)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_signs_of_life_while_nothing_is_printed(home: Path) -> None:
+@pytest.mark.usefixtures("poll_immediately")
+def test_heartbeat_is_printed_while_logs_are_silent(home: Path) -> None:
     with live_run(home, "run", RunState.STARTING) as run:
         screen, file = Terminal(), io.StringIO()
         terminal, elsewhere = (follow.Heartbeat(attach(home), stream) for stream in (screen, file))
@@ -114,7 +123,7 @@ def test_signs_of_life_while_nothing_is_printed(home: Path) -> None:
     assert file.getvalue() == f"{starting}\n{running}\n"
 
 
-def test_a_beat_waits_for_its_time(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_waits_for_its_interval(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
     monkeypatch.setattr(follow.time, "monotonic", lambda: clock[0])
     make_run(home, "run")
@@ -139,7 +148,7 @@ def test_a_beat_waits_for_its_time(home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert file.getvalue() == ""
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("poll_immediately")
 def test_idle_progress_repeats_only_without_progress_line(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +160,7 @@ def test_idle_progress_repeats_only_without_progress_line(
         assert (lines.data, nothing.data) == (b"step 1/100\n", b"")
 
         class Replayed(Run):
-            """The run, as it was read just now."""
+            """A run whose log blocks are fixed."""
 
             def log_blocks(self, query: LogQuery) -> Iterator[LogBlock]:
                 return iter([nothing, lines, nothing])
@@ -162,7 +171,7 @@ def test_idle_progress_repeats_only_without_progress_line(
         assert (file.getvalue(), capsys.readouterr().err) == ("step 1/100\n", waiting * 2)
         assert follow.print_logs(replayed, screen, LogQuery(follow=True))
         assert (screen.getvalue(), capsys.readouterr().err) == (f"{REWRITTEN}step 1/100\n", waiting)
-        shared = Terminal()  # what a person sees: each makes way for the other
+        shared = Terminal()  # the visible text: each line replaces the other
         monkeypatch.setattr("sys.stderr", shared)
         assert follow.print_logs(replayed, shared, LogQuery(follow=True))
         assert shared.getvalue() == f"{REWRITTEN}{waiting.strip()}{REWRITTEN}{REWRITTEN}step 1/100\n"
@@ -189,7 +198,7 @@ def test_logs_as_one_document(home: Path, capsys: pytest.CaptureFixture[str]) ->
         assert parse(capsys.readouterr().out)["error"]["kind"] == "not-found"
 
 
-def test_what_the_command_asks_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_passes_its_query(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(home, "run", nodes=2, processes_per_node=1)
     for seconds, name in enumerate(("supervisor", "agent-1", "rank-0", "rank-1")):
         (run.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
@@ -221,22 +230,22 @@ def test_empty_output_without_request_has_no_hint(home: Path, capsys: pytest.Cap
     make_run(home, "run").rank_log(1).touch()
     for words in ([], ["--rank", "1"], ["-f"], ["--all-ranks"]):
         assert main(["logs", "run", *words]) == 0
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert "orchestrator logs run --launcher" in said.err
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert "orchestrator logs run --launcher" in output.err
     for words in (["--tail", "3"], ["--launcher"], ["--grep", "x"], ["--since", "1h"]):
         assert main(["logs", "run", *words]) == 0
         assert capsys.readouterr() == ("", "")
 
 
-def test_following_ends_with_how_the_run_did(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_follow_ends_with_the_state_of_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(home, "run", RunState.CANCELLED).rank_log(0).write_text("x")
     assert main(["logs", "run", "-f"]) == 0
     assert capsys.readouterr() == ("x\n", "cancelled  local://run\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (
             ["--grep", "loss [0-9"],
@@ -249,17 +258,17 @@ def test_following_ends_with_how_the_run_did(home: Path, capsys: pytest.CaptureF
         (["--since", (datetime.now() + timedelta(days=2)).isoformat()], ["it is in the future"]),
         (["--rank", "0", "--all-ranks"], ["not allowed with argument --rank"]),
         (["--rank", "x"], ["invalid int value: 'x'"]),
-        (["-f", "-o", "json"], ["no end", "leave out -f"]),
+        (["-f", "-o", "json"], ["needs an end", "omit -f"]),
     ],
 )
-def test_command_lines_that_make_no_sense(
-    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: list[str]
+def test_contradictory_options_are_usage_errors(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], output: list[str]
 ) -> None:
     make_run(home, "run")
     assert main(["logs", "run", *words]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error[usage]: ")
-    for part in said:
+    for part in output:
         assert part in err
 
 

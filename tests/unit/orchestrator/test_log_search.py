@@ -1,4 +1,4 @@
-"""Searching a block finds what searching its lines one by one finds, for every kind of pattern."""
+"""A search in a block gives the same result as a search in each of its lines, for every kind of pattern."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIECES += ["9", "19", "step", "step:", r"\d 9"]
 
 
 def blocks(seed: int) -> list[bytes]:
-    """Single lines, and blocks of many: ASCII and beyond, with bytes that are no text, and no end of the last line."""
+    """Return single lines and blocks of many: ASCII and Unicode, bytes that are not text, no final newline."""
     draw = random.Random(seed)
     made = [piece.encode() + b"\n" for piece in PIECES]
     for end in ("\n", "\r\n"):
@@ -35,7 +35,7 @@ def blocks(seed: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("pattern", WORDS + IN_A_LINE + REACHING_OUT)
-def test_a_block_gives_what_its_lines_give(pattern: str | re.Pattern[str]) -> None:
+def test_block_search_equals_line_search(pattern: str | re.Pattern[str]) -> None:
     compiled = re.compile(pattern)
     search = LineSearch(compiled)
     for block in blocks(1):
@@ -47,7 +47,7 @@ def test_a_block_gives_what_its_lines_give(pattern: str | re.Pattern[str]) -> No
         assert search.keep(block) == b"".join(expected)
 
 
-def test_words_are_looked_for_before_anything_is_decoded() -> None:
+def test_literals_are_searched_before_decoding() -> None:
     class Undecodable(bytes):
         def decode(self, *_: object, **__: object) -> str:
             raise AssertionError("decoded")

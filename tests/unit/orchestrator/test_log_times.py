@@ -1,4 +1,4 @@
-"""The marks beside a log: what they say of when it was written."""
+"""Time marks of a log: when each part was written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.backends.folder.log_files import LogClock, Mark, marks_beyond,
 
 
 def grow(log: Path, text: str, seconds: float) -> None:
-    """Appends, as if at that time."""
+    """Append text at a given time."""
     with log.open("a") as stream:
         stream.write(text)
     os.utime(log, (seconds, seconds))
@@ -21,12 +21,12 @@ def marks(log: Path) -> list[Mark]:
     return list(marks_beyond(log, 0))
 
 
-def test_growth_is_marked_with_the_time_of_the_last_write(tmp_path: Path) -> None:
+def test_growth_is_marked_with_time_of_the_last_write(tmp_path: Path) -> None:
     log, other, clock = tmp_path / "rank-0.log", tmp_path / "agent-0.log", LogClock(tmp_path, pace_seconds=0.0)
     clock.note()
     grow(log, "12345", 100.0)
     clock.note()
-    clock.note()  # it has not grown
+    clock.note()  # the log has not grown
     grow(log, "678", 107.5)
     grow(other, "x", 103.25)
     clock.note()
@@ -36,7 +36,7 @@ def test_growth_is_marked_with_the_time_of_the_last_write(tmp_path: Path) -> Non
     assert log.read_text() == "12345678"
 
 
-def test_marks_beyond_an_offset(tmp_path: Path) -> None:
+def test_marks_after_an_offset(tmp_path: Path) -> None:
     log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     for second in range(1, 50):
         grow(log, "0123456789", second)
@@ -50,8 +50,8 @@ def test_marks_beyond_an_offset(tmp_path: Path) -> None:
     ("seconds", "offset"),
     [(0.0, 0), (100.0, 0), (100.5, 10), (110.0, 10), (110.001, 20), (130.0, 30), (135.0, 40), (140.0, 40), (140.5, 44)],
 )
-def test_where_a_time_begins(tmp_path: Path, seconds: float, offset: int) -> None:
-    """Four marks, and four bytes more that nobody marked: they count as written when the log was changed last."""
+def test_offset_of_a_time(tmp_path: Path, seconds: float, offset: int) -> None:
+    """Four marks, and four bytes without a mark, which count as written at the log's modification time."""
     log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     for moment in (100.0, 110.0, 120.0, 130.0):
         grow(log, "0123456789", moment)
@@ -92,7 +92,7 @@ def test_mark_of_crashed_machine_overwritten(tmp_path: Path) -> None:
     assert marks(log)[:2] == [Mark(100.0, 5), Mark(102.0, 8)]
 
 
-def test_a_truncated_log_has_marks_anew(tmp_path: Path) -> None:
+def test_truncated_log_starts_new_marks(tmp_path: Path) -> None:
     log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     for moment in (100.0, 110.0):
         grow(log, "0123456789", moment)
@@ -103,24 +103,24 @@ def test_a_truncated_log_has_marks_anew(tmp_path: Path) -> None:
     assert marks(log) == [Mark(120.0, 3)]
 
 
-def test_time_does_not_run_backward(tmp_path: Path) -> None:
+def test_time_never_runs_backward(tmp_path: Path) -> None:
     log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
     grow(log, "12345", 100.0)
     clock.note()
-    grow(log, "678", 90.0)  # somebody set the machine's clock
+    grow(log, "678", 90.0)  # the clock was changed
     clock.note()
     assert marks(log) == [Mark(100.0, 5), Mark(100.0, 8)]
 
 
 def test_one_mark_per_second_unwritable_disk_ignored(tmp_path: Path) -> None:
     log, clock = tmp_path / "rank-0.log", LogClock(tmp_path, pace_seconds=0.0)
-    log.with_suffix(".times").mkdir()  # even root cannot write to that
+    log.with_suffix(".times").mkdir()  # even root cannot write here
     grow(log, "12345", 100.0)
     clock.note()
     log.with_suffix(".times").rmdir()
     clock = LogClock(tmp_path, pace_seconds=3600.0)
     clock.note()
     grow(log, "678", 101.0)
-    clock.note()  # within the pace of the call before
+    clock.note()  # within the interval of the previous call
     assert marks(log) == [Mark(100.0, 5)]
     LogClock(tmp_path / "gone").note()

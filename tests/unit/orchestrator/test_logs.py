@@ -1,4 +1,4 @@
-"""Reading logs of crafted run folders: which, from where, in which order, and how long."""
+"""Logs of run folders: selection, offset, order and tail."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RANK_0, ALL = LogQuery(), LogQuery(ranks=None)
 
 
 def read(home: Path, query: LogQuery = RANK_0, name: str = "run") -> bytes:
-    """What a query gives, as it was written."""
+    """Return the result of a query, unchanged."""
     return b"".join(block.data for block in LocalBackend(home).logs(name, query))
 
 
 def texts(home: Path, query: LogQuery = RANK_0, name: str = "run") -> list[str]:
-    """Lines, with their labels where several logs are read."""
+    """Return lines, with labels where several logs are read."""
     return [
         f"[{block.source.label}] {line.text}" if query.several else line.text
         for block in LocalBackend(home).logs(name, query)
@@ -41,7 +41,7 @@ def texts(home: Path, query: LogQuery = RANK_0, name: str = "run") -> list[str]:
 
 
 def write_log(run: RunFolder, rank: int, *seconds: tuple[float, str]) -> None:
-    """A rank's log with its marks: what it had written by when."""
+    """Write the log of a rank with its marks: offsets at given times."""
     log, offset = run.rank_log(rank), 0
     with log.with_suffix(".times").open("w") as marks:
         for moment, text in seconds:
@@ -66,7 +66,7 @@ def write_log(run: RunFolder, rank: int, *seconds: tuple[float, str]) -> None:
         b"\n".join(b"%d" % number * (number % 300) for number in range(5000)),
     ],
 )
-def test_logs_are_given_as_they_were_written(tmp_path: Path, data: bytes) -> None:
+def test_logs_are_returned_as_written(tmp_path: Path, data: bytes) -> None:
     run = make_run(tmp_path, "run")
     run.rank_log(0).write_bytes(data)
     assert read(tmp_path) == data
@@ -77,7 +77,7 @@ def test_logs_are_given_as_they_were_written(tmp_path: Path, data: bytes) -> Non
 
 
 def lines_of_all_lengths(seed: int) -> bytes:
-    """Mostly short lines, some that fill a cell, some that fill several."""
+    """Return mostly short lines, some that fill a cell, some that fill several."""
     draw = random.Random(seed)
     lengths = draw.choices([0, 1, 50, CELL // 2, CELL - 1, CELL, CELL + 1, 5 * CELL // 2, 3 * CELL], k=25)
     text = b"\n".join(draw.choice(b"abc").to_bytes() * length for length in lengths)
@@ -86,7 +86,7 @@ def lines_of_all_lengths(seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_long_lines_come_in_pieces_that_a_tail_sees_alike(tmp_path: Path, seed: int) -> None:
+def test_long_lines_are_split_into_the_same_pieces(tmp_path: Path, seed: int) -> None:
     run, data = make_run(tmp_path, "run"), lines_of_all_lengths(seed)
     run.rank_log(0).write_bytes(data)
     ends = [place.end() for place in re.finditer(rb"\n", data)]
@@ -96,7 +96,8 @@ def test_long_lines_come_in_pieces_that_a_tail_sees_alike(tmp_path: Path, seed: 
     pieces = texts(tmp_path)
     assert "".join(pieces) == data.replace(b"\n", b"").decode()
     assert max(len(piece) for piece in pieces) <= 2 * CELL
-    assert Counter(line for line in data.decode().splitlines() if len(line) < CELL) <= Counter(pieces)  # none is cut
+    short = Counter(line for line in data.decode().splitlines() if len(line) < CELL)
+    assert short <= Counter(pieces)  # short lines are not split
     some = re.compile("b|^$|end of the line")
     for since in (None, 1.5, 2.5, 3.5):
         later = texts(tmp_path, LogQuery(since=since))
@@ -106,7 +107,7 @@ def test_long_lines_come_in_pieces_that_a_tail_sees_alike(tmp_path: Path, seed: 
             assert texts(tmp_path, LogQuery(since=since, tail=count, grep=some)) == (fitting[-count:] if count else [])
 
 
-def test_tail_of_those_that_fit(tmp_path: Path) -> None:
+def test_tail_counts_only_matching_lines(tmp_path: Path) -> None:
     run = make_run(tmp_path, "run")
     run.rank_log(0).write_text("".join(f"step {number}\n" for number in range(50_000)) + "half a step")
     assert texts(tmp_path, LogQuery(tail=2)) == ["step 49999", "half a step"]
@@ -117,7 +118,7 @@ def test_tail_of_those_that_fit(tmp_path: Path) -> None:
     assert texts(tmp_path, LogQuery(tail=3, grep=re.compile("nowhere"))) == []
 
 
-def test_since_a_time(tmp_path: Path) -> None:
+def test_since_returns_newer_lines(tmp_path: Path) -> None:
     write_log(make_run(tmp_path, "run"), 0, (100, "a\nb\nc, half"), (200, " and whole\nd\n"), (300, "e\n"))
     everything = ["a", "b", "c, half and whole", "d", "e"]
     for since, expected in ((99, everything), (100, everything), (101, everything[2:]), (200, everything[2:])):
@@ -129,7 +130,7 @@ def test_since_a_time(tmp_path: Path) -> None:
     assert texts(tmp_path, LogQuery(since=150, grep=re.compile("[ae]$"))) == ["c, half and whole", "e"]
 
 
-def test_lines_of_several_ranks_come_in_the_order_of_their_time(tmp_path: Path) -> None:
+def test_lines_of_several_ranks_are_sorted_by_time(tmp_path: Path) -> None:
     run = make_run(tmp_path, "run", nodes=2, processes_per_node=2)
     write_log(run, 0, (100, "a\nb\n"), (103, "c\n"))
     write_log(run, 1, (101, "d, half"), (104, " and whole\n"))
@@ -144,16 +145,16 @@ def test_lines_of_several_ranks_come_in_the_order_of_their_time(tmp_path: Path) 
     assert texts(tmp_path, LogQuery(ranks=None, grep=re.compile("^[eg]"))) == ["[1:3] e", "[1:3] g"]
 
 
-def test_marks_of_what_was_truncated_since_do_no_harm(tmp_path: Path) -> None:
+def test_outdated_marks_after_truncation_are_harmless(tmp_path: Path) -> None:
     run = make_run(tmp_path, "run")
     write_log(run, 0, (100, "a" * 50 + "\n"), (200, "b" * 50 + "\n"))
     write_log(run, 1, (150, "c\n"))
     run.rank_log(0).write_text("new\n")
     assert sorted(texts(tmp_path, ALL)) == ["[0:0] new", "[0:1] c"]
-    assert texts(tmp_path, LogQuery(since=150)) == []  # as far as the marks know: rather nothing than a crash
+    assert texts(tmp_path, LogQuery(since=150)) == []  # nothing, according to the marks; no crash
 
 
-def test_logs_of_what_starts_the_ranks(tmp_path: Path) -> None:
+def test_logs_of_the_launcher(tmp_path: Path) -> None:
     run = make_run(tmp_path, "run", nodes=2, processes_per_node=1)
     for name in ("supervisor", "agent-0", "agent-1", "mirror", "rank-0"):
         (run.logs / f"{name}.log").write_text(f"{name}\n")
@@ -177,7 +178,7 @@ def test_logs_of_what_starts_the_ranks(tmp_path: Path) -> None:
         (LogQuery(ranks=(1,), node=1), "node 1 of run run has no rank 1", {"ranks": "2 to 3"}),
     ],
 )
-def test_ranks_and_nodes_that_there_are_not(
+def test_missing_ranks_and_nodes_are_refused(
     tmp_path: Path, query: LogQuery, message: str, facts: dict[str, str]
 ) -> None:
     make_run(tmp_path, "run", nodes=2, processes_per_node=2)
@@ -187,7 +188,7 @@ def test_ranks_and_nodes_that_there_are_not(
 
 
 @pytest.mark.parametrize("request_json", ["", "[]", "{}", '{"nodes": 1}', "\0\0\0"])
-def test_logs_of_a_damaged_folder(tmp_path: Path, request_json: str) -> None:
+def test_logs_of_damaged_folder_are_readable(tmp_path: Path, request_json: str) -> None:
     run = make_run(tmp_path, "run")
     run.rank_log(1).write_text("one\n")
     run.rank_log(0).write_text("zero\n")
@@ -200,7 +201,7 @@ def test_logs_of_a_damaged_folder(tmp_path: Path, request_json: str) -> None:
 
 
 class Follower:
-    """Reads in a thread, as somebody does who watches."""
+    """Reads in a thread, like a user who follows the log."""
 
     def __init__(self, home: Path, query: LogQuery) -> None:
         self.blocks: list[LogBlock] = []
@@ -223,9 +224,9 @@ class Follower:
         wait_for(lambda: data in self.data, seconds=20, what=f"{data!r} in {self.data!r}")
 
     def rest(self) -> None:
-        """Until it has looked again and found nothing."""
+        """Wait until another poll finds nothing; return the rest."""
         before = self.idle
-        wait_for(lambda: self.idle >= before + 2, seconds=20, what="a look that finds nothing")
+        wait_for(lambda: self.idle >= before + 2, seconds=20, what="a poll without new lines")
 
     def end(self) -> bytes:
         self._thread.join(timeout=20)
@@ -238,9 +239,9 @@ def append(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def test_following_a_log_from_before_it_exists_to_its_last_word(tmp_path: Path) -> None:
+def test_follow_reads_log_from_creation_to_end(tmp_path: Path) -> None:
     with live_run(tmp_path, "run", RunState.QUEUED) as run:
-        follower = Follower(tmp_path, LogQuery(follow=True, tail=1))  # of nothing: all that comes is new
+        follower = Follower(tmp_path, LogQuery(follow=True, tail=1))  # of an empty log: everything later is new
         follower.rest()
         log = run.rank_log(0)
         append(log, b"one\ntwo\n")
@@ -254,7 +255,7 @@ def test_following_a_log_from_before_it_exists_to_its_last_word(tmp_path: Path) 
     assert follower.end() == b"one\ntwo\nhalf a line\nthe last word"
 
 
-def test_following_from_a_tail(tmp_path: Path) -> None:
+def test_follow_starts_with_a_tail(tmp_path: Path) -> None:
     with live_run(tmp_path, "run") as run:
         log = run.rank_log(0)
         append(log, b"1\n2 fits\n3 fits\n4\nhalf")
@@ -267,7 +268,7 @@ def test_following_from_a_tail(tmp_path: Path) -> None:
     assert bare.end() == b" and fits\n6\n7 fits\n"
 
 
-def test_following_a_log_that_is_truncated_or_replaced(tmp_path: Path) -> None:
+def test_follow_survives_truncation_and_replacement(tmp_path: Path) -> None:
     with live_run(tmp_path, "run") as run:
         log = run.rank_log(0)
         append(log, b"old one\nold two\ncut")
@@ -290,7 +291,7 @@ def test_following_a_log_that_is_truncated_or_replaced(tmp_path: Path) -> None:
     )
 
 
-def test_following_over_a_restart_and_several_ranks(tmp_path: Path) -> None:
+def test_follow_covers_restart_and_several_ranks(tmp_path: Path) -> None:
     with live_run(tmp_path, "run", RunState.STARTING) as run:
         follower = Follower(tmp_path, LogQuery(ranks=None, follow=True))
         append(run.rank_log(1), b"attempt 1\n")
@@ -307,7 +308,7 @@ def test_following_over_a_restart_and_several_ranks(tmp_path: Path) -> None:
     ]
 
 
-def test_following_a_run_that_is_deleted(tmp_path: Path) -> None:
+def test_follow_ends_when_run_is_deleted(tmp_path: Path) -> None:
     with live_run(tmp_path, "run") as run:
         append(run.rank_log(0), b"one\n")
         follower = Follower(tmp_path, LogQuery(follow=True))
@@ -317,7 +318,7 @@ def test_following_a_run_that_is_deleted(tmp_path: Path) -> None:
         (tmp_path / "grave").rename(run.path)
 
 
-def test_logs_from_python_take_what_the_command_takes(tmp_path: Path) -> None:
+def test_sdk_logs_accept_the_options_of_the_command(tmp_path: Path) -> None:
     run = make_run(tmp_path, "run", nodes=2, processes_per_node=2)
     (run.logs / "agent-1.log").write_text("agent\n")
     for rank in range(4):

@@ -25,7 +25,7 @@ SECRET = "services/T0/B0/secret"
 
 @dataclass
 class Server:
-    """Keeps what it is told; answers `codes` in turn, then 200."""
+    """Stores the received documents; responds with `codes` in turn, then with 200."""
 
     url: str
     codes: list[int] = field(default_factory=list)
@@ -66,13 +66,13 @@ def document() -> dict[str, Any]:
     return message(run="r-1", handle="local://r-1", event="failed", reason="rank 1 died\nmore", step=7, steps=10)
 
 
-def test_the_message_says_what_happened_and_what_to_type() -> None:
+def test_message_has_event_and_command() -> None:
     assert document()["text"] == "r-1 failed at step 7 of 10: rank 1 died\norchestrator resume r-1"
     done = message(run="r-1", handle="local://r-1", event="completed", reason=None, step=10, steps=10)
     assert done["text"] == "r-1 completed at step 10 of 10\norchestrator report r-1"
 
 
-def test_a_server_that_fails_is_asked_again(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_server_is_retried(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.codes[:] = [500, 503]
     assert post(server.url, document())
     assert server.told == [document()]
@@ -80,14 +80,14 @@ def test_a_server_that_fails_is_asked_again(server: Server, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/" + SECRET, "not-a-url/" + SECRET])
-def test_an_address_that_does_not_answer_is_told_and_not_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_address_is_reported_but_not_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert not post(url, document())
     err = capsys.readouterr().err
     assert err.count("warning") == notify.TRIES
     assert SECRET not in err
 
 
-def test_an_address_is_needed() -> None:
+def test_http_address_is_required() -> None:
     NotifySpec().check({})
     NotifySpec(on=["failed"]).check({"ORCHESTRATOR_WEBHOOK": "http://x"})
     for environ in ({"ORCHESTRATOR_WEBHOOK": "http://x"}, {"HOOK": "file:///etc/passwd"}):
@@ -107,23 +107,23 @@ def report(tmp_path: Path, *losses: float, first: int = 1) -> None:
             stream.write(json.dumps({"step": step, "time": 0.0, "metrics": {"train_loss": loss}}) + "\n")
 
 
-def test_divergence_is_told_once_and_the_end_with_its_step(
+def test_divergence_is_sent_once_and_end_with_its_step(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
     watch = run_watch(tmp_path, "diverging", "failed")
-    assert watch.look() is None  # nothing reported yet
+    assert watch.poll() is None  # no report so far
     report(tmp_path, *[5.0] * 6)
-    assert watch.look() is None
+    assert watch.poll() is None
     report(tmp_path, *[9.0] * 6, first=7)
-    assert "the loss rises" in str(watch.look())
+    assert "the loss rises" in str(watch.poll())
     report(tmp_path, 9.5, first=13)
-    assert "the loss rises" in str(watch.look())
+    assert "the loss rises" in str(watch.poll())
     watch.ended(RunState.FAILED, "rank 0 ended")
     assert [(told["event"], told["step"]) for told in server.told] == [("diverging", 12), ("failed", 13)]
 
 
-def test_what_was_not_asked_for_is_not_told(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_not_requested_are_not_sent(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", server.url)
     watch = run_watch(tmp_path, "completed")
     watch.ended(RunState.FAILED, "rank 0 ended")
@@ -133,10 +133,10 @@ def test_what_was_not_asked_for_is_not_told(server: Server, tmp_path: Path, monk
     assert [told["event"] for told in server.told] == ["completed"]
 
 
-def test_a_file_that_a_resumed_job_cut_back_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_file_of_resumed_job_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = run_watch(tmp_path)
     report(tmp_path, *[5.0] * 6, *[9.0] * 6)
-    assert watch.look() is not None
+    assert watch.poll() is not None
     (tmp_path / "r-1" / "outputs" / "metrics.jsonl").write_text("")
     report(tmp_path, *[5.0] * 6)
-    assert watch.look() is None
+    assert watch.poll() is None

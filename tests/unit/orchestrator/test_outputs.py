@@ -1,4 +1,4 @@
-"""Downloads: what there is to copy, whole or not at all."""
+"""Downloads: the outputs of a run, copied completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.run_folders import make_run, report
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run with a model, two checkpoints of which one is half written, code and metrics."""
+    """Create a run with a model, two checkpoints (one of them incomplete), code and metrics."""
     run = make_run(tmp_path / "home", "one")
     report(run, 10, loss=1.0)
     run.model.mkdir()
@@ -49,15 +49,15 @@ def tree(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_outputs_are_what_was_submitted_and_what_the_job_wrote(folder: RunFolder) -> None:
+def test_outputs_are_submission_and_results_of_the_job(folder: RunFolder) -> None:
     names = ["checkpoints", "code", "logs", "metrics", "model", "plan"]
-    assert list(outputs_of(folder)) == names  # spec.yaml is not in this folder, nothing tells of it
+    assert list(outputs_of(folder)) == names  # this folder has no spec.yaml, so it is not listed
     (folder.outputs / "result.json").write_text("{}")
     (folder.path / "spec.yaml").write_text("")
     assert list(outputs_of(folder)) == [*names, "result", "spec"]
 
 
-def test_the_store_that_a_run_prepared_is_one_of_its_outputs(folder: RunFolder, run: Run, tmp_path: Path) -> None:
+def test_prepared_store_is_an_output(folder: RunFolder, run: Run, tmp_path: Path) -> None:
     store = tmp_path / "stores" / "wiki"
     store.mkdir(parents=True)
     (store / "manifest.json").write_text("{}")
@@ -66,7 +66,7 @@ def test_the_store_that_a_run_prepared_is_one_of_its_outputs(folder: RunFolder, 
     assert tree(tmp_path / "to") == {"wiki/manifest.json"}
 
 
-def test_copies_lie_below_the_folder_under_their_own_names(run: Run, tmp_path: Path) -> None:
+def test_copies_keep_their_names_in_the_target_folder(run: Run, tmp_path: Path) -> None:
     paths = run.download("metrics", "model", to=tmp_path / "to" / "there")
     assert paths == [tmp_path / "to/there/metrics.jsonl", tmp_path / "to/there/model"]
     assert tree(tmp_path / "to") == {
@@ -87,11 +87,11 @@ def test_without_folder_download_goes_to_run_name(run: Run, tmp_path: Path, monk
     assert [path.as_posix() for path in run.download()] == [
         f"one/{name}" for name in ("checkpoints", "code", "logs", "metrics.jsonl", "model", "plan.json")
     ]
-    assert (tmp_path / "one/logs").is_dir()  # empty, but there
+    assert (tmp_path / "one/logs").is_dir()  # empty, but exists
     assert not [path for path in (tmp_path / "one").iterdir() if path.name.startswith(".")]
 
 
-def test_an_unknown_output_names_those_that_there_are(run: Run, folder: RunFolder, tmp_path: Path) -> None:
+def test_unknown_output_names_existing_ones(run: Run, folder: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r'has no output modl \(did you mean "model"\?\)') as caught:
         run.download("metrics", "modl", to=tmp_path / "to")
     assert caught.value.facts == {"state": "completed", "has": "checkpoints, code, logs, metrics, model, plan"}
@@ -114,14 +114,14 @@ def test_missing_model_waits_or_resumes_run(
     folder.write_state(folder.state().model_copy(update={"state": state}))
     with folder.lock() if state == RunState.RUNNING else nullcontext(), pytest.raises(NotFoundError) as caught:
         run.download("model", to=tmp_path / "to")
-    assert caught.value.message == "run one has no output model", "no guess at another one"
+    assert caught.value.message == "run one has no output model", "no other model is suggested"
     assert (caught.value.facts["state"], caught.value.fix) == (state, fix)
 
 
-def test_what_is_there_is_kept_unless_forced(run: Run, tmp_path: Path) -> None:
+def test_existing_target_is_kept_unless_forced(run: Run, tmp_path: Path) -> None:
     to = tmp_path / "to"
     (to / "model").mkdir(parents=True)
-    run.download("model", to=to)  # an empty folder is in nobody's way
+    run.download("model", to=to)  # an empty folder is no conflict
     (to / "model" / "mine").write_text("mine")
     with pytest.raises(ConflictError, match=f"{to / 'model'} already exists") as caught:
         run.download("metrics", "model", to=to)
@@ -133,14 +133,14 @@ def test_what_is_there_is_kept_unless_forced(run: Run, tmp_path: Path) -> None:
     assert {path.name for path in to.iterdir()} == {"metrics.jsonl", "model"}
 
 
-def test_several_in_the_way_are_named_together(run: Run, tmp_path: Path) -> None:
+def test_all_existing_targets_are_named_together(run: Run, tmp_path: Path) -> None:
     run.download("metrics", "plan", to=tmp_path / "to")
     with pytest.raises(ConflictError) as caught:
         run.download("metrics", "plan", to=tmp_path / "to")
     assert caught.value.facts == {"and": str(tmp_path / "to" / "plan.json")}
 
 
-def test_a_full_disk_leaves_nothing(run: Run, folder: RunFolder, tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_copy(run: Run, folder: RunFolder, tmp_path: Path) -> None:
     (folder.model / "large").write_bytes(os.urandom(200_000))
     with tmpfs(tmp_path / "disk", "100k") as disk:
         with pytest.raises(StorageError, match=r"cannot download to .*: No space left on device"):
@@ -149,16 +149,16 @@ def test_a_full_disk_leaves_nothing(run: Run, folder: RunFolder, tmp_path: Path)
         assert list((disk / "to").iterdir()) == []
 
 
-def test_a_file_in_the_place_of_the_folder_is_said(run: Run, tmp_path: Path) -> None:
+def test_target_that_is_a_file_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError):
         run.download("metrics", to=tmp_path / "file")
 
 
-def test_a_run_that_changes_meanwhile_is_not_half_copied(
+def test_output_changed_during_copy_is_not_half_copied(
     run: Run, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A live job deletes its oldest checkpoint while it is being copied."""
+    """A live job deletes its oldest checkpoint during the copy."""
 
     def delete(done: int, total: int) -> None:
         (folder.outputs / "checkpoints/step-1/weights").unlink(missing_ok=True)
@@ -169,13 +169,13 @@ def test_a_run_that_changes_meanwhile_is_not_half_copied(
     assert list((tmp_path / "to").iterdir()) == []
 
 
-def test_progress_counts_bytes_up_to_all_of_them(run: Run, folder: RunFolder, tmp_path: Path) -> None:
+def test_progress_counts_all_bytes(run: Run, folder: RunFolder, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     run.download("model", to=tmp_path / "to", progress=lambda done, total: seen.append((done, total)))
     assert seen == [(7, 13), (13, 13)]
 
 
-def test_a_live_runs_outputs_can_be_copied(tmp_path: Path) -> None:
+def test_outputs_of_a_live_run_can_be_copied(tmp_path: Path) -> None:
     report(make_run(tmp_path, "live", RunState.RUNNING), 5, loss=1.0)
     (path,) = Orchestrator(home=tmp_path, environ={}).attach("live").download("metrics", to=tmp_path / "to")
     assert '"step": 5' in path.read_text()

@@ -1,6 +1,6 @@
-"""Pinned identities: what has been computed once keeps its name, whatever is moved or rewritten in the code.
+"""Pinned identities: existing hashes stay the same when code is moved or rewritten.
 
-The snapshot and the versions of packages are fixed here: they change with every commit and every machine.
+Snapshot and package versions are fixed here, because they change with every commit and machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plan: its name and hash, its text, its JSON, and how little it loads."""
+"""The plan: its name and hash, text, JSON, and imports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with a text, a vocabulary and a frozen snapshot of some code."""
+    """Return a current folder with a text, a vocabulary and a fixed snapshot of some code."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("one\n\ntwo\n")
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
@@ -41,7 +41,7 @@ def plan(*sets: str) -> Plan:
     return make_plan(resolve_spec("pretrain", sets=everything, environ=NO_GPU), home=Path("home").absolute())
 
 
-def test_the_name_is_the_slug_and_eight_digits() -> None:
+def test_name_is_slug_and_eight_digits_of_hash() -> None:
     first = plan()
     assert first.name == f"pretrain-tiny-{first.run_hash}"
     assert len(first.run_hash) == 8
@@ -68,7 +68,7 @@ def test_the_name_is_the_slug_and_eight_digits() -> None:
         "watchdog.hang_minutes=null",
     ],
 )
-def test_the_hash_does_not_see(same: str) -> None:
+def test_hash_ignores_settings_without_effect_on_results(same: str) -> None:
     assert plan(same).run_hash == plan().run_hash
 
 
@@ -90,15 +90,15 @@ def test_the_hash_does_not_see(same: str) -> None:
         "data.text=[]",
     ],
 )
-def test_the_hash_sees(other: str) -> None:
+def test_hash_covers_settings_with_effect_on_results(other: str) -> None:
     assert plan(other).run_hash != plan().run_hash
 
 
-def test_two_processes_on_one_node_are_not_one_on_each_of_two() -> None:
+def test_hash_distinguishes_nodes_from_processes() -> None:
     assert plan("compute.processes_per_node=2").run_hash != plan("compute.nodes=2").run_hash
 
 
-def test_the_hash_sees_content_not_paths(folder: Path) -> None:
+def test_hash_covers_content_and_not_paths(folder: Path) -> None:
     given = "data.vocabulary=vocab.txt"
     before = plan(given).run_hash
     (folder / "moved").mkdir()
@@ -112,7 +112,7 @@ def test_the_hash_sees_content_not_paths(folder: Path) -> None:
     assert plan(given).run_hash not in {before, changed}
 
 
-def test_the_hash_sees_the_code_and_the_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_covers_code_and_packages(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plan().run_hash
     monkeypatch.setattr("orchestrator.specs.job.EnvironmentSpec.describe", lambda self: {"torch": "0.1"})
     packages = plan().run_hash
@@ -121,7 +121,7 @@ def test_the_hash_sees_the_code_and_the_packages(folder: Path, monkeypatch: pyte
     assert plan().run_hash not in {before, packages}
 
 
-def test_a_plan_is_json_with_origins(folder: Path) -> None:
+def test_plan_is_json_with_origins(folder: Path) -> None:
     document = json.loads(json.dumps(plan("tags.a=b").as_dict()))
     assert document["changes"]["tags.a"] == {"value": "b", "from": "--set"}
     assert document["changes"]["data.text"] == {"value": [str(folder / "text.txt")], "from": "--set"}
@@ -132,7 +132,7 @@ def test_a_plan_is_json_with_origins(folder: Path) -> None:
     assert document["job"]["train"]["micro_batch_size"] == 4
 
 
-def test_the_summary_tells_what_will_be_done_in_eighty_columns() -> None:
+def test_summary_fits_80_columns() -> None:
     made = plan("train.global_batch_size=256", "compute.processes_per_node=2", "data.vocabulary=vocab.txt")
     lines = made.summary().splitlines()
     assert max(len(line) for line in lines) <= 80
@@ -160,10 +160,10 @@ def test_summary_shows_processes_of_sharded_moments() -> None:
     assert "sharded over" not in plan("compute.processes_per_node=4").summary()
 
 
-def test_a_micro_batch_that_is_auto_is_left_to_the_job() -> None:
+def test_auto_micro_batch_is_left_to_the_job() -> None:
     made = plan("train.micro_batch_size=auto", "compute.processes_per_node=2")
     text = " ".join(made.summary().split())
-    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits is found" in text
+    assert "batch 64 = micro x accumulation x 2 (world); micro is auto: the largest that fits, found" in text
     assert "before the first step, 32 at most" in text
     assert "activations of 32 sequences" in text
     assert made.as_dict()["accumulation_steps"] is None
@@ -172,7 +172,7 @@ def test_a_micro_batch_that_is_auto_is_left_to_the_job() -> None:
         plan("train.micro_batch_size=auto", "compute.processes_per_node=3")
 
 
-def test_the_summary_tells_the_schedule() -> None:
+def test_summary_shows_the_schedule() -> None:
     text = " ".join(plan("schedule.name=cosine", "schedule.hours=2.5").summary().split())
     assert (
         "schedule 0.002 after a linear warm-up over 10.0% of the run, then cosine decay, for 2.5 hours at most" in text
@@ -192,24 +192,24 @@ def test_run_hash_covers_start_weights_not_location(folder: Path) -> None:
     assert first.estimates.parameters == plan("init_from=moved/bert", *shape).estimates.parameters
 
 
-def test_an_added_word_is_a_row_more_and_another_run(folder: Path) -> None:
+def test_added_word_is_one_row_more_and_another_run(folder: Path) -> None:
     write_bert(folder / "bert", pieces=40)
     first, more = (plan("init_from=bert", "data.sequence_length=32", f"data.add_tokens={x}") for x in ("[]", "[stent]"))
-    assert more.estimates.parameters == first.estimates.parameters + 8 * (32 + 1)  # rows come by eights
+    assert more.estimates.parameters == first.estimates.parameters + 8 * (32 + 1)  # rows are padded to 8
     assert more.run_hash != first.run_hash
     words = [f"word{number}" for number in range(300)]
     summary = plan("init_from=bert", "data.sequence_length=32", f"data.add_tokens={words}").summary()
-    assert '"word4", ... 300 in all]' in " ".join(summary.split())
+    assert '"word4", ... 300 in total]' in " ".join(summary.split())
     assert "word5" not in summary
 
 
-def test_the_summary_says_what_training_starts_from(folder: Path) -> None:
+def test_summary_shows_the_initial_model(folder: Path) -> None:
     write_bert(folder / "bert")
     made = plan("init_from=bert", "data.sequence_length=32", "data.vocab_size=64")
     assert made.parent is not None
     assert f"  from        bert, weights {str(made.parent.weights)[:8]}  (--set)" in made.summary().splitlines()
     assert "init_from =" not in made.summary()
-    assert "model.hidden_size" not in made.changes  # the folder's choice, not the user's
+    assert "model.hidden_size" not in made.changes  # chosen by the folder, not by the user
     assert made.warnings == ("data.vocab_size has no effect: data.vocabulary has its own size",)
     assert made.as_dict()["parent"]["name"] == "bert"
 
@@ -221,22 +221,22 @@ def test_model_differing_from_lineage_refused_early(folder: Path) -> None:
         plan("init_from=bert", "data.sequence_length=32")
 
 
-def test_the_summary_forecasts_the_disk() -> None:
+def test_summary_estimates_disk_space() -> None:
     made = plan("checkpoint.every=50", "checkpoint.keep_every=400")
     text = " ".join(made.summary().split())
     assert "checkpoints every 50 steps and every 10 minutes; kept: last 2, best 1, multiples of 400" in text
     assert f"disk {bytes_text(made.estimates.disk_bytes)} at most: 6 checkpoints of" in text
-    assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} more, to write checkpoints from (estimate)" in text
+    assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} of host memory for checkpoints (estimate)" in text
     assert made.warnings == ()
     alone = " ".join(plan("checkpoint.every=null", "checkpoint.keep_best=0").summary().split())
     assert "checkpoints every 10 minutes; kept: last 2 " in alone
     stepwise = plan("checkpoint.every=50", "checkpoint.every_minutes=null", "checkpoint.asynchronous=false")
     assert "checkpoints every 50 steps; kept: last 2, best 1 disk" in " ".join(stepwise.summary().split())
-    assert "to write checkpoints from" not in stepwise.summary()
+    assert "of host memory" not in stepwise.summary()
 
 
 def test_small_disk_for_checkpoints_warns(tmp_path: Path) -> None:
-    """On the disk of the home folder, which need not exist yet."""
+    """The warning is about the disk of the home folder, which may not exist yet."""
     with tmpfs(tmp_path / "disk", "100m") as disk:
         home = disk / "not" / "yet"
         resolved = resolve_spec("pretrain", sets=["recipe=tiny", "data.text=[text.txt]"], environ=NO_GPU)
@@ -249,21 +249,21 @@ def test_small_disk_for_checkpoints_warns(tmp_path: Path) -> None:
     need = bytes_text(fits.estimates.disk_bytes)
     assert warning.startswith(f"the disk may fill up with checkpoints: need up to {need}, have 4")
     assert warning.endswith(f"free at {home}")
-    assert same.endswith(f"free at {disk}"), "a home that is a disk of its own"
+    assert same.endswith(f"free at {disk}"), "a home on its own disk"
 
 
-def test_a_vocabulary_file_decides_the_size_of_the_model() -> None:
+def test_vocabulary_file_sets_the_size_of_the_model() -> None:
     assert plan("data.vocabulary=vocab.txt").estimates.parameters < plan().estimates.parameters
 
 
-def test_a_vocabulary_that_is_not_text_is_named(folder: Path) -> None:
+def test_vocabulary_that_is_not_text_is_named(folder: Path) -> None:
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(DataError, match=r"vocab\.txt is not UTF-8"):
         plan("data.vocabulary=vocab.txt")
 
 
 @pytest.mark.parametrize("recipe", preset_names())
-def test_every_recipe_makes_a_plan_of_the_embedded_corpus(recipe: str, folder: Path) -> None:
+def test_every_recipe_plans_with_the_embedded_corpus(recipe: str, folder: Path) -> None:
     resolved = resolve_spec("pretrain", sets=[f"recipe={recipe}"], environ=NO_GPU)
     made = make_plan(resolved, home=folder / "home")
     assert made.name.startswith(f"pretrain-{recipe}-")
@@ -274,12 +274,12 @@ def test_every_recipe_makes_a_plan_of_the_embedded_corpus(recipe: str, folder: P
     assert max(len(line) for line in made.summary().splitlines()) <= 80
 
 
-def test_hashes_of_text_are_remembered_in_the_home_folder(folder: Path) -> None:
+def test_text_hashes_are_cached_in_the_home_folder(folder: Path) -> None:
     plan()
     assert (folder / "home" / "cache" / "fingerprints.json").is_file()
 
 
-def test_a_plan_carries_the_code_that_it_was_made_of(folder: Path) -> None:
+def test_plan_contains_its_snapshot(folder: Path) -> None:
     snapshot = plan().snapshot
     assert isinstance(snapshot, Snapshot)
     snapshot.write(folder / "run")
@@ -294,7 +294,7 @@ def test_home_folder_is_users_unless_variable_set(monkeypatch: pytest.MonkeyPatc
     assert home_folder({"ORCHESTRATOR_HOME": "x"}) == Path.cwd() / "x"
 
 
-def test_planning_loads_nothing_heavy() -> None:
+def test_planning_imports_no_heavy_module() -> None:
     program = (
         "import sys, pathlib, orchestrator.jobs.resolve as s\n"
         "s.make_plan(s.resolve_spec('pretrain', environ={'PATH': ''}), home=pathlib.Path(sys.argv[1]))\n"
@@ -321,13 +321,13 @@ def test_planning_loads_nothing_heavy() -> None:
     assert all(name.startswith(("train_jobs.config", "train_jobs.artifacts")) for name in jobs.split())
 
 
-def test_a_variable_named_like_a_secret_is_not_shown(folder: Path) -> None:
+def test_variable_named_like_a_secret_is_not_shown(folder: Path) -> None:
     shown = plan("environment.variables.HF_TOKEN=hf_abc123", "environment.variables.NCCL_DEBUG=INFO").summary()
     assert "hf_abc123" not in shown
     assert "environment.variables.NCCL_DEBUG = INFO" in shown
 
 
-def test_a_price_is_in_the_plan_where_there_is_one() -> None:
+def test_plan_has_price_if_known() -> None:
     priced = plan("compute.price_per_hour=3.5", "compute.nodes=2")
     assert priced.as_dict()["compute"]["price_per_hour"] == 3.5
     assert "price 2 x $3.50 = $7.00 an hour (compute.price_per_hour)" in " ".join(priced.summary().split())

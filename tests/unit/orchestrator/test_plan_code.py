@@ -1,4 +1,4 @@
-"""The user's own code in a spec and in a plan: where it is looked for, what the hash sees of it, what the plan says."""
+"""User code in spec and plan: where it is searched, its part of the hash, its part of the summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with a text, a folder of code, and a package that does not change while the test runs."""
+    """Return a current folder with a text, a code folder, and a package that does not change during the test."""
     monkeypatch.chdir(tmp_path)
     for name, text in {
         "text.txt": "one\n\ntwo\n",
@@ -46,11 +46,11 @@ def shipped(made: Plan) -> list[str]:
     return [file.path for file in made.snapshot.files]
 
 
-def squeezed(made: Plan) -> str:
+def joined_summary(made: Plan) -> str:
     return " ".join(made.summary().split())
 
 
-def test_a_relative_folder_starts_where_it_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folder_starts_at_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "specs" / "code").mkdir(parents=True)
     (folder / "specs" / "job.yaml").write_text("code: {folder: code}\n")
     given = [
@@ -65,7 +65,7 @@ def test_a_relative_folder_starts_where_it_is_written(folder: Path, monkeypatch:
     assert resolve_spec("pretrain", sets=["code.folder=~/code"], environ=NO_GPU).spec.code.folder == folder / "code"
 
 
-def test_wrong_values_are_named_with_the_others() -> None:
+def test_invalid_values_are_reported_with_all_others() -> None:
     with pytest.raises(SpecError) as caught:
         resolve_spec(
             "pretrain",
@@ -90,7 +90,7 @@ def test_wrong_values_are_named_with_the_others() -> None:
     assert len(caught.value.problems) == len(starts)
 
 
-def test_a_file_is_no_folder_of_code() -> None:
+def test_file_is_not_a_code_folder() -> None:
     with pytest.raises(SpecError, match=r"code\.folder: no such folder: "):
         resolve_spec("pretrain", sets=["code.folder=text.txt"], environ=NO_GPU)
 
@@ -105,7 +105,7 @@ def test_a_file_is_no_folder_of_code() -> None:
         (["code.largest_total_mb=1", "code.allow_secrets=[a]"], ["code.largest_total_mb", "code.allow_secrets"]),
     ],
 )
-def test_settings_of_code_without_effect_are_warnings(sets: list[str], ignored: list[str]) -> None:
+def test_code_settings_without_effect_are_warnings(sets: list[str], ignored: list[str]) -> None:
     warnings = resolve_spec("pretrain", sets=sets, environ=NO_GPU).warnings
     assert [warning.partition(" has no effect: ")[0] for warning in warnings] == ignored
 
@@ -132,7 +132,7 @@ def test_missing_entry_module_refused_with_location(folder: Path) -> None:
     assert caught.value.facts["where"] == "job.yaml:3"
 
 
-def test_the_request_runs_the_entry(folder: Path) -> None:
+def test_request_runs_the_entry_module(folder: Path) -> None:
     made = plan("code.folder=code", "code.entry=my_pretrain")
     request = LocalBackend(folder / "home").prepare(made, run=made.name).request
     assert request.command[1:4] == ["-m", "my_pretrain", "--config"]
@@ -162,36 +162,36 @@ def test_data_folder_as_code_ships_no_texts(folder: Path, text: str) -> None:
     assert {entry.path: entry.why for entry in made.snapshot.left_out} == {"deep/a.txt": "data"}
 
 
-def test_the_plan_says_what_is_shipped_and_what_is_not(folder: Path) -> None:
+def test_plan_shows_shipped_and_excluded_files(folder: Path) -> None:
     (folder / "code" / ".gitignore").write_text("data/\n*.log\n")
     for name in (*(f"data/{number}.bin" for number in range(1200)), "a.log", "__pycache__/a.pyc"):
         (folder / "code" / name).parent.mkdir(exist_ok=True)
         (folder / "code" / name).write_text("")
     made = plan("code.folder=code", "code.entry=my_pretrain")
-    text = squeezed(made)
+    text = joined_summary(made)
     assert f"snapshot 2 files, 37 B, digest {made.snapshot.digest[:8]}" in text
     assert "largest my_pretrain.py 27 B, train_jobs/pretrain.py 10 B ignoring .gitignore left out" in text
     assert (
         "left out 1,203 files: data/ 1,200 (.gitignore), __pycache__/ 1 (cache), .gitignore 1 (ignore file), "
-        "a.log 1 (.gitignore) commit none, in no git repository"
+        "a.log 1 (.gitignore) commit none, not in a git repository"
     ) in text
     assert max(len(line) for line in made.summary().splitlines()) <= 80
 
 
-def test_the_plan_says_that_nothing_is_left_out_and_why() -> None:
-    text = squeezed(plan("code.folder=code"))
-    assert "ignoring none: neither .amlignore nor .gitignore left out nothing commit" in text
-    assert "left out" not in squeezed(plan())
+def test_plan_explains_that_nothing_is_excluded() -> None:
+    text = joined_summary(plan("code.folder=code"))
+    assert "ignoring nothing: no .amlignore or .gitignore left out nothing commit" in text
+    assert "left out" not in joined_summary(plan())
 
 
-def test_the_plan_names_a_few_of_many_ignore_files(folder: Path) -> None:
+def test_plan_names_the_first_of_many_ignore_files(folder: Path) -> None:
     for name in "abcdef":
         (folder / "code" / name).mkdir()
         (folder / "code" / name / ".gitignore").write_text("*.log\n")
     few = ", ".join(f"{name}/.gitignore" for name in "abcde")
-    assert f"ignoring {few}, ... left out" in squeezed(plan("code.folder=code"))
+    assert f"ignoring {few}, ... left out" in joined_summary(plan("code.folder=code"))
     (folder / "code" / "f" / ".gitignore").unlink()
-    assert f"ignoring {few} left out" in squeezed(plan("code.folder=code"))
+    assert f"ignoring {few} left out" in joined_summary(plan("code.folder=code"))
 
 
 def test_plan_reports_more_exclusions_than_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,11 +204,11 @@ def test_plan_reports_more_exclusions_than_counted(folder: Path, monkeypatch: py
     assert (
         "left out more than 8 files: .git/ 2+ (version control), 0.pyc 1 (cache), 0.pyo 1 (cache), 1.pyc 1 (cache), "
         "1.pyo 1 (cache), ... commit unknown: not a git repository"
-    ) in squeezed(plan("code.folder=code"))
+    ) in joined_summary(plan("code.folder=code"))
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_commit_is_in_the_plan_and_not_in_its_hash(folder: Path) -> None:
+def test_commit_is_in_the_plan_but_not_in_its_hash(folder: Path) -> None:
     def git(*words: str) -> str:
         settings = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "init.defaultBranch=main"]
         command = ["git", *settings, "-C", "code", *words]
@@ -220,12 +220,12 @@ def test_the_commit_is_in_the_plan_and_not_in_its_hash(folder: Path) -> None:
         return facts.label
 
     git("init", "--quiet")
-    assert "commit none yet on main, dirty: 1 files not committed" in squeezed(plan("code.folder=code"))
+    assert "commit none yet on main, dirty: 1 files not committed" in joined_summary(plan("code.folder=code"))
     assert label() is None
     git("add", ".")
     git("commit", "--quiet", "-m", "first")
     commit, before = git("rev-parse", "HEAD"), plan("code.folder=code")
-    assert f"commit {commit[:8]} on main, clean" in squeezed(before)
+    assert f"commit {commit[:8]} on main, clean" in joined_summary(before)
     assert label() == commit
     git("commit", "--quiet", "--allow-empty", "-m", "second")
     assert plan("code.folder=code").run_hash == before.run_hash
@@ -243,26 +243,26 @@ def test_the_commit_is_in_the_plan_and_not_in_its_hash(folder: Path) -> None:
     assert document["snapshot"]["folder"] == str(folder / "code")
     assert document["spec"]["code"]["entry"] == CodeSpec().entry
     git("checkout", "--quiet", "--detach")
-    assert f"commit {commit[:8]}, dirty: 1 files not committed" in squeezed(plan("code.folder=code"))
+    assert f"commit {commit[:8]}, dirty: 1 files not committed" in joined_summary(plan("code.folder=code"))
 
 
-def test_the_state_of_a_checked_out_package_is_told(folder: Path) -> None:
+def test_git_state_of_the_package_is_shown(folder: Path) -> None:
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     subprocess.run(["git", "init", "--quiet", "site"], check=True)
     subprocess.run(["git", "-C", "site", "add", "."], check=True)
     branch = (folder / "site" / ".git" / "HEAD").read_text().strip().rpartition("/")[2]
-    told = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
-    assert f"commit {told}" in squeezed(plan())
-    assert f"commit none, in no git repository {told}" in squeezed(plan("code.folder=code"))
+    state = f"train_jobs: none yet on {branch}, dirty: 1 files not committed"
+    assert f"commit {state}" in joined_summary(plan())
+    assert f"commit none, not in a git repository {state}" in joined_summary(plan("code.folder=code"))
 
 
-def test_a_class_of_ones_own_has_its_module_among_the_files(folder: Path) -> None:
-    """Nothing of it is imported: the file is there, or another package is, and the rest is the job's to say."""
+def test_module_of_own_class_must_be_shipped(folder: Path) -> None:
+    """Nothing is imported: the module must be a shipped file or in another package; the job checks the rest."""
     (folder / "mine" / "deep").mkdir(parents=True)
     (folder / "mine" / "lion.py").write_text("raise SystemExit('imported')\n")
     (folder / "mine" / "deep" / "sop.py").write_text("")
-    (folder / "stray.py").write_text("")  # in the current folder, and not shipped
+    (folder / "stray.py").write_text("")  # in the current folder, but not shipped
     own = ["optimizer=lion:Lion", "objective=deep.sop:Order", "schedule=torch.optim.lr_scheduler:none"]
     made = plan(*own, "code.folder=mine")
     assert (made.job.optimizer.name, made.job.objective.name) == ("lion:Lion", "deep.sop:Order")

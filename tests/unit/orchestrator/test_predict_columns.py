@@ -1,4 +1,4 @@
-"""Predictions by a tuned model: the columns are those that it was tuned on, unless the user names others."""
+"""Predictions of a tuned model use the columns of its training unless the spec names others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def tuned(folder: Path, task: str, data: dict[str, Any]) -> Path:
-    """Tells in the model's folder what it was tuned on."""
+def write_tuned_model(folder: Path, task: str, data: dict[str, Any]) -> Path:
+    """Write the task of a tuned model into its folder."""
     facts = FinetuneFacts(
         **dict.fromkeys(("run", "run_hash", "snapshot", "commit", "dirty")),
         config={"task": task, "data": data},
@@ -44,39 +44,39 @@ def tuned(folder: Path, task: str, data: dict[str, Any]) -> Path:
     return folder / "bert"
 
 
-def resolved(kind: str, **values: Any) -> Resolved:
+def resolve_columns(kind: str, **values: Any) -> Resolved:
     given = {"model": "bert", "input": ["new.csv"], **values}
     return resolve_spec(kind, flags={key: Flag(value, f"--{key}") for key, value in given.items()}, environ=NO_GPU)
 
 
 @pytest.mark.parametrize("kind", ["predict", "evaluate"])
 def test_columns_are_those_of_tuned_table(folder: Path, kind: str) -> None:
-    tuned(folder, "own", REVIEWS)
-    found = resolved(kind)
+    write_tuned_model(folder, "own", REVIEWS)
+    found = resolve_columns(kind)
     data = found.spec.job_config().data
     assert (data.text, data.pair, data.label) == ("review", None, "stars")
     assert found.changes["data.text"].origin == "from the model finetune-own-1a2b"
-    named = resolved(kind, **{"data.text": "comment"})
+    named = resolve_columns(kind, **{"data.text": "comment"})
     assert (named.spec.job_config().data.text, named.spec.job_config().data.label) == ("comment", "stars")
     assert named.changes["data.text"].origin == "--data.text"
 
 
-def test_the_job_alone_knows_them_too(folder: Path) -> None:
-    model = tuned(folder, "own", {**REVIEWS, "pair": "answer"})
+def test_job_reads_columns_without_the_plan(folder: Path) -> None:
+    model = write_tuned_model(folder, "own", {**REVIEWS, "pair": "answer"})
     flags = {"model": str(model), "input": ["new.csv"]}
     assert read_config(None, [], flags).data.pair == "answer"
     assert read_config(None, ["data.pair=null"], flags).data.pair is None
 
 
-def test_words_and_tags_stand_where_they_stood_in_training(folder: Path) -> None:
-    tuned(folder, "NER", {**REVIEWS, "word_column": 2, "tag_column": 4})
-    data = resolved("evaluate", input=["new.conll"]).spec.job_config().data
+def test_words_and_tags_use_columns_of_training(folder: Path) -> None:
+    write_tuned_model(folder, "NER", {**REVIEWS, "word_column": 2, "tag_column": 4})
+    data = resolve_columns("evaluate", input=["new.conll"]).spec.job_config().data
     assert (data.word_column, data.tag_column, data.text) == (2, 4, "text")
 
 
-def test_without_a_word_of_them_columns_have_their_usual_names(folder: Path) -> None:
-    assert resolved("predict").spec.job_config().data.text == "text"
-    tuned(folder, "MRPC", REVIEWS)
-    assert resolved("predict").spec.job_config().data.text == "text"
+def test_columns_have_default_names_without_record(folder: Path) -> None:
+    assert resolve_columns("predict").spec.job_config().data.text == "text"
+    write_tuned_model(folder, "MRPC", REVIEWS)
+    assert resolve_columns("predict").spec.job_config().data.text == "text"
     (folder / "bert" / LINEAGE_FILE).write_text("{torn")
-    assert resolved("predict").spec.job_config().data.text == "text"
+    assert resolve_columns("predict").spec.job_config().data.text == "text"

@@ -1,4 +1,4 @@
-"""Predictions and evaluations as kinds of jobs: spec, plan, what Azure is sent, where the predictions go."""
+"""Predictions and evaluations as job kinds: spec, plan, Azure request, output file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plan(kind: str = "predict", home: str = "home", **values: Any) -> PredictPla
     return found
 
 
-def test_a_plan_says_rows_model_and_where_the_predictions_go(folder: Path) -> None:
+def test_plan_shows_rows_model_and_output(folder: Path) -> None:
     found = plan(output="made.tsv")
     assert isinstance(found.spec, PredictSpec)
     assert (found.rows, found.steps, found.counts) == (2, 2, "rows")
@@ -55,20 +55,20 @@ def test_a_plan_says_rows_model_and_where_the_predictions_go(folder: Path) -> No
     text = found.summary()
     assert "rows        2" in text
     assert "by          bert, weights " in text
-    assert f"predictions{folder}/made.tsv" in "".join(text.split())  # a long path goes over lines
+    assert f"predictions{folder}/made.tsv" in "".join(text.split())  # a long path is wrapped
     plain = plan()
     assert (plain.delivery, plain.job.output) == (None, Path("predictions.jsonl"))
     assert "predictions.jsonl in the outputs of the run" in plain.summary()
 
 
-def test_an_evaluation_is_a_prediction_that_is_scored(folder: Path) -> None:
+def test_evaluation_is_a_scored_prediction(folder: Path) -> None:
     found = plan("evaluate")
     assert isinstance(found.spec, EvaluateSpec)
     assert (found.job.evaluate, found.spec.kind, found.name[:13]) == (True, "evaluate", "evaluate-new-")
     assert found.run_hash != plan().run_hash
 
 
-def test_a_model_is_named_in_a_file_and_by_set_too(folder: Path) -> None:
+def test_model_may_be_set_by_file_or_flag(folder: Path) -> None:
     (folder / "specs").mkdir()
     (folder / "specs" / "job.yaml").write_text("model: ../bert\ninput: ../new.tsv\noutput: out.jsonl\n")
     spec = resolve_spec("predict", file=Path("specs/job.yaml"), environ=NO_GPU).spec
@@ -87,13 +87,13 @@ def test_a_model_is_named_in_a_file_and_by_set_too(folder: Path) -> None:
     assert found.spec.model_dump()["model"] == folder / "last"
 
 
-def test_a_named_section_of_pretraining_is_no_path(folder: Path) -> None:
-    spec = resolve_spec("pretrain", sets=["model=bert"], environ=NO_GPU).spec  # there is a folder of that name
+def test_pretraining_section_name_is_not_a_path(folder: Path) -> None:
+    spec = resolve_spec("pretrain", sets=["model=bert"], environ=NO_GPU).spec  # a folder of that name exists
     assert isinstance(spec, PretrainSpec)
     assert spec.model.name == "bert"
 
 
-def test_what_cannot_be_is_refused(folder: Path) -> None:
+def test_invalid_specs_are_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"no such file: .*gone.tsv"):
         plan(input=["gone.tsv"])
     with pytest.raises(SpecError, match=r"more contains no BERT"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused(folder: Path) -> None:
         plan(**{key.replace(".", "__"): value for key, value in AZURE.items()}, azure__data="azureml:a:1")
 
 
-def test_the_hash_follows_model_rows_and_form_not_their_places(folder: Path) -> None:
+def test_hash_covers_model_rows_and_format_but_not_paths(folder: Path) -> None:
     before = plan().run_hash
     assert plan(output="elsewhere.jsonl").run_hash == before
     (folder / "new.tsv").rename(folder / "more" / "moved.tsv")
@@ -141,7 +141,7 @@ def test_azure_gets_files_and_model(folder: Path) -> None:
     assert (sent["output"], "model" in sent, "input" in sent) == ("predictions.tsv", False, False)
 
 
-def test_output_is_a_form_or_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_output_is_a_format_or_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
     words = ["plan", "predict", "--model", "bert", "--input", "new.tsv"]
     assert main([*words, "--output", "made.tsv", "-o", "json"]) == 0

@@ -1,4 +1,4 @@
-"""A preparation as a kind of job: its spec, its plan, and what both kinds of jobs share."""
+"""Preparation as a job kind: its spec and plan, and what both kinds share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plan(folder: Path, kind: str, *sets: str) -> Plan:
     return make_plan(resolve(kind, *sets), home=folder / "home")
 
 
-def test_the_command_line_offers_the_kinds_that_there_are() -> None:
+def test_command_line_offers_all_kinds() -> None:
     assert [kind_or_file(name) for name in kind_names()] == kind_names()
     arguments = type("Arguments", (), {"kind": "prepare"})()
     assert recipes(parsed_args=arguments) == ["cased", "uncased"]
@@ -49,7 +49,7 @@ def test_the_command_line_offers_the_kinds_that_there_are() -> None:
     assert "train.steps=" not in offered
 
 
-def test_paths_of_all_forms_start_where_they_are_written(folder: Path) -> None:
+def test_relative_paths_start_at_their_source(folder: Path) -> None:
     (folder / "specs").mkdir()
     write_corpus(folder / "specs" / "a.txt")
     spec = "data: {text: [a.txt, {path: a.*, weight: 2}, {path: [../text.txt], format: text}]}\nstore: made\n"
@@ -94,22 +94,22 @@ def test_keys_of_other_kind_refused_in_file_and_flag(folder: Path) -> None:
         resolve("prepare", "train.steps=3")
     with pytest.raises(SpecError, match="init_from: unknown key"):
         resolve("prepare", flags={"init_from": Flag("bert", "--from")})
-    with pytest.raises(SpecError, match="a vocabulary trained on the text has its words"):
+    with pytest.raises(SpecError, match="a vocabulary trained on the text contains its words"):
         resolve("prepare", "data.add_tokens=[word]")
 
 
-def test_a_store_in_the_folder_of_its_text_is_refused(folder: Path) -> None:
+def test_store_in_the_folder_of_its_text_is_refused(folder: Path) -> None:
     (folder / "notes").mkdir()
     (folder / "text.txt").rename(folder / "notes" / "text.txt")
     for text in ("notes", "no*"):
         with pytest.raises(DataError, match="the store is in the folder of the text") as caught:
             plan(folder, "prepare", f"data.text=[{text}]", "store=notes/made")
         assert caught.value.facts["reads"] == str(folder / text)
-    for store in ("made", "notes2", "notes/.made"):  # what is hidden is not read
+    for store in ("made", "notes2", "notes/.made"):  # hidden files are not read
         assert plan(folder, "prepare", "data.text=[notes]", f"store={store}").steps is None
 
 
-def test_a_plan_says_what_it_takes(folder: Path) -> None:
+def test_plan_shows_its_inputs(folder: Path) -> None:
     found = plan(folder, "prepare", "data.text=[text.txt]", "store=made", "data.workers=3")
     assert isinstance(found, PreparePlan)
     assert (found.steps, found.world_size, found.spec.code.entry) == (None, 1, "train_jobs.prepare")
@@ -118,13 +118,13 @@ def test_a_plan_says_what_it_takes(folder: Path) -> None:
     assert (estimates.text_bytes, estimates.parts, estimates.workers) == (size, 1, 1)
     assert estimates.disk_bytes == estimates.store_bytes + estimates.steps_bytes
     text = found.summary()
-    assert f"store{folder}/madevocabularytrainedhere" in "".join(text.split())  # a long path goes over lines
+    assert f"store{folder}/madevocabularytrainedhere" in "".join(text.split())  # a long path is wrapped
     assert "of text in 1 part by 1 worker:" in text
     assert max(map(len, text.splitlines())) <= 80
     assert found.name == f"prepare-uncased-{found.run_hash}"
 
 
-def test_a_compressed_file_is_known_to_be_more_text(folder: Path) -> None:
+def test_compressed_file_is_estimated_larger(folder: Path) -> None:
     import bz2
 
     (folder / "dump.bz2").write_bytes(bz2.compress((folder / "text.txt").read_bytes()))
@@ -133,7 +133,7 @@ def test_a_compressed_file_is_known_to_be_more_text(folder: Path) -> None:
     assert found.estimates.text_bytes == 4 * (folder / "dump.bz2").stat().st_size
 
 
-def test_the_hash_follows_what_shapes_the_store_and_where_it_is(folder: Path) -> None:
+def test_hash_covers_settings_and_location_of_the_store(folder: Path) -> None:
     def run_hash(*sets: str) -> str:
         return plan(folder, "prepare", "data.text=[text.txt]", *sets).run_hash
 
@@ -148,7 +148,7 @@ def test_the_hash_follows_what_shapes_the_store_and_where_it_is(folder: Path) ->
     assert len(set(different)) == len(different)
 
 
-def test_training_on_a_store_takes_what_the_store_says(folder: Path) -> None:
+def test_training_on_a_store_uses_its_settings(folder: Path) -> None:
     data = TextConfig(text=["text.txt"], vocab_size=200, lowercase=False, validation_fraction=0.3)
     store = prepare(data, folder / "store")
     small = ("train.steps=5", "data.sequence_length=32")
@@ -157,7 +157,7 @@ def test_training_on_a_store_takes_what_the_store_says(folder: Path) -> None:
     assert found.data == store.manifest.data
     assert (found.job.data.lowercase, found.job.data.validation_fraction) == (False, 0.3)
     assert plan(folder, "pretrain", "data.text=[store]", *small).run_hash == found.run_hash
-    (folder / "text.txt").unlink()  # the store is enough
+    (folder / "text.txt").unlink()  # the store suffices
     assert plan(folder, "pretrain", "data.store=store", *small).run_hash == found.run_hash
     warned = plan(folder, "pretrain", "data.store=store", "data.lowercase=true", "data.vocab_size=100", *small)
     assert "data.vocab_size has no effect: data.store has its own" in warned.warnings
@@ -166,10 +166,10 @@ def test_training_on_a_store_takes_what_the_store_says(folder: Path) -> None:
     (folder / "store" / "manifest.json").write_text('{"version": 1}')
     with pytest.raises(DataError) as caught:
         plan(folder, "pretrain", "data.store=store", *small)
-    assert caught.value.facts["why"] == "its version is 1, this code reads version 2"
+    assert caught.value.facts["why"] == "version 1, but this code reads version 2"
 
 
-def test_a_store_half_made_is_no_text(folder: Path) -> None:
+def test_unfinished_store_is_not_a_text(folder: Path) -> None:
     (folder / "store" / "parts").mkdir(parents=True)
     with pytest.raises(DataError, match="is not finished"):
         plan(folder, "pretrain", "data.store=store")

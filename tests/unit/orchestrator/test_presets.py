@@ -1,4 +1,4 @@
-"""Shipped recipes and presets: short, valid, with the published values; every key explained."""
+"""Shipped recipes and presets: short, valid, with published values; every key is explained."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ PINNED = {
 
 
 def keys_of(model: type[BaseModel]) -> set[str]:
-    """Dotted names of the fields of a config, sections and what is in them."""
+    """Return dotted names of the fields of a config, including sections."""
     names = set()
     for name, info in model.model_fields.items():
         names.add(name)
@@ -95,19 +95,19 @@ def keys_in(tree: dict[str, Any]) -> set[str]:
     return {".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)}
 
 
-def test_the_recipes_are_the_published_ones() -> None:
+def test_recipes_are_the_documented_ones() -> None:
     assert preset_names(PRETRAIN_RECIPES) == RECIPE_NAMES
 
 
 def values_of(kind: str, name: str | None) -> dict[str, Any]:
-    """The values of a job with a recipe, or with defaults alone."""
+    """Return the values of a job with a recipe, or with only defaults."""
     model, given = MODELS[kind]
     layers = read_preset(name, RECIPES / kind) if name else []
     return build(model, merge([*layers, ConfigLayer("test", given)])).model_dump(mode="json")
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL_RECIPES)
-def test_recipe_is_short_and_says_only_what_differs(kind: str, name: str) -> None:
+def test_recipe_is_short_and_lists_only_differences(kind: str, name: str) -> None:
     path = RECIPES / kind / f"{name}.yaml"
     assert len(path.read_text().splitlines()) <= 40
     *below, own = read_preset(name, path.parent)
@@ -120,12 +120,12 @@ def test_recipe_is_short_and_says_only_what_differs(kind: str, name: str) -> Non
 
 @pytest.mark.parametrize(("kind", "name"), ALL_RECIPES)
 def test_recipe_values_are_pinned(kind: str, name: str) -> None:
-    """A default that changes must not change a recipe: what a paper published stays."""
+    """A changed default must not change a recipe: published values stay."""
     document = json.dumps(values_of(kind, name), sort_keys=True)
     assert hashlib.sha256(document.encode()).hexdigest()[:12] == PINNED[f"{kind}/{name}"]
 
 
-def test_recipe_that_extends_itself_is_refused(tmp_path: Path) -> None:
+def test_recipe_extending_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("train:\n  steps: 5\nextends: b\n")
     (tmp_path / "b.yaml").write_text("extends: a\n")
     with pytest.raises(SpecError, match="cannot read preset b") as caught:
@@ -151,7 +151,7 @@ def test_every_key_is_explained(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
-def test_recipe_of_text_decides_the_case(kind: str) -> None:
+def test_recipe_of_text_sets_the_case(kind: str) -> None:
     assert values_of("prepare", kind)["data"]["lowercase"] == (kind == "uncased")
     assert preset_names(PREPARE_RECIPES) == ["cased", "uncased"]
 
@@ -166,7 +166,7 @@ TUNING = {  # rate, warm-up, epochs, batch, tokens, seeds, weight decay
 
 
 @pytest.mark.parametrize("name", TUNING)
-def test_recipe_of_fine_tuning_is_the_published_one(name: str) -> None:
+def test_finetuning_recipe_has_published_values(name: str) -> None:
     made = build(
         FinetuneConfig, merge([*read_preset(name, FINETUNE_RECIPES), ConfigLayer("test", MODELS["finetune"][1])])
     )
@@ -180,7 +180,7 @@ def test_recipe_of_fine_tuning_is_the_published_one(name: str) -> None:
     assert preset_names(FINETUNE_RECIPES) == sorted(TUNING)
 
 
-def test_recipe_of_predictions_changes_no_default() -> None:
+def test_prediction_recipe_changes_no_default() -> None:
     assert values_of("predict", "default") == values_of("predict", None)
     assert preset_names(PREDICT_RECIPES) == ["default"]
 
@@ -192,7 +192,7 @@ def test_recipe_of_predictions_changes_no_default() -> None:
         ("environment/current.yaml", "environment", EnvironmentSpec),
     ],
 )
-def test_the_other_presets_say_everything_but_their_own_name(file: str, section: str, model: type[BaseModel]) -> None:
+def test_other_presets_set_everything_but_the_name(file: str, section: str, model: type[BaseModel]) -> None:
     tree = read_file(PRESETS / file).tree
     assert set(tree) == {section}
     assert set(tree[section]) == keys_of(model) - {"preset"}
@@ -200,7 +200,7 @@ def test_the_other_presets_say_everything_but_their_own_name(file: str, section:
 
 
 @pytest.mark.parametrize("path", PRESET_FILES, ids=lambda path: path.stem)
-def test_every_key_has_a_comment_above_it(path: Path) -> None:
+def test_every_key_has_a_comment(path: Path) -> None:
     lines = path.read_text().splitlines()
     bare = [number for number in read_file(path).lines.values() if not lines[number - 2].lstrip().startswith("# ")]
     inside_lists = {number for key, number in read_file(path).lines.items() if isinstance(key[-1], int)}
@@ -223,7 +223,7 @@ def test_large_is_nvidias_first_phase() -> None:
     assert (job.schedule.power, job.schedule.continuous) == (0.5, False)
 
 
-def test_base_is_the_papers() -> None:
+def test_base_has_values_of_the_paper() -> None:
     job = recipe("base")
     assert job.model == PretrainConfig().model  # the defaults are BERT-base
     assert (job.optimizer.name, job.optimizer.learning_rate, job.optimizer.weight_decay) == ("adamw", 1e-4, 0.01)
@@ -242,7 +242,7 @@ def test_base_is_the_papers() -> None:
         ("base-google", 12, 128, 20, 256, 1_000_000, "adamw", 1e-4),
     ],
 )
-def test_published_recipes(
+def test_recipes_have_published_values(
     name: str, layers: int, length: int, predictions: int, batch: int, steps: int, optimizer: str, rate: float
 ) -> None:
     job = recipe(name)
@@ -259,7 +259,7 @@ def test_published_recipes(
 @pytest.mark.parametrize(
     ("name", "points"),
     [
-        # the last step of warm-up or the one that reaches the peak, the one behind it, one far behind
+        # the last step of warm-up or the peak, the step after it, and a much later step
         ("large-nvidia-phase1", {1999: 6e-3 * 2000 / (0.2843 * 7038), 2000: 6e-3 * (5037 / 7038) ** 0.5, 7037: 0.0}),
         ("large-nvidia-phase2", {199: 4e-3 * 200 / (0.128 * 1563), 200: 4e-3 * (1362 / 1563) ** 0.5, 1562: 0.0}),
         ("large-azureml", {0: 0.0, 3740: 2e-4, 4740: 1.98e-4, 186_999: 3.170590269285573e-5}),
@@ -267,7 +267,7 @@ def test_published_recipes(
         ("base-google", {4999: 5e-5, 9999: 0.99e-4, 499_999: 5e-5, 999_999: 0.0}),
     ],
 )
-def test_published_rates(name: str, points: dict[int, float]) -> None:
+def test_schedules_give_published_rates(name: str, points: dict[int, float]) -> None:
     job = recipe(name)
     for step, expected in points.items():
         found = learning_rate(job.schedule, job.optimizer.learning_rate, step=step, total_steps=job.train.steps)

@@ -1,4 +1,4 @@
-"""How results look in a terminal of 80 columns, and elsewhere."""
+"""Output of results on a terminal of 80 columns, and elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def status(**changes: object) -> RunStatus:
     return RunStatus.model_validate({**fields, **changes})
 
 
-def test_a_run_shows_its_best_checkpoint() -> None:
+def test_status_shows_best_checkpoint() -> None:
     best = {"step": 30, "validation_loss": 4.56789, "folder": "/runs/run-1/outputs/checkpoints/step-00000030"}
     assert "  best       checkpoint of step 30, validation loss 4.5679" in render.status_text(
         status(best_checkpoint=best)
@@ -37,7 +37,7 @@ def test_tables_fit_80_columns() -> None:
     assert "..." in row
 
 
-def test_a_failed_run_tells_why_and_what_next(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_run_shows_reason_and_next_commands(capsys: pytest.CaptureFixture[str]) -> None:
     failed = status(state="failed", reason="error[data]: bad\n  fix  --data PATH", exit_code=2)
     text = render.status_text(failed)
     assert "reason     error[data]: bad" in text
@@ -50,7 +50,7 @@ def test_a_failed_run_tells_why_and_what_next(capsys: pytest.CaptureFixture[str]
     assert "orchestrator cancel run-1" in capsys.readouterr().err
 
 
-def test_figures_of_a_run_stand_on_one_line_a_split() -> None:
+def test_status_has_one_line_of_metrics_per_split() -> None:
     done = status(
         state=RunState.COMPLETED,
         step=5,
@@ -66,18 +66,18 @@ def test_figures_of_a_run_stand_on_one_line_a_split() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("90", 90.0), ("90s", 90.0), ("1.5m", 90.0), ("2h", 7200.0), ("1d", 86400.0)]
 )
-def test_times(text: str, expected: float) -> None:
+def test_seconds_parses_durations(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
-def test_pairs_of_words() -> None:
+def test_pairs_parses_key_value_words() -> None:
     assert pairs(["A=1", "B=x=y", "C"], "--env", environ={"C": "3"}) == {"A": "1", "B": "x=y", "C": "3"}
     for words in (["A"], ["=1"]):
-        with pytest.raises(UsageError, match="not of the form KEY=VALUE"):
+        with pytest.raises(UsageError, match="must be KEY=VALUE"):
             pairs(words, "--tag")
 
 
-def test_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_document_writes_json_and_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     print_document({"a": [1, None]}, "json")
     assert json.loads(capsys.readouterr().out) == {"a": [1, None]}
     print_document({"a": [1, None]}, "yaml")

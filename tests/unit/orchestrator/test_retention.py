@@ -1,4 +1,4 @@
-"""What may go, what stays, and that nothing else is touched."""
+"""Retention: which runs and stores are deleted, and which are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def status(name: str, state: RunState, *, ended: float | None = None, created: f
     return RunStatus(name=name, handle=f"local://{name}", state=state, created=created, ended=ended, run_hash="")
 
 
-RUNS = [  # the newest first
+RUNS = [  # newest first
     status("running", RunState.RUNNING, created=9_900),
     status("new", RunState.COMPLETED, ended=9_000),
     status("bad", RunState.FAILED, ended=8_000),
@@ -42,7 +42,7 @@ RUNS = [  # the newest first
         ({}, ["oldest", "unended", "older", "bad", "new"]),
         ({"keep_last": 1}, ["oldest", "unended", "older", "bad"]),
         ({"keep_last": 9}, []),
-        ({"older_than": 5_000.0}, ["oldest", "unended"]),  # the one that ended just then stays
+        ({"older_than": 5_000.0}, ["oldest", "unended"]),  # a run that ended exactly then is kept
         ({"older_than": 4_999.0}, ["oldest", "unended", "older"]),
         ({"states": [RunState.FAILED]}, ["unended", "bad"]),
         ({"states": [RunState.FAILED, RunState.CANCELLED], "keep_last": 1}, ["oldest", "unended"]),
@@ -50,12 +50,12 @@ RUNS = [  # the newest first
         ({"states": [RunState.RUNNING]}, []),
     ],
 )
-def test_every_rule_must_let_a_run_go(rule: dict[str, object], gone: list[str]) -> None:
+def test_run_expires_only_if_every_rule_matches(rule: dict[str, object], gone: list[str]) -> None:
     everything = {"keep_last": None, "older_than": None, "states": (), "now": NOW, **rule}
     assert [found.name for found in expired(RUNS, **everything)] == gone
 
 
-def with_text(sha256: str) -> dict[str, object]:
+def plan_of_text(sha256: str) -> dict[str, object]:
     return {"data": {"sha256": sha256}}
 
 
@@ -67,11 +67,11 @@ def make_store(home: Path, key: str, sha256: str) -> Path:
     return store
 
 
-def test_stores_of_texts_that_no_run_is_of(tmp_path: Path) -> None:
-    make_run(tmp_path, "one", plan=with_text("text-1"))
-    make_run(tmp_path, "two", plan=with_text("text-2"))
-    (tmp_path / "other-runs" / "three").mkdir(parents=True)  # of another backend
-    (tmp_path / "other-runs" / "three" / "plan.json").write_text(json.dumps(with_text("text-3")))
+def test_unused_stores_are_those_of_no_run(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", plan=plan_of_text("text-1"))
+    make_run(tmp_path, "two", plan=plan_of_text("text-2"))
+    (tmp_path / "other-runs" / "three").mkdir(parents=True)  # from another backend
+    (tmp_path / "other-runs" / "three" / "plan.json").write_text(json.dumps(plan_of_text("text-3")))
     for key, sha256 in (
         ("a", "text-1"),
         ("b", "text-2"),
@@ -89,14 +89,14 @@ def test_stores_of_texts_that_no_run_is_of(tmp_path: Path) -> None:
     assert unused() == ["d"]
     assert unused("runs/two") == ["b", "d"]
     assert unused("runs/two", "other-runs/three") == ["b", "c", "d"]
-    make_run(tmp_path, "unreadable", plan=with_text("text-9")).path.joinpath("plan.json").write_text("{")
+    make_run(tmp_path, "unreadable", plan=plan_of_text("text-9")).path.joinpath("plan.json").write_text("{")
     assert unused() == []
     assert unused("runs/unreadable") == ["d"]
 
 
-def test_pruning_says_what_prune_then_deletes(tmp_path: Path) -> None:
+def test_plan_of_prune_lists_the_deletions(tmp_path: Path) -> None:
     for age, name in enumerate(["new", "middle", "old"]):
-        make_run(tmp_path, name, age=age, plan=with_text(name), ended=100.0 - age)
+        make_run(tmp_path, name, age=age, plan=plan_of_text(name), ended=100.0 - age)
     (tmp_path / "runs" / "old" / "outputs" / "big").write_bytes(b"x" * 50_000)
     for name in ("new", "middle", "old"):
         make_store(tmp_path, f"store-{name}", name)
@@ -125,9 +125,9 @@ def test_pruning_says_what_prune_then_deletes(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "token-stores").iterdir()} == {"store-new"}
 
 
-def test_a_run_that_was_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path) -> None:
+def test_run_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path) -> None:
     for age, name in enumerate(["one", "two"]):
-        make_run(tmp_path, name, RunState.FAILED, age=age, plan=with_text(name))
+        make_run(tmp_path, name, RunState.FAILED, age=age, plan=plan_of_text(name))
         make_store(tmp_path, f"store-{name}", name)
     orchestrator = Orchestrator(home=tmp_path, environ={})
     pruning = orchestrator.pruning(states=[RunState.FAILED], stores=True)
@@ -139,7 +139,7 @@ def test_a_run_that_was_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path)
     assert (tmp_path / "token-stores/store-two/shard-0.arrow").exists()
 
 
-def test_remains_of_interrupted_commands_go_once_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_remains_of_interrupted_commands_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path, "one")
     for name in (".one.123", ".deleted.two.456"):
         (tmp_path / "runs" / name / "outputs").mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_remains_of_interrupted_commands_go_once_they_are_old(tmp_path: Path, mo
     backend, orchestrator = LocalBackend(tmp_path), Orchestrator(home=tmp_path, environ={})
     assert backend.leftovers() == []
     assert orchestrator.pruning(keep_last=1).items == []
-    # times of change cannot be set
+    # the change time cannot be set
     monkeypatch.setattr(LocalBackend, "leftovers", partialmethod(LocalBackend.leftovers, older_than=-1.0))
     assert [path.name for path in backend.leftovers()] == [".deleted.two.456", ".one.123"]
     pruning = orchestrator.pruning(keep_last=1)
@@ -160,7 +160,7 @@ def test_remains_of_interrupted_commands_go_once_they_are_old(tmp_path: Path, mo
     assert LocalBackend(tmp_path / "nowhere").leftovers() == []
 
 
-def test_an_hour_must_have_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remains_are_kept_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs" / ".one.123").mkdir(parents=True)
     now = time.time()
     for passed, found in ((3500, 0), (3700, 1)):
@@ -168,7 +168,7 @@ def test_an_hour_must_have_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(LocalBackend(tmp_path).leftovers()) == found
 
 
-def test_what_cannot_be_deleted_is_said(tmp_path: Path) -> None:
+def test_failed_deletion_is_reported(tmp_path: Path) -> None:
     make_run(tmp_path, "one")
     (tmp_path / "runs").rename(tmp_path / "elsewhere")
     (tmp_path / "runs").mkdir()
@@ -178,7 +178,7 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path) -> None:
         check=False,
     )
     if mounted.returncode:
-        pytest.skip("cannot mount here")
+        pytest.skip("cannot mount a file system")
     try:
         orchestrator = Orchestrator(home=tmp_path, environ={})
         with pytest.raises(StorageError, match="cannot delete run one: Read-only file system"):

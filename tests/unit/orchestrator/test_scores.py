@@ -1,4 +1,4 @@
-"""What a run came to: figures of one run, over seeds, and of all of GLUE, in one form; and how a status shows them."""
+"""Scores of a run, of several seeds and of all of GLUE in one form, and their output in a status."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     return found.rows
 
 
-def test_figures_of_one_run_have_its_best_step_and_not_the_loss() -> None:
+def test_scores_of_a_run_have_best_step_and_no_loss() -> None:
     assert rows(ONE) == [("MRPC", "f1 0.9000, score 0.8500; best at step 230")]
     collapsed = {**ONE, "metrics": {**METRICS, "collapsed": 1.0}}
     assert rows(collapsed) == [("MRPC", "f1 0.9000, score 0.8500; 1 collapsed, best at step 230")]
 
 
-def test_figures_over_seeds_are_mean_and_deviation() -> None:
+def test_scores_of_seeds_are_mean_and_deviation() -> None:
     assert rows(SEVERAL) == [("RTE", "accuracy 0.8000 +- 0.0500; 2 seeds, 2 collapsed")]
 
 
-def test_all_of_glue_is_a_table_in_shares() -> None:
+def test_scores_of_glue_are_a_table_of_percentages() -> None:
     assert rows(GLUE) == [
         ("MRPC", "F1 0.8890 +- 0.0150; 5 seeds"),
         ("WNLI", "F1 0.8890; 1 collapsed"),
@@ -63,7 +63,7 @@ def test_all_of_glue_is_a_table_in_shares() -> None:
     ]
 
 
-def test_a_result_without_metrics_has_no_scores() -> None:
+def test_result_without_metrics_has_no_scores() -> None:
     assert read_results({}) is None
     assert read_results({"validation_loss": 3.0, "steps": 7}) is None
 
@@ -95,15 +95,15 @@ def test_finetune_best_checkpoint_has_highest_score(tmp_path: Path) -> None:
     assert (best.step, best.score, best.validation_loss) == (6, 0.85, None)
 
 
-def test_the_end_is_expected_by_steps_and_by_rows() -> None:
+def test_expected_end_counts_steps_or_rows() -> None:
     plan = {"job": {"train": {"global_batch_size": 32}}, "steps": 200, "counts": "steps"}
     last = {"step": 100, "time": 50.0, "metrics": {"sequences_per_second": 32.0, "rows_per_second": 10.0}}
-    assert Target.of(plan).eta(last) == 150.0
-    assert Target.of({**plan, "job": {}, "counts": "rows"}).eta(last) == 60.0
-    assert Target.of({**plan, "counts": "runs"}).eta(last) is None
+    assert Target.from_plan(plan).eta(last) == 150.0
+    assert Target.from_plan({**plan, "job": {}, "counts": "rows"}).eta(last) == 60.0
+    assert Target.from_plan({**plan, "counts": "runs"}).eta(last) is None
 
 
-def test_what_is_counted_is_said() -> None:
+def test_status_names_the_counted_unit() -> None:
     assert "runs       2 of 5 done" in status_text(status(step=2, steps=5, counts="runs"))
     assert "tasks      2 of 9 done" in status_text(status(step=2, steps=9, counts="tasks"))
     assert "step       2\n" in status_text(status(step=2)) + "\n"

@@ -1,4 +1,4 @@
-"""What a plan says of memory: of the GPUs that this machine has, of Azure's, of the machine's own."""
+"""Memory warnings of a plan: GPUs of this machine, GPUs of Azure, main memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
 
 
 def gpus(folder: Path, *lines: str, **more: str) -> dict[str, str]:
-    """An environment in which NVIDIA's tool lists these."""
+    """Return an environment in which nvidia-smi lists these GPUs."""
     return {**program(folder, "nvidia-smi", "\n".join(f"echo '{line}'" for line in lines)), **more}
 
 
@@ -55,7 +55,7 @@ def text(made: Plan) -> str:
         (("NVIDIA GB10, [N/A]",), {}, (1, "NVIDIA GB10", None)),
     ],
 )
-def test_gpus_of_this_machine_are_known_by_name_and_memory(
+def test_local_gpus_are_found_by_name_and_memory(
     folder: Path, lines: tuple[str, ...], more: dict[str, str], found: tuple[int, str, int | None]
 ) -> None:
     compute = plan(gpus(folder, *lines, **more), *BASE).compute
@@ -63,10 +63,10 @@ def test_gpus_of_this_machine_are_known_by_name_and_memory(
     assert (compute.world_size, compute.gpu, memory) == found
 
 
-def test_of_gpus_that_are_here_time_and_memory_are_told(folder: Path) -> None:
-    told = text(plan(gpus(folder, A100), *BASE))
-    assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates published for the A100\)", told)
-    assert re.search(r"memory [\d.]+ GB a process of the 42\.9 GB that it has: ", told)
+def test_local_gpus_give_time_and_memory(folder: Path) -> None:
+    summary = text(plan(gpus(folder, A100), *BASE))
+    assert re.search(r"time [\d.]+ \w+ to [\d.]+ \w+ \(rates published for the A100\)", summary)
+    assert re.search(r"memory [\d.]+ GB of 42\.9 GB per process: ", summary)
     other = text(plan(gpus(folder, "NVIDIA GeForce RTX 4090, 24564 MiB"), *BASE))
     assert re.search(r"time .* \(19% to 45% of the data sheet, as published for the A100\)", other)
     assert " time " not in text(plan(gpus(folder, "NVIDIA GeForce GTX 1080, 8192 MiB"), *BASE))
@@ -97,7 +97,7 @@ def test_fixed_micro_batch_recipe_gets_no_proposal(folder: Path) -> None:
     assert re.search(r"needs (\d\.\d+) GB, .* needs \1 GB, with optimizer\.sharded=true less$", warning)
 
 
-def test_a_cpu_shares_its_memory_among_processes(folder: Path) -> None:
+def test_cpu_memory_is_shared_among_processes(folder: Path) -> None:
     one, two = (plan(NO_GPU, *BASE, f"compute.processes_per_node={count}").compute.memory_bytes for count in (1, 2))
     nodes = plan(NO_GPU, *BASE, "compute.nodes=2").compute.memory_bytes
     assert one is not None
@@ -108,7 +108,7 @@ def test_a_cpu_shares_its_memory_among_processes(folder: Path) -> None:
     assert re.search(PROPOSED, warning)
 
 
-def test_machines_of_azure_are_known_by_their_size() -> None:
+def test_azure_machines_are_found_by_size() -> None:
     cloud = ("backend=azure", "compute.cluster=gpus", "azure.preflight=false")
     one = plan(
         {},
@@ -123,7 +123,7 @@ def test_machines_of_azure_are_known_by_their_size() -> None:
     assert (cpu.gpu, cpu.memory_bytes) == (None, 16 * 10**9)
 
 
-def test_fine_tuning_and_predicting_are_warned_of_too(folder: Path) -> None:
+def test_finetuning_and_prediction_warn_too(folder: Path) -> None:
     write_bert(folder / "bert", num_hidden_layers=24, hidden_size=1024, intermediate_size=4096, num_attention_heads=16)
     (folder / "rows.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3\tno\n" * 300)
     own = ("init_from=bert", "task=own", "data.train=rows.tsv", "data.validation=rows.tsv", "data.max_length=64")
@@ -142,7 +142,7 @@ def test_fine_tuning_and_predicting_are_warned_of_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("at_once", "sharing"), [(1, 1), (4, 4)])
-def test_trials_that_share_a_gpu_share_its_memory(
+def test_trials_sharing_a_gpu_share_its_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, sharing: int
 ) -> None:
     document = {

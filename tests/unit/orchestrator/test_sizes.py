@@ -1,4 +1,4 @@
-"""Machine sizes: which fit a wish, which are retired, what they cost."""
+"""Machine sizes: selection by GPUs, retired sizes, prices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.support.errors import ServiceError, SpecError, UsageError
 T4 = "Standard_NC4as_T4_v3"
 
 
-def test_the_table_is_of_one_mind() -> None:
+def test_tables_of_sizes_are_consistent() -> None:
     assert len({size.name.lower() for size in SIZES}) == len(SIZES)
     for size in SIZES:
         assert (size.gpu is None) == (size.gpus == 0) == (size.gpu_memory_gb == 0), size
@@ -41,8 +41,8 @@ def test_the_table_is_of_one_mind() -> None:
         ("Standard_NV12", T4),
     ],
 )
-def test_a_retired_size_is_refused_with_a_replacement(name: str, instead: str) -> None:
-    with pytest.raises(SpecError, match="was retired by Azure") as failure:
+def test_retired_size_is_refused_with_a_replacement(name: str, instead: str) -> None:
+    with pytest.raises(SpecError, match="Azure retired it on") as failure:
         find_size(name)
     assert failure.value.facts["instead"] == instead
     assert find_size(instead) is not None
@@ -54,7 +54,7 @@ def test_unknown_size_accepted_typo_refused() -> None:
         find_size("NC4as_T4_v3")
 
 
-def test_what_fits_a_wish() -> None:
+def test_sizes_with_enough_gpus_are_found() -> None:
     assert parse_gpus("h100:8") == ("H100", 8)
     assert parse_gpus("T4") == ("T4", 1)
     assert [size.name for size in sizes_with("H100", 2)] == ["Standard_NC80adis_H100_v5", "Standard_ND96isr_H100_v5"]
@@ -65,7 +65,7 @@ def test_what_fits_a_wish() -> None:
             parse_gpus(wrong)
 
 
-def test_names_of_quotas_differ_between_services() -> None:
+def test_quota_names_match_across_services() -> None:
     assert same_family("Standard NCASv3_T4 Family", "standardNCASv3_T4Family")
     assert same_family("Standard NCASv3_T4 Family", "Standard NCASv3_T4 Family Cluster Dedicated vCPUs")
     assert same_family("Standard NDSH100v5 Family", "standardNDSH100v5Family vCPUs")
@@ -87,31 +87,31 @@ def test_price_dated_low_priority_upper_bound_until_refresh() -> None:
     assert (low.usd, low.bound, low.region, low.date) == (0.11, False, "westus", "2026-11-21")
 
 
-def item(name: str, price: float, *, sku: str = "NC4as T4 v3", **more: Any) -> dict[str, Any]:
-    """A meter, as the service has it."""
+def meter(name: str, price: float, *, sku: str = "NC4as T4 v3", **more: Any) -> dict[str, Any]:
+    """Return a meter in the form of the service."""
     common = {"productName": "Virtual Machines NCasT4_v3 Series", "type": "Consumption", "skuName": sku}
     return {**common, "armSkuName": name, "retailPrice": price, **more}
 
 
-def test_prices_are_those_of_linux_by_the_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_are_hourly_linux_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     pages = [
         {
             "Items": [
-                item(T4, 0.5),
-                item(T4, 0.1, productName="Virtual Machines NCasT4_v3 Series Windows"),
-                item(T4, 0.02, sku="NC4as T4 v3 Spot"),
+                meter(T4, 0.5),
+                meter(T4, 0.1, productName="Virtual Machines NCasT4_v3 Series Windows"),
+                meter(T4, 0.02, sku="NC4as T4 v3 Spot"),
             ],
             "NextPageLink": f"{prices.SERVICE}?$skip=100",
         },
-        {"Items": [item(T4, 0.09, sku="NC4as T4 v3 Low Priority"), item(T4, 0.3, type="Reservation")]},
+        {"Items": [meter(T4, 0.09, sku="NC4as T4 v3 Low Priority"), meter(T4, 0.3, type="Reservation")]},
     ]
 
-    def answer(page: str) -> Any:
+    def get_page(page: str) -> Any:
         asked.append(unquote(page))
         return pages[len(asked) - 1]
 
-    monkeypatch.setattr(prices, "_get", answer)
+    monkeypatch.setattr(prices, "_get", get_page)
     found = prices.refresh_prices(tmp_path, [T4], "westus")
     assert found[T4]["dedicated"] == 0.5
     assert found[T4]["low_priority"] == 0.09
@@ -120,7 +120,7 @@ def test_prices_are_those_of_linux_by_the_hour(tmp_path: Path, monkeypatch: pyte
     assert "armRegionName eq 'westus'" in asked[0]
 
 
-def test_the_service_does_not_send_us_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_refuse_links_to_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "_get", lambda page: {"Items": [], "NextPageLink": "https://example.com/prices"})
     with pytest.raises(ServiceError, match="another host"):
         prices.refresh_prices(tmp_path, [T4], "westus")
@@ -129,7 +129,7 @@ def test_the_service_does_not_send_us_elsewhere(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / prices.PRICES_FILE).exists()
 
 
-def test_damaged_prices_are_none(tmp_path: Path) -> None:
+def test_damaged_price_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / prices.PRICES_FILE
     path.parent.mkdir()
     path.write_text(json.dumps({})[:1])

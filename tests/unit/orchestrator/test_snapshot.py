@@ -1,4 +1,4 @@
-"""The packaged code: what is in it, what its digest says, and that what is written is what was hashed."""
+"""The packaged code: its files, its digest, and the match of written and hashed content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.support.errors import ConflictError, StorageError
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A small package with things in it that are not code."""
+    """Create a small package that also contains files other than code."""
     root = tmp_path / "site" / "train_jobs"
     for name, content in {
         "__init__.py": b"",
@@ -44,7 +44,7 @@ def test_files_are_sorted_hashed_and_only_code(package: Path) -> None:
     assert snapshot.total_bytes == 15
 
 
-def test_the_digest_is_of_the_content_not_of_the_place(package: Path, tmp_path: Path) -> None:
+def test_digest_covers_content_and_not_location(package: Path, tmp_path: Path) -> None:
     before = take_snapshot(package).digest
     copy = shutil.copytree(package, tmp_path / "elsewhere" / "copied")
     (copy / "__pycache__" / "more.pyc").write_bytes(b"1")
@@ -53,13 +53,13 @@ def test_the_digest_is_of_the_content_not_of_the_place(package: Path, tmp_path: 
     assert take_snapshot(copy).digest != before
 
 
-def test_a_renamed_file_is_another_digest(package: Path) -> None:
+def test_renamed_file_changes_the_digest(package: Path) -> None:
     before = take_snapshot(package).digest
     (package / "loop.py").rename(package / "pool.py")
     assert take_snapshot(package).digest != before
 
 
-def test_what_is_written_is_the_snapshot(package: Path, tmp_path: Path) -> None:
+def test_written_files_equal_the_snapshot(package: Path, tmp_path: Path) -> None:
     snapshot = take_snapshot(package)
     snapshot.write(tmp_path / "run")
     assert take_snapshot(tmp_path / "run" / "train_jobs").digest == snapshot.digest
@@ -67,30 +67,31 @@ def test_what_is_written_is_the_snapshot(package: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["edit", "remove"])
-def test_code_that_changes_meanwhile_is_refused(package: Path, tmp_path: Path, change: str) -> None:
+def test_code_changed_meanwhile_is_refused(package: Path, tmp_path: Path, change: str) -> None:
     snapshot = take_snapshot(package)
     if change == "edit":
         (package / "loop.py").write_bytes(b"steps = 9\n")
     else:
-        (package / "__init__.py").unlink()  # an empty file: gone is not the same as empty
+        (package / "__init__.py").unlink()  # a deleted file is not the same as an empty one
     with pytest.raises(ConflictError, match="changed while the run was being made"):
         snapshot.write(tmp_path / "run")
 
 
-def test_a_folder_that_cannot_be_written_is_named(package: Path, tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(package: Path, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file is in the way")
     with pytest.raises(StorageError, match="cannot write the code to"):
         take_snapshot(package).write(tmp_path / "run")
 
 
-def test_the_summary_shows_the_largest_first(package: Path) -> None:
+def test_summary_shows_the_largest_files_first(package: Path) -> None:
     summary = take_snapshot(package).summary()
     assert (summary["files"], summary["total_bytes"]) == (3, 15)
     assert [entry["size"] for entry in summary["largest"]] == [10, 5, 0]
 
 
-def test_the_installed_package_runs_from_its_snapshot(tmp_path: Path) -> None:
-    source = shutil.copytree(Path(train_jobs.__file__).parent, tmp_path / "train_jobs")  # others may edit the original
+def test_installed_package_runs_from_its_snapshot(tmp_path: Path) -> None:
+    # a copy, because the original may be edited meanwhile
+    source = shutil.copytree(Path(train_jobs.__file__).parent, tmp_path / "train_jobs")
     take_snapshot(source).write(tmp_path / "run")
     program = (
         "from train_jobs.artifacts.layers import *; from train_jobs.config import PretrainConfig; import train_jobs;"
@@ -102,6 +103,6 @@ def test_the_installed_package_runs_from_its_snapshot(tmp_path: Path) -> None:
     assert Path(answer.stdout.strip()).is_relative_to(tmp_path / "run")
 
 
-def test_by_default_it_is_the_installed_package() -> None:
+def test_default_package_is_the_installed_one() -> None:
     paths = {file.path for file in take_snapshot().files}
     assert {"train_jobs/config/pretrain.py", "train_jobs/recipes/pretrain/tiny.yaml"} <= paths

@@ -1,4 +1,4 @@
-"""The user's own folder: what is shipped of it, what is left out and said, what stops the submission."""
+"""The user's own folder: shipped files, excluded files, and reasons to refuse a submission."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GITHUB = "ghp_" + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package of one file, far from any repository."""
+    """Create a package of one file, outside of any repository."""
     (tmp_path / "site" / "train_jobs").mkdir(parents=True)
     (tmp_path / "site" / "train_jobs" / "pretrain.py").write_text("print('theirs')\n")
     return tmp_path / "site" / "train_jobs"
@@ -36,7 +36,7 @@ def package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """A folder with a module in it."""
+    """Create a folder with one module."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "my_pretrain.py").write_text("print('mine')\n")
     return tmp_path / "code"
@@ -49,25 +49,25 @@ def write(root: Path, *paths: str, text: str = "x\n") -> None:
 
 
 def take(package: Path, code: Path, apart: dict[Path, str] | None = None, **settings: Any) -> Snapshot:
-    return take_snapshot(package, code=CodeSpec(folder=code, **settings), apart=apart)
+    return take_snapshot(package, code=CodeSpec(folder=code, **settings), excluded=apart)
 
 
 def shipped(snapshot: Snapshot) -> list[str]:
     return [file.path for file in snapshot.files if not file.path.startswith("train_jobs/")]
 
 
-def left_out(snapshot: Snapshot) -> dict[str, str]:
+def excluded(snapshot: Snapshot) -> dict[str, str]:
     return {entry.path: entry.why for entry in snapshot.left_out}
 
 
-def refused(package: Path, code: Path, **settings: Any) -> SpecError:
+def refusal(package: Path, code: Path, **settings: Any) -> SpecError:
     with pytest.raises(SpecError) as caught:
         take(package, code, **settings)
     assert str(code) in caught.value.message
     return caught.value
 
 
-def test_the_users_files_lie_beside_the_package(package: Path, code: Path, tmp_path: Path) -> None:
+def test_user_files_are_stored_next_to_the_package(package: Path, code: Path, tmp_path: Path) -> None:
     write(code, "tools/__init__.py", "configs/a.yaml")
     snapshot = take(package, code)
     assert [file.path for file in snapshot.files] == [
@@ -81,7 +81,7 @@ def test_the_users_files_lie_beside_the_package(package: Path, code: Path, tmp_p
     assert (tmp_path / "run" / "train_jobs" / "pretrain.py").read_text() == "print('theirs')\n"
 
 
-def test_the_digest_is_of_all_the_code_and_of_nothing_else(package: Path, code: Path) -> None:
+def test_digest_covers_exactly_the_code(package: Path, code: Path) -> None:
     before = take(package, code)
     assert before.digest != take_snapshot(package).digest
     write(code, ".gitignore", text="*.log\n")
@@ -91,14 +91,14 @@ def test_the_digest_is_of_all_the_code_and_of_nothing_else(package: Path, code: 
     assert take(package, code).digest != before.digest
 
 
-def test_a_file_of_the_users_that_changes_meanwhile_is_refused(package: Path, code: Path, tmp_path: Path) -> None:
+def test_user_file_changed_meanwhile_is_refused(package: Path, code: Path, tmp_path: Path) -> None:
     snapshot = take(package, code)
     write(code, "my_pretrain.py", text="print('other')\n")
     with pytest.raises(ConflictError, match=r"code/my_pretrain\.py: it changed while the run was being made"):
         snapshot.write(tmp_path / "run")
 
 
-def test_what_is_never_code_is_left_out_and_said(package: Path, code: Path, tmp_path: Path) -> None:
+def test_files_other_than_code_are_excluded_and_listed(package: Path, code: Path, tmp_path: Path) -> None:
     write(
         code,
         *(".git/config", ".hg/x", ".svn/x", "sub/.git", "__pycache__/x.pyc", "old.pyc", "pkg/b.pyo", ".mypy_cache/x"),
@@ -112,7 +112,7 @@ def test_what_is_never_code_is_left_out_and_said(package: Path, code: Path, tmp_
     snapshot = take(package, code, apart)
     assert shipped(snapshot) == ["corpus/keep.py", "my_pretrain.py"]
     kinds: dict[str, set[str]] = {}
-    for path, why in left_out(snapshot).items():
+    for path, why in excluded(snapshot).items():
         kinds.setdefault(why, set()).add(path)
     assert kinds == {
         "version control": {".git/", ".hg/", ".svn/", "sub/.git"},
@@ -128,17 +128,17 @@ def test_what_is_never_code_is_left_out_and_said(package: Path, code: Path, tmp_
     assert {entry.path: entry.files for entry in snapshot.left_out}["data/"] == 2
 
 
-def test_the_folder_itself_is_code_whatever_lies_in_it(package: Path, code: Path) -> None:
+def test_root_folder_is_code_whatever_it_contains(package: Path, code: Path) -> None:
     write(code, "pyvenv.cfg", "bin/activate")
     assert shipped(take(package, code)) == ["bin/activate", "my_pretrain.py", "pyvenv.cfg"]
 
 
-def test_metrics_alone_do_not_make_a_folder_an_output(package: Path, code: Path) -> None:
+def test_metrics_alone_do_not_mark_an_output_folder(package: Path, code: Path) -> None:
     write(code, "analysis/metrics.jsonl", "analysis/plot.py")
     assert shipped(take(package, code)) == ["analysis/metrics.jsonl", "analysis/plot.py", "my_pretrain.py"]
 
 
-def test_counting_what_is_left_out_has_an_end(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_of_excluded_files_is_limited(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Walk, "most_counted", 3)
     write(code, *(f"data/{number}" for number in range(4)), *(f"few/{number}" for number in range(3)), "empty.pyc")
     (code / "nothing").mkdir()
@@ -153,29 +153,29 @@ def test_counting_what_is_left_out_has_an_end(package: Path, code: Path, monkeyp
     assert len(document["most"]) == 4
 
 
-def test_a_folder_that_is_left_out_is_not_entered(package: Path, code: Path) -> None:
+def test_excluded_folder_is_not_entered(package: Path, code: Path) -> None:
     write(code, "data/.env", "data/weights.bin", text="x" * 2000)
     (code / "data" / "dangling").symlink_to("nowhere")
     write(code, ".gitignore", text="data/\n")
     assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
 
 
-def test_pipes_and_sockets_are_left_out_and_not_waited_for(
+def test_pipes_and_sockets_are_excluded_without_blocking(
     package: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(code / "pipe")
     os.mkfifo(code / ".gitignore")
     (code / "link").symlink_to("pipe")
     with socket.socket(socket.AF_UNIX) as listener:
-        monkeypatch.chdir(code)  # a socket's path may have a hundred characters
+        monkeypatch.chdir(code)  # the path of a socket has at most about 100 characters
         listener.bind("socket")
         snapshot = take(package, code)
     assert shipped(snapshot) == ["my_pretrain.py"]
     why = "a pipe, a socket or a device"
-    assert left_out(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
+    assert excluded(snapshot) == {".gitignore": "ignore file", "link": why, "pipe": why, "socket": why}
 
 
-def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: Path, tmp_path: Path) -> None:
+def test_symlinks_inside_are_shipped_as_their_targets(package: Path, code: Path, tmp_path: Path) -> None:
     write(code, "configs/a.yaml", "pkg/deep/x.py", "data/a.txt")
     (code / "current.yaml").symlink_to("configs/a.yaml")
     (code / "absolute.yaml").symlink_to(code / "configs" / "a.yaml")
@@ -190,7 +190,7 @@ def test_symlinks_inside_are_shipped_as_what_they_lead_to(package: Path, code: P
         *("absolute.yaml", "configs/a.yaml", "current.yaml", "linked/again/a.yaml", "linked/deep/x.py"),
         *("my_pretrain.py", "pkg/again/a.yaml", "pkg/deep/x.py"),
     ]
-    assert left_out(snapshot) == {
+    assert excluded(snapshot) == {
         ".git/": "version control",
         "data/": "data",
         "repository": "version control",
@@ -212,7 +212,7 @@ def test_symlinks_outside_dangling_or_circular_named(package: Path, code: Path, 
     (code / "pkg").mkdir()
     (code / "pkg" / "up").symlink_to("..")
     (code / "pkg" / "here").symlink_to(".")
-    (code / "corpus").symlink_to(tmp_path / "corpus")  # data, which is left out wherever it lies
+    (code / "corpus").symlink_to(tmp_path / "corpus")  # data, which is excluded anywhere
     with pytest.raises(SpecError) as caught:
         take(package, code, {tmp_path / "corpus": "data"})
     assert caught.value.problems == [
@@ -225,23 +225,23 @@ def test_symlinks_outside_dangling_or_circular_named(package: Path, code: Path, 
     ]
 
 
-def test_links_that_lead_to_one_another_end(package: Path, code: Path) -> None:
+def test_circular_links_terminate(package: Path, code: Path) -> None:
     (code / "a").mkdir()
     (code / "b").mkdir()
     (code / "a" / "b").symlink_to("../b")
     (code / "b" / "a").symlink_to("../a")
-    problems = refused(package, code).problems
+    problems = refusal(package, code).problems
     assert problems == [f"{path}: a symlink to a folder that contains it" for path in ("a/b/a", "b/a/b")]
 
 
-def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code: Path) -> None:
+def test_all_reasons_to_refuse_are_named_together(package: Path, code: Path) -> None:
     write(code, ".env", text="PASSWORD=hunter2\n")
     write(code, "keys/tls.pem", text=PEM)
     write(code, "settings.py", text=f"token = '{GITHUB}'\n\nkey = '{AWS}'\n")
     write(code, "weights.bin", text="x" * 12_000)
     write(code, "train_jobs/pretrain.py", "train_jobs.py")
     (code / "out").symlink_to("/")
-    problem = refused(package, code, largest_file_mb=0.0105)
+    problem = refusal(package, code, largest_file_mb=0.0105)
     assert problem.problems == [
         ".env: has the name of a file of secrets (.env)",
         "keys/tls.pem: has the name of a file of secrets (*.pem)",
@@ -258,35 +258,35 @@ def test_everything_that_stops_a_submission_is_named_at_once(package: Path, code
         assert secret not in json.dumps(problem.as_json())
 
 
-def test_the_fix_pasted_mends_what_an_ignore_line_can_mend(package: Path, code: Path) -> None:
-    write(code, ".gitignore", text="*.log")  # its last line has no end
+def test_pasted_fix_solves_what_an_ignore_line_can_solve(package: Path, code: Path) -> None:
+    write(code, ".gitignore", text="*.log")  # its last line has no newline
     write(code, "a.log", ".env", "sub dir/[1]*?.pem", "back\\slash.key", "big.bin ", "x'y.key", "#x.key", "!y.key")
     write(code, "train_jobs/x.py")
     (code / "out").symlink_to("/")
     write(code, "big.bin ", text="x" * 2000)
-    before = refused(package, code, largest_file_mb=0.001)
+    before = refusal(package, code, largest_file_mb=0.001)
     assert len(before.problems) == 9
     subprocess.run(["/bin/sh", "-c", before.fix or ""], check=True)
     assert shipped(take(package, code, largest_file_mb=0.001)) == ["my_pretrain.py"]
 
 
-def test_the_fix_is_for_the_ignore_file_that_counts(package: Path, code: Path) -> None:
+def test_fix_names_the_effective_ignore_file(package: Path, code: Path) -> None:
     write(code, ".env", ".gitignore")
-    assert f">> {code}/.gitignore" in str(refused(package, code))
+    assert f">> {code}/.gitignore" in str(refusal(package, code))
     write(code, ".amlignore")
-    assert f">> {code}/.amlignore" in str(refused(package, code))
+    assert f">> {code}/.amlignore" in str(refusal(package, code))
 
 
 def test_secret_in_text_has_no_exclusion_fix(package: Path, code: Path) -> None:
     write(code, "settings.py", text=f"key = '{AWS}'\n")
-    problem = refused(package, code)
+    problem = refusal(package, code)
     assert "printf" not in str(problem)
     assert "--env NAME" in problem.facts["secrets"]
 
 
-def test_secrets_that_are_none_are_allowed_one_by_one(package: Path, code: Path) -> None:
+def test_false_secrets_are_allowed_one_by_one(package: Path, code: Path) -> None:
     write(code, "tests/dummy.pem", "tests/other.pem", text=PEM)
-    first = refused(package, code, allow_secrets=["tests/dummy.pem"])
+    first = refusal(package, code, allow_secrets=["tests/dummy.pem"])
     assert [problem.partition(":")[0] for problem in first.problems] == ["tests/other.pem"] * 2
     (assignment,) = [word for word in shlex.split(str(first.facts["secrets"])) if "=" in word]
     assert assignment.startswith("code.allow_secrets=")
@@ -294,76 +294,76 @@ def test_secrets_that_are_none_are_allowed_one_by_one(package: Path, code: Path)
     assert shipped(take(package, code, allow_secrets=allowed)) == ["my_pretrain.py", *allowed]
 
 
-def test_an_allowed_file_that_is_not_there_is_a_mistake(package: Path, code: Path) -> None:
+def test_allowed_file_that_is_missing_is_an_error(package: Path, code: Path) -> None:
     write(code, "tests/dummy.txt")
-    (problem,) = refused(package, code, allow_secrets=["tests/dumy.txt"]).problems
+    (problem,) = refusal(package, code, allow_secrets=["tests/dumy.txt"]).problems
     assert problem == 'code.allow_secrets: no such file is shipped: tests/dumy.txt (did you mean "tests/dummy.txt"?)'
 
 
-def test_a_link_does_not_give_a_file_of_secrets_another_name(package: Path, code: Path) -> None:
+def test_link_does_not_rename_a_file_of_secrets(package: Path, code: Path) -> None:
     write(code, ".env", ".gitignore", text=".env\n")
     (code / "settings.txt").symlink_to(".env")
-    assert refused(package, code).problems == ["settings.txt: has the name of a file of secrets (.env)"]
+    assert refusal(package, code).problems == ["settings.txt: has the name of a file of secrets (.env)"]
 
 
-def test_the_limit_of_all_files_together_names_the_largest(package: Path, code: Path) -> None:
+def test_limit_of_all_files_names_the_largest(package: Path, code: Path) -> None:
     for number in range(7):
         write(code, f"{number}.bin", text="x" * (1000 + 100 * number))
-    problem = refused(package, code, largest_total_mb=0.007)
+    problem = refusal(package, code, largest_total_mb=0.007)
     assert problem.problems == [
         "8 files: 0.00911 MB together, over code.largest_total_mb (0.007); the largest: 6.bin 0.0016 MB, "
         "5.bin 0.0015 MB, 4.bin 0.0014 MB, 3.bin 0.0013 MB, 2.bin 0.0012 MB"
     ]
     assert problem.facts["limits"] == "--set code.largest_total_mb=1 ships them all"
     write(code, "6.bin", text="x" * 485)
-    assert len(shipped(take(package, code, largest_total_mb=0.008))) == 8  # to the byte
+    assert len(shipped(take(package, code, largest_total_mb=0.008))) == 8  # exact to the byte
 
 
-def test_a_file_as_large_as_the_limit_is_shipped(package: Path, code: Path) -> None:
+def test_file_of_exactly_the_limit_is_shipped(package: Path, code: Path) -> None:
     write(code, "a.bin", text="x" * 1000)
     assert "a.bin" in shipped(take(package, code, largest_file_mb=0.001))
     write(code, "a.bin", text="x" * 1001)
     assert (
-        refused(package, code, largest_file_mb=0.001).facts["limits"] == "--set code.largest_file_mb=1 ships them all"
+        refusal(package, code, largest_file_mb=0.001).facts["limits"] == "--set code.largest_file_mb=1 ships them all"
     )
 
 
-def test_a_file_past_its_limit_does_not_count_among_the_others(package: Path, code: Path) -> None:
+def test_too_large_file_is_not_in_the_total(package: Path, code: Path) -> None:
     write(code, "a.bin", text="x" * 2_000_000)
-    problem = refused(package, code, largest_file_mb=1, largest_total_mb=1.5)
+    problem = refusal(package, code, largest_file_mb=1, largest_total_mb=1.5)
     assert problem.problems == ["a.bin: 2 MB, over code.largest_file_mb (1)"]
     assert problem.facts["limits"] == "--set code.largest_file_mb=2 --set code.largest_total_mb=3 ships them all"
     assert len(shipped(take(package, code, largest_file_mb=2, largest_total_mb=3))) == 2
 
 
-def test_a_folder_of_terabytes_is_not_read_to_be_refused(package: Path, code: Path) -> None:
+def test_huge_folder_is_refused_without_reading(package: Path, code: Path) -> None:
     with (code / "a.bin").open("wb") as stream:
-        stream.truncate(10**12)  # a hole that takes no space
-    (problem,) = refused(package, code, largest_file_mb=1e7).problems
+        stream.truncate(10**12)  # a sparse file that takes no space
+    (problem,) = refusal(package, code, largest_file_mb=1e7).problems
     assert problem.startswith("2 files: 1e+06 MB together, over code.largest_total_mb (100)")
 
 
 def test_many_problems_fix_is_text_not_long_command(package: Path, code: Path) -> None:
     write(code, *(f"{number}.key" for number in range(20)))
-    assert str(refused(package, code).fix).count(".key") == 20
+    assert str(refusal(package, code).fix).count(".key") == 20
     write(code, "20.key")
-    problem = refused(package, code)
+    problem = refusal(package, code)
     assert len(problem.problems) == 21
     assert problem.fix == f"fix the files named, or leave them out with one line each in {code}/.gitignore"
 
 
-def test_names_that_no_manifest_can_hold_are_refused_readably(package: Path, code: Path) -> None:
+def test_invalid_file_names_are_refused_readably(package: Path, code: Path) -> None:
     write(code, "a\nb.py", "tab\there.py", "no\u00a0break.py")
     (Path(os.fsdecode(os.fsencode(code) + b"/\xff.py"))).write_text("")
-    assert refused(package, code).problems == [
+    assert refusal(package, code).problems == [
         "a\\nb.py: a name with a line break, or not UTF-8; rename it",
         "\\udcff.py: a name with a line break, or not UTF-8; rename it",
     ]
 
 
 @contextmanager
-def nobody() -> Iterator[None]:
-    """Without root's right to read everything."""
+def unprivileged() -> Iterator[None]:
+    """Give up root's right to read every file."""
     if os.geteuid() != 0:
         yield
         return
@@ -374,26 +374,26 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_what_cannot_be_read_is_named() -> None:
-    with tempfile.TemporaryDirectory() as name:  # tmp_path is for its owner alone
+def test_unreadable_files_are_named() -> None:
+    with tempfile.TemporaryDirectory() as name:  # only its owner may read tmp_path
         root = Path(name)
         root.chmod(0o755)
         write(root, "code/a.py", "code/sub/b.py", "code/c.py", "site/train_jobs/pretrain.py")
         (root / "code" / "a.py").chmod(0)
         (root / "code" / "sub").chmod(0)
-        with nobody():
-            problems = refused(root / "site" / "train_jobs", root / "code").problems
+        with unprivileged():
+            problems = refusal(root / "site" / "train_jobs", root / "code").problems
         (root / "code" / "sub").chmod(0o700)
     assert problems == ["a.py: a file that cannot be read", "sub/: a folder that cannot be read"]
 
 
-def test_a_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
+def test_folder_without_code_is_refused(package: Path, tmp_path: Path) -> None:
     write(tmp_path / "code", ".gitignore", "b.pyc")
-    with pytest.raises(SpecError, match="no code in "):
+    with pytest.raises(SpecError, match="cannot find code in "):
         take(package, tmp_path / "code")
 
 
-def test_a_file_that_goes_away_is_no_bug(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_deleted_meanwhile_is_a_user_error(package: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(code, "b.py")
     original = Path.read_bytes
 
@@ -408,7 +408,7 @@ def test_a_file_that_goes_away_is_no_bug(package: Path, code: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("entry", ["my_pretrain", "train_jobs.pretrain", "tools.train", "tools"])
-def test_the_entry_is_a_module_of_the_code(package: Path, code: Path, entry: str) -> None:
+def test_entry_is_a_module_of_the_code(package: Path, code: Path, entry: str) -> None:
     write(code, "tools/train.py", "tools/__main__.py")
     take(package, code).check_entry(entry, where="--set")
 
@@ -423,9 +423,7 @@ def test_the_entry_is_a_module_of_the_code(package: Path, code: Path, entry: str
         ("notes", ""),
     ],
 )
-def test_an_entry_that_is_no_module_is_refused_with_a_near_one(
-    package: Path, code: Path, entry: str, near: str
-) -> None:
+def test_unknown_entry_is_refused_with_a_similar_name(package: Path, code: Path, entry: str, near: str) -> None:
     write(code, "tools/train.py", "tools/__init__.py", "notes.txt")
     with pytest.raises(SpecError) as caught:
         take(package, code).check_entry(entry, where="job.yaml:3")
@@ -433,13 +431,13 @@ def test_an_entry_that_is_no_module_is_refused_with_a_near_one(
     assert caught.value.facts == {"where": "job.yaml:3", "known": "my_pretrain, tools.train, train_jobs.pretrain"}
 
 
-def test_a_package_that_can_be_run_is_a_near_name_too(package: Path, code: Path) -> None:
+def test_runnable_package_is_a_similar_name(package: Path, code: Path) -> None:
     write(code, "tools/__main__.py")
     with pytest.raises(SpecError, match=r'no module tolls \(did you mean "tools"\?\)'):
         take(package, code).check_entry("tolls", where="--set")
 
 
-def test_few_modules_are_listed_and_many_are_not(package: Path, code: Path) -> None:
+def test_few_modules_are_listed_many_are_not(package: Path, code: Path) -> None:
     write(code, *(f"module_{number}.py" for number in range(13)))
     for more, listed in ((), True), (("one_more.py",), False):
         write(code, *more)
@@ -448,7 +446,7 @@ def test_few_modules_are_listed_and_many_are_not(package: Path, code: Path) -> N
         assert ("known" in caught.value.facts) is listed
 
 
-def test_an_entry_that_is_left_out_says_so(package: Path, code: Path) -> None:
+def test_excluded_entry_is_reported(package: Path, code: Path) -> None:
     write(code, "late.py", "lat")
     for line, fact in (("/late.py", "late.py (.gitignore)"), ("la*.py", "late.py (.gitignore)"), ("/lat", None)):
         write(code, ".gitignore", text=line + "\n")
@@ -457,14 +455,14 @@ def test_an_entry_that_is_left_out_says_so(package: Path, code: Path) -> None:
         assert caught.value.facts.get("left out") == fact
 
 
-def test_an_entry_in_a_folder_that_is_left_out_says_so(package: Path, code: Path) -> None:
+def test_entry_in_excluded_folder_is_reported(package: Path, code: Path) -> None:
     write(code, "build/late.py", ".gitignore", text="build/\n")
     with pytest.raises(SpecError) as caught:
         take(package, code).check_entry("build.late", where="--set")
     assert caught.value.facts["left out"] == "build/ (.gitignore)"
 
 
-def test_an_entry_of_ones_own_needs_a_folder(package: Path) -> None:
+def test_own_entry_needs_a_folder(package: Path) -> None:
     with pytest.raises(SpecError) as caught:
         take_snapshot(package).check_entry("tools.train", where="--set")
     assert caught.value.fix == "--code DIR with tools/train.py in it"

@@ -1,4 +1,4 @@
-"""Ignore files: what they leave out is what git leaves out."""
+"""Ignore files: the snapshot excludes the same files as git."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEGMENTS = [*NAMES, "*", "**", "*.txt", "?", "f*", "[ab]", "[!a]*", "*a*", "[a-f
 
 
 def write(root: Path, **files: str) -> None:
-    """Files by path; `__` stands for a slash, so that paths are keywords."""
+    """Write files by path; `__` is a slash, so that paths are keywords."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def write(root: Path, **files: str) -> None:
 
 
 def shipped(root: Path, repository: Path | None = None) -> set[str]:
-    walk = Walk(root, repository=repository, apart={}, taken=frozenset())
+    walk = Walk(root, repository=repository, excluded={}, reserved=frozenset())
     assert walk.obstacles == []
     return {file.path for file in walk.found}
 
@@ -71,7 +71,7 @@ def test_random_ignore_patterns_match_git(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "patterns",
     [
-        "data/\n!data/keep.py",  # a folder that is left out is not entered again
+        "data/\n!data/keep.py",  # an excluded folder is not entered again
         "data/*\n!data/keep.py",
         "data/**\n!data/keep.py",
         "data/**/\n",
@@ -83,7 +83,7 @@ def test_random_ignore_patterns_match_git(tmp_path: Path) -> None:
         "**/data/**",
         "a/**/keep.py",
         "# keep.py\n\\#x\n\\!y",
-        "!*.py\ndata/",  # an earlier line that takes back nothing
+        "!*.py\ndata/",  # an earlier line that re-includes nothing
         "*.py\n!sub/\n",
         "[[:digit:]]*\n[[]x",
         "data",
@@ -96,7 +96,7 @@ def test_random_ignore_patterns_match_git(tmp_path: Path) -> None:
         "/",
     ],
 )
-def test_a_pattern_means_what_it_means_to_git(tmp_path: Path, patterns: str) -> None:
+def test_pattern_means_the_same_as_in_git(tmp_path: Path, patterns: str) -> None:
     names = ["keep.py", "data__keep.py", "data__deep__keep.py", "sub__keep.py", "a__b__c__keep.py", "a__keep.py"]
     write(tmp_path, **dict.fromkeys([*names, "sub__data__x.txt", "#x", "!y", "1st", "[x", "data.txt", "space "], ""))
     (tmp_path / ".gitignore").write_text(patterns, encoding="utf-8")
@@ -105,7 +105,7 @@ def test_a_pattern_means_what_it_means_to_git(tmp_path: Path, patterns: str) -> 
 
 
 @needs_git
-def test_gitignores_up_to_repository_root_count(tmp_path: Path) -> None:
+def test_gitignores_up_to_repository_root_apply(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     write(tmp_path, **{".gitignore": "c.py\n"})
     write(
@@ -122,7 +122,7 @@ def test_gitignores_up_to_repository_root_count(tmp_path: Path) -> None:
         code, **dict.fromkeys(["a.py", "b.py", "c.py", "x.ckpt", "keep.ckpt", "deep__b.py", "deep__d.py", "d.py"], "")
     )
     subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
-    walk = Walk(code, repository=repository, apart={}, taken=frozenset())
+    walk = Walk(code, repository=repository, excluded={}, reserved=frozenset())
     assert [file.path for file in walk.found] == ["c.py", "d.py", "deep/b.py", "keep.ckpt"]
     assert walk.ignore_files == ["../../.gitignore", "../.gitignore", ".gitignore", "deep/.gitignore"]
     why = {entry.path: entry.why for entry in walk.left_out if not entry.path.endswith(".gitignore")}
@@ -142,11 +142,11 @@ def test_amlignore_at_root_overrides_gitignore(tmp_path: Path) -> None:
         **{".amlignore": "a.py\n", ".gitignore": "b.py\n", "sub__.amlignore": "d.py\n", "sub__.gitignore": "d.py\n"},
         **dict.fromkeys(["a.py", "b.py", "c.py", "sub__d.py"], ""),
     )
-    walk = Walk(code, repository=tmp_path, apart={}, taken=frozenset())
+    walk = Walk(code, repository=tmp_path, excluded={}, reserved=frozenset())
     assert [file.path for file in walk.found] == ["b.py", "c.py", "sub/d.py"]
     assert walk.ignore_files == [".amlignore"]
 
 
-def test_without_an_ignore_file_everything_is_code(tmp_path: Path) -> None:
+def test_without_ignore_file_everything_is_code(tmp_path: Path) -> None:
     write(tmp_path, **dict.fromkeys(["a.py", ".flake8", "configs__b.yaml", ".github__ci.yml"], ""))
     assert shipped(tmp_path) == {"a.py", ".flake8", "configs/b.yaml", ".github/ci.yml"}

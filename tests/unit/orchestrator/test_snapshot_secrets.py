@@ -1,4 +1,4 @@
-"""What is taken for a secret, and what is not. Samples are put together here, so that no scanner finds this file."""
+"""Detection of secrets. The samples are assembled here, so that no scanner reports this file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_secret_of_a_file_is_found() -> None:
     assert sorted(found) == [(1, "a Hugging Face token")] + [(line, "an AWS access key") for line in (2, 3, 4)]
 
 
-def test_bytes_that_are_no_text_are_searched_too() -> None:
+def test_binary_files_are_searched_too() -> None:
     token = SAMPLES["a GitHub token"][0]
     assert list(secrets_in(b"\x80\x05\xff\0" + token.encode() + b"\0\n")) == [(1, "a GitHub token")]
 
@@ -79,7 +79,7 @@ def test_bytes_that_are_no_text_are_searched_too() -> None:
         "sha256-" + LETTERS[:43] + "=",
     ],
 )
-def test_what_only_resembles_a_secret_is_left_alone(text: str) -> None:
+def test_text_resembling_a_secret_is_not_reported(text: str) -> None:
     assert list(secrets_in(text.encode())) == []
 
 
@@ -113,7 +113,7 @@ def test_what_only_resembles_a_secret_is_left_alone(text: str) -> None:
         (".azure/azureProfile.json", ".azure/*"),
     ],
 )
-def test_files_of_secrets_are_known_by_their_names(path: str, pattern: str) -> None:
+def test_secret_files_are_found_by_name(path: str, pattern: str) -> None:
     assert secret_name(path) == pattern
 
 
@@ -141,11 +141,11 @@ def test_files_of_secrets_are_known_by_their_names(path: str, pattern: str) -> N
         *("secrets.py", "tokenizer.json", "monkey.py", "a.pem/x.py", ".env.d/x.py", "deployment/kube/config"),
     ],
 )
-def test_other_files_are_not(path: str) -> None:
+def test_other_files_are_not_secret_files(path: str) -> None:
     assert secret_name(path) is None
 
 
-def test_the_standard_library_holds_no_secret() -> None:
+def test_standard_library_has_no_secret() -> None:
     sources = list(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     named = {path.name for path in sources if secret_name(path.name) or list(secrets_in(path.read_bytes()))}
     assert named == set()

@@ -1,4 +1,4 @@
-"""A spec out of many sources: which one wins, what the user hears of mistakes, where relative paths start."""
+"""Specs from several sources: precedence, error reports, and the base of relative paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder."""
+    """Return an empty current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -32,7 +32,7 @@ def problems_of(**arguments: object) -> list[str]:
     return caught.value.problems
 
 
-def test_each_source_wins_over_the_one_below_it(folder: Path) -> None:
+def test_each_source_overrides_the_one_below_it(folder: Path) -> None:
     (folder / "orchestrator.yaml").write_text("train:\n  log_every: 1\n")
     (folder / "job.yaml").write_text("# a comment\ntrain:\n  log_every: 2\n")
     sources = [
@@ -55,10 +55,10 @@ def test_each_source_wins_over_the_one_below_it(folder: Path) -> None:
             assert resolved.changes == {}
 
 
-def test_keys_that_a_higher_source_does_not_name_stay(folder: Path) -> None:
+def test_keys_missing_in_a_higher_source_are_kept(folder: Path) -> None:
     (folder / "job.yaml").write_text("optimizer: {learning_rate: 0.5}\n")
     optimizer = resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU).spec.optimizer
-    assert (optimizer.learning_rate, optimizer.betas) == (0.5, (0.9, 0.98))  # 0.98 is of the recipe tiny
+    assert (optimizer.learning_rate, optimizer.betas) == (0.5, (0.9, 0.98))  # 0.98 comes from the recipe tiny
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_keys_that_a_higher_source_does_not_name_stay(folder: Path) -> None:
     ],
     ids=["file", "environment", "flag", "set"],
 )
-def test_the_recipe_itself_is_chosen_by_any_source(folder: Path, given: dict[str, object]) -> None:
+def test_recipe_is_chosen_by_any_source(folder: Path, given: dict[str, object]) -> None:
     (folder / "job.yaml").write_text("recipe: small\n")
     resolved = resolve_spec("pretrain", **{"environ": NO_GPU, **given})
     assert resolved.spec.model.hidden_size == 512
@@ -79,11 +79,11 @@ def test_the_recipe_itself_is_chosen_by_any_source(folder: Path, given: dict[str
     assert resolved.origins["model.hidden_size"].startswith("preset small:")
 
 
-def test_a_value_that_the_preset_has_anyway_is_no_change() -> None:
+def test_value_equal_to_the_preset_is_not_a_change() -> None:
     assert resolve_spec("pretrain", sets=["model.hidden_size=128"], environ=NO_GPU).changes == {}
 
 
-def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
+def test_all_problems_are_named_together_with_lines(folder: Path) -> None:
     (folder / "job.yaml").write_text(
         "recipe: tinny\n"
         "name: No Good\n"
@@ -115,14 +115,14 @@ def test_every_mistake_is_named_at_once_with_its_line(folder: Path) -> None:
     assert len(problems) == len(expected)
 
 
-def test_files_that_cannot_be_read_are_problems_among_others(folder: Path) -> None:
+def test_unreadable_files_are_problems_like_others(folder: Path) -> None:
     (folder / "job.yaml").write_text("train: [1,\n")
     problems = problems_of(file=Path("job.yaml"), sets=["nonsense"], environ={"ORCHESTRATOR_SEED": "", **NO_GPU})
     assert [problem.partition(" ")[0] for problem in problems] == ["job.yaml:2:", "--set"]
 
 
 @pytest.mark.parametrize("text", ["recipe: tinny\n", "recipe: [\n"])
-def test_a_batch_is_not_judged_without_its_recipe(folder: Path, text: str) -> None:
+def test_batch_is_not_checked_without_its_recipe(folder: Path, text: str) -> None:
     (folder / "job.yaml").write_text(text)
     with pytest.raises(SpecError) as caught:
         resolve_spec("pretrain", file=Path("job.yaml"), sets=["train.micro_batch_size=48"], environ=NO_GPU)
@@ -130,17 +130,17 @@ def test_a_batch_is_not_judged_without_its_recipe(folder: Path, text: str) -> No
     assert "global_batch_size" not in str(caught.value)
 
 
-def test_a_missing_spec_file_says_what_to_do() -> None:
+def test_missing_spec_file_has_a_fix() -> None:
     with pytest.raises(SpecError, match=r"no such file: job\.yaml\n *fix +orchestrator init"):
         resolve_spec("pretrain", file=Path("job.yaml"), environ=NO_GPU)
 
 
-def test_an_unknown_kind_is_refused_with_those_that_there_are() -> None:
+def test_unknown_kind_is_refused_with_known_ones() -> None:
     with pytest.raises(SpecError, match=r'unknown kind of job \'pretain\' \(did you mean "pretrain"\?\)'):
         resolve_spec("pretain")
 
 
-def test_a_spec_of_another_kind_is_refused(folder: Path) -> None:
+def test_spec_of_another_kind_is_refused(folder: Path) -> None:
     (folder / "job.yaml").write_text("kind: finetune\n")
     assert problems_of(file=Path("job.yaml"))[0].startswith("job.yaml:1: kind: input should be 'pretrain'")
 
@@ -174,19 +174,19 @@ def test_unknown_variable_warns_reserved_one_ignored() -> None:
     assert '(did you mean "ORCHESTRATOR_TRAIN__STEPS"?)' in warning
 
 
-def test_a_variable_that_is_not_yaml_is_a_problem() -> None:
+def test_variable_that_is_not_yaml_is_a_problem() -> None:
     problems = problems_of(environ={**NO_GPU, "ORCHESTRATOR_TRAIN__STEPS": "[", "ORCHESTRATOR_NAME": "{"})
     assert [problem.split()[0] for problem in problems] == ["ORCHESTRATOR_NAME", "ORCHESTRATOR_TRAIN__STEPS"]
 
 
-def test_steps_to_profile_must_be_steps_of_the_run() -> None:
+def test_profiled_steps_must_be_steps_of_the_run() -> None:
     sets = ["train.steps=12", "profile.steps=2"]
     assert resolve_spec("pretrain", sets=[*sets, "profile.start=11"], environ=NO_GPU).spec.profile.first == 11
     assert resolve_spec("pretrain", sets=["profile.start=null", "train.steps=1"], environ=NO_GPU).warnings == ()
     (problem,) = problems_of(sets=[*sets, "profile.start=12"])
-    assert problem == "profile: steps 12 to 13 are requested, train.steps is 12"
+    assert problem == "profile: steps 12 to 13 exceed train.steps 12"
     (problem,) = problems_of(sets=["train.steps=12", "profile.steps=10"])
-    assert problem == "profile: steps 4 to 13 are requested, train.steps is 12"
+    assert problem == "profile: steps 4 to 13 exceed train.steps 12"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_steps_to_profile_must_be_steps_of_the_run() -> None:
         (["optimizer.sharded=true"], "optimizer.sharded"),
     ],
 )
-def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ignored: str) -> None:
+def test_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ignored: str) -> None:
     (folder / "vocab.txt").write_text("[PAD]\n")
     (warning,) = resolve_spec("pretrain", sets=sets, environ=NO_GPU).warnings
     assert warning.startswith(f"{ignored} has no effect: ")
@@ -215,15 +215,16 @@ def test_a_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ig
     [
         (["objective.masked_lm_probability=0.4"], 51),
         (["data.sequence_length=512"], 77),
-        (["objective.masked_lm_probability=0.16"], None),  # 20 of 128: as many as there may be
+        (["objective.masked_lm_probability=0.16"], None),  # 20 of 128, the maximum
         (["objective.masked_lm_probability=0.4", "objective.max_predictions=null"], None),
-        (["objective.max_predictions=10"], None),  # no more than is asked for
+        (["objective.max_predictions=10"], None),  # no more than requested
     ],
 )
 def test_rate_capped_by_predictions_warns(sets: list[str], asked: int | None) -> None:
     warnings = resolve_spec("pretrain", sets=["recipe=large", *sets], environ=NO_GPU).warnings
-    expected = [f"objective.max_predictions=20 holds whole sequences below the {asked} predictions"] if asked else []
-    assert [warning.partition(" that ")[0] for warning in warnings] == expected
+    limits = f"objective.max_predictions=20 limits each sequence to fewer than the {asked} predictions"
+    expected = [limits] if asked else []
+    assert [warning.partition(" of ")[0] for warning in warnings] == expected
 
 
 def test_relative_paths_start_at_file_or_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,7 @@ def test_start_model_path_relative_to_its_file(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("named", ["alpha", "local://alpha", "'@last'"])
-def test_a_model_to_start_from_may_be_a_run(folder: Path, named: str) -> None:
+def test_start_model_may_be_a_run(folder: Path, named: str) -> None:
     write_bert(folder / "runs/alpha/outputs/model")
     asked = []
 
@@ -291,12 +292,12 @@ def test_folder_wins_over_run_and_later_layer_over_both(folder: Path) -> None:
     assert resolved.spec.init_from == folder / "alpha"
 
 
-def test_no_model_to_start_from_is_a_mistake_among_others(folder: Path) -> None:
+def test_missing_start_model_is_a_problem_like_others(folder: Path) -> None:
     (folder / "job.yaml").write_text("train: {stpes: 5}\ninit_from: ./gone/bert\n")
     problems = problems_of(file=Path("job.yaml"))
     assert f"job.yaml:2: init_from: no such folder: {folder}/gone/bert" in problems
     assert any("stpes" in problem for problem in problems)
-    deep = problems_of(sets=["init_from=gone/deep/bert"], model_of=Path)  # no name has two slashes
+    deep = problems_of(sets=["init_from=gone/deep/bert"], model_of=Path)  # a name has at most one slash
     assert deep == [f"--set: init_from: no such folder: {folder}/gone/deep/bert"]
     write_bert(folder / "bert")
     sets = ["init_from=bert", "model.hidden_size=64", "data.sequence_length=32", "train.stpes=5"]
@@ -306,14 +307,14 @@ def test_no_model_to_start_from_is_a_mistake_among_others(folder: Path) -> None:
     ]
 
 
-def test_a_batch_that_does_not_divide_names_the_nearest_that_do() -> None:
+def test_indivisible_batch_names_nearest_valid_ones() -> None:
     with pytest.raises(SpecError) as caught:
         resolve_spec("pretrain", sets=["compute.processes_per_node=3", "compute.device=cpu"], environ=NO_GPU)
     assert caught.value.facts["nearest"] == "192"
     assert caught.value.fix == "--set train.global_batch_size=192"
 
 
-def test_gpu_asked_for_and_none_visible_names_where() -> None:
+def test_missing_gpu_is_refused_with_location() -> None:
     with pytest.raises(SpecError, match=r"compute\.device is gpu, but no GPU is visible") as caught:
         resolve_spec("pretrain", flags={"compute.device": Flag("gpu", "--device")}, environ=NO_GPU)
     assert str(caught.value.facts["where"]) == "--device"
@@ -321,12 +322,12 @@ def test_gpu_asked_for_and_none_visible_names_where() -> None:
 
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-a", "a--b", "", "a" * 41, "a b", "a\n"])
-def test_names_that_would_not_do_as_a_host_name_are_refused(name: str) -> None:
+def test_names_invalid_as_host_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="must be lower-case letters and digits"):
         PretrainSpec(name=name)
 
 
-def test_the_job_gets_its_own_part_of_the_spec_and_nothing_else() -> None:
+def test_job_gets_only_its_own_part_of_the_spec() -> None:
     spec = resolve_spec("pretrain", sets=["train.seed=7", "tags.a=b"], environ=NO_GPU).spec
     job = spec.job_config()
     assert type(job) is PretrainConfig
@@ -334,11 +335,11 @@ def test_the_job_gets_its_own_part_of_the_spec_and_nothing_else() -> None:
     assert PretrainConfig.model_validate_json(job.model_dump_json()) == job
 
 
-def test_environment_variables_need_names_that_a_shell_takes() -> None:
+def test_environment_variables_need_valid_names() -> None:
     assert problems_of(sets=['environment.variables={"A B": x}'])[0].startswith("--set: environment.variables.A B")
 
 
-def test_the_environment_is_described_by_installed_versions() -> None:
+def test_environment_lists_installed_versions() -> None:
     import pydantic
 
     described = EnvironmentSpec().describe()

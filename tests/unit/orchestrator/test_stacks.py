@@ -1,4 +1,4 @@
-"""Asking ranks where they stand: real processes, asked by the real signal, and those that cannot or must not be."""
+"""Python stacks of ranks: real processes receive the real signal; others must never receive it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ LATE = RANK.replace('\n    print("up", flush=True)\n', BLOCKED)
 
 
 class Ranks:
-    """Processes that answer as those of a job do."""
+    """Processes that respond like those of a job."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
         self.processes: dict[int, subprocess.Popen[str]] = {}
 
     def start(self, rank: int, program: str = RANK) -> subprocess.Popen[str]:
-        """Starts one and waits until it can be asked."""
+        """Start a process and wait until it handles the signal."""
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(self.run.outputs), str(rank)],
             stdin=subprocess.PIPE,
@@ -67,8 +67,8 @@ class Ranks:
         self.expect(rank, "up")
         return process
 
-    def go_on(self, rank: int) -> None:
-        """Lets it come to its next line."""
+    def advance(self, rank: int) -> None:
+        """Let the rank continue to its next line."""
         stdin = self.processes[rank].stdin
         assert stdin is not None
         stdin.write("\n")
@@ -80,18 +80,18 @@ class Ranks:
         assert stdout.readline() == line + "\n"
 
     def identity(self, rank: int) -> dict[str, Any]:
-        """What it says of itself."""
+        """Return the identity file of a rank."""
         document: dict[str, Any] = json.loads((self.run.stacks / f"rank-{rank}.json").read_text())
         return document
 
     def pretend(self, rank: int, **changes: Any) -> None:
-        """Changes what it says of itself."""
+        """Change the identity file of a rank."""
         (self.run.stacks / f"rank-{rank}.json").write_text(json.dumps({**self.identity(rank), **changes}))
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[Ranks]:
-    """A run of two ranks that nobody has started yet."""
+    """Create a run of two ranks that have not started."""
     run = RunFolder(tmp_path / "runs" / "one")
     run.outputs.mkdir(parents=True)
     (run.path / "request.json").write_text(json.dumps({"nodes": 1, "processes_per_node": 2}))
@@ -104,7 +104,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
         process.communicate()
 
 
-def test_each_rank_tells_its_stacks_every_time_and_goes_on(ranks: Ranks) -> None:
+def test_each_rank_prints_its_stacks_repeatedly(ranks: Ranks) -> None:
     for rank in (0, 1):
         ranks.start(rank)
     for _ in range(2):
@@ -115,11 +115,11 @@ def test_each_rank_tells_its_stacks_every_time_and_goes_on(ranks: Ranks) -> None
             assert text.startswith("Current thread ")
             assert "most recent call first" in text
             assert text.endswith(" in <module>")
-    ranks.go_on(0)
+    ranks.advance(0)
     ranks.expect(0, "left")
 
 
-def test_a_stopped_rank_says_nothing_and_that_is_said(ranks: Ranks) -> None:
+def test_stopped_rank_is_reported_as_stopped(ranks: Ranks) -> None:
     process = ranks.start(0)
     process.send_signal(signal.SIGSTOP)
     while process_state(process.pid) != "T":
@@ -129,27 +129,28 @@ def test_a_stopped_rank_says_nothing_and_that_is_said(ranks: Ranks) -> None:
     assert found[1] == "not up yet: it is still loading its packages"
     process.send_signal(signal.SIGCONT)
     assert " in step_in_hand\n" in ranks_stacks(ranks.run, range(1))[0]
-    assert (ranks.run.stacks / "rank-0.txt").read_text().count(" in step_in_hand\n") == 1  # not asked while stopped
+    # no signal was sent while it was stopped
+    assert (ranks.run.stacks / "rank-0.txt").read_text().count(" in step_in_hand\n") == 1
 
 
-def test_an_answer_may_take_a_while(ranks: Ranks) -> None:
+def test_late_answer_is_read(ranks: Ranks) -> None:
     ranks.start(0, LATE)
     assert " in step_in_hand\n" in ranks_stacks(ranks.run, range(1))[0]
 
 
-def test_a_rank_that_does_not_answer_is_given_up(ranks: Ranks) -> None:
+def test_rank_without_answer_times_out(ranks: Ranks) -> None:
     process = ranks.start(0)
-    ranks.go_on(0)
-    ranks.expect(0, "left")  # it does not listen any more, and has not ended
+    ranks.advance(0)
+    ranks.expect(0, "left")  # it ignores the signal and has not ended
     found = ranks_stacks(ranks.run, range(1), seconds=0.2)
     assert found[0] == f"no answer within 0.2 s: process {process.pid} is in state S"
-    assert process.poll() is None  # and a signal that comes late has not killed it
-    ranks.go_on(0)
+    assert process.poll() is None  # the late signal has not killed it
+    ranks.advance(0)
     assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize("lie", [{"started": 1}, {"boot": "another"}])
-def test_a_process_that_is_another_is_not_signalled(ranks: Ranks, lie: dict[str, Any]) -> None:
+def test_other_process_gets_no_signal(ranks: Ranks, lie: dict[str, Any]) -> None:
     innocent = subprocess.Popen(["sleep", "600"])  # SIGUSR2 would kill it
     try:
         ranks.start(0)
@@ -163,20 +164,20 @@ def test_a_process_that_is_another_is_not_signalled(ranks: Ranks, lie: dict[str,
         innocent.wait()
 
 
-def test_a_rank_that_has_ended_is_gone(ranks: Ranks) -> None:
+def test_ended_rank_no_longer_exists(ranks: Ranks) -> None:
     process = ranks.start(0)
     process.kill()
     process.wait()
     assert ranks_stacks(ranks.run, range(1))[0].startswith(f"its process {process.pid} no longer exists")
 
 
-def test_a_rank_on_another_machine_is_to_be_asked_there(ranks: Ranks) -> None:
+def test_rank_on_another_machine_names_its_host(ranks: Ranks) -> None:
     ranks.start(0)
     ranks.pretend(0, host="node-7")
     assert ranks_stacks(ranks.run, range(1))[0].endswith("of node-7: run the command there")
 
 
-def test_the_backend_asks_all_ranks_of_a_running_run(ranks: Ranks, tmp_path: Path) -> None:
+def test_backend_reads_stacks_of_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
     ranks.start(1)
     with (ranks.run.path / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -206,7 +207,7 @@ def test_ended_run_has_no_stacks_except_last_hang(ranks: Ranks, tmp_path: Path) 
     assert caught.value.fix == f"less {first}"
 
 
-def test_a_process_is_told_from_all_others() -> None:
+def test_process_is_identified_by_its_start() -> None:
     child = subprocess.Popen(["sleep", "600"])
     try:
         started = process_started(child.pid)
@@ -217,7 +218,7 @@ def test_a_process_is_told_from_all_others() -> None:
         child.kill()
         while process_state(child.pid) != "Z":
             time.sleep(0.01)
-        assert process_started(child.pid) is None  # only its remains
+        assert process_started(child.pid) is None  # only a zombie
         child.wait()
     assert process_started(child.pid) is None
     assert process_state(child.pid) is None

@@ -1,4 +1,4 @@
-"""The MLflow store and run that exist before a job starts, against real stores."""
+"""The MLflow store and run that are created before a job, with real stores."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from train_jobs.config.reported import flatten
 
 
 def request(uri: str, name: str = "run", run_id: str | None = None) -> TrackingRequest:
-    params = {f"section.key{index}": str(index) for index in range(120)}  # more than MLflow takes at once
+    params = {f"section.key{index}": str(index) for index in range(120)}  # more than MLflow accepts in one request
     return TrackingRequest(
         uri=uri, experiment="bert", run_name=name, params=params, tags={"team": "nlp"}, run_id=run_id
     )
 
 
 @pytest.mark.slow
-def test_processes_that_meet_a_missing_store_do_not_break_it(tmp_path: Path) -> None:
+def test_parallel_creation_of_a_store_is_safe(tmp_path: Path) -> None:
     uri = default_uri(tmp_path / "home")
-    with ThreadPoolExecutor(3) as pool:  # each is a process of its own
+    with ThreadPoolExecutor(3) as pool:  # each is a separate process
         ids = list(pool.map(lambda index: open_run(request(uri, f"run-{index}")), range(3)))
     assert len(set(ids)) == 3
     client = MlflowClient(tracking_uri=uri)
@@ -40,11 +40,11 @@ def test_processes_that_meet_a_missing_store_do_not_break_it(tmp_path: Path) -> 
     assert client.get_run(ids[0]).info.status == "RUNNING"
 
 
-def test_a_store_that_mlflow_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+def test_store_refused_by_mlflow_has_its_message(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="cannot open an MLflow run") as caught:
         open_run(request(f"file://{tmp_path / 'mlruns'}"))
     assert caught.value.facts["where"] == f"file://{tmp_path / 'mlruns'}"
-    assert str(caught.value.facts["says"])
+    assert str(caught.value.facts["reason"])
     assert not (tmp_path / "mlruns").exists()
 
 

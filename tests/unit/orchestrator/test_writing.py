@@ -1,4 +1,4 @@
-"""Folders that cannot be written, and commands that are proposed: what a user of runs on this machine is told."""
+"""Full and read-only folders, and suggested commands: errors for users of local runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.run_folders import make_run, write_local_request
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a megabyte."""
+    """Mount a disk of a megabyte."""
     with tmpfs(tmp_path / "disk", "1m") as disk:
         yield disk
 
 
-def stopped(home: Path) -> RunFolder:
-    """A run that can be resumed."""
+def make_stopped_run(home: Path) -> RunFolder:
+    """Create a run that can be resumed."""
     plan = {"spec": {"tags": {}, "compute": {"threads_per_process": 1}}}
     run = make_run(home, "stopped", RunState.CANCELLED, plan=plan)
     write_local_request(run)
@@ -35,7 +35,7 @@ def stopped(home: Path) -> RunFolder:
 
 
 def fill(disk: Path, *, left: int = 0) -> None:
-    """Leaves no space on a disk but so many bytes."""
+    """Fill a disk except for `left` bytes."""
     with (disk / "filler").open("wb", buffering=0) as stream:
         try:
             while True:
@@ -50,8 +50,8 @@ def read_only(disk: Path) -> None:
 
 @pytest.mark.parametrize("harm", [read_only, fill])
 @pytest.mark.parametrize("processes", [None, 2])
-def test_a_run_is_not_resumed_where_nothing_can_be_written(disk: Path, harm: object, processes: int | None) -> None:
-    run = stopped(disk)
+def test_resume_on_unwritable_disk_is_refused(disk: Path, harm: object, processes: int | None) -> None:
+    run = make_stopped_run(disk)
     assert callable(harm)
     harm(disk)
     with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|Read-only)") as failure:
@@ -61,27 +61,27 @@ def test_a_run_is_not_resumed_where_nothing_can_be_written(disk: Path, harm: obj
 
 
 def test_full_disk_without_reserve_still_resumes(disk: Path) -> None:
-    run = stopped(disk)
+    run = make_stopped_run(disk)
     fill(disk, left=16 * 4096)
     LocalBackend(disk)._requeue(run, run.state())
     assert run.stored_state().state == RunState.QUEUED
 
 
-def predicted(home: Path) -> Run:
-    """A run that has predicted something."""
+def make_predicted_run(home: Path) -> Run:
+    """Create a run with predictions."""
     run = make_run(home, "one")
     (run.outputs / "predictions.jsonl").write_text("{}\n")
     return Run(LocalBackend(home), Handle("local", run.name))
 
 
-def test_predictions_are_put_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_predictions_are_copied_to_the_given_path(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("earlier")
-    assert predicted(tmp_path / "home").deliver(tmp_path / "out.jsonl") == tmp_path / "out.jsonl"
+    assert make_predicted_run(tmp_path / "home").deliver(tmp_path / "out.jsonl") == tmp_path / "out.jsonl"
     assert (tmp_path / "out.jsonl").read_text() == "{}\n"
 
 
 def test_unwritable_predictions_raise_storage_error(tmp_path: Path, disk: Path) -> None:
-    run = predicted(tmp_path / "home")
+    run = make_predicted_run(tmp_path / "home")
     (tmp_path / "folder" / "below").mkdir(parents=True)
     with pytest.raises(StorageError, match="Is a directory") as failure:
         run.deliver(tmp_path / "folder")
@@ -92,9 +92,9 @@ def test_unwritable_predictions_raise_storage_error(tmp_path: Path, disk: Path) 
         run.deliver(disk / "out.jsonl")
 
 
-@pytest.mark.parametrize(("steps", "said"), [(None, "step 0"), (7, "step 0 of 7")])
-def test_a_run_of_the_same_plan_says_how_far_it_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None, said: str
+@pytest.mark.parametrize(("steps", "progress"), [(None, "step 0"), (7, "step 0 of 7")])
+def test_run_of_the_same_plan_shows_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int | None, progress: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus.txt")
@@ -104,4 +104,4 @@ def test_a_run_of_the_same_plan_says_how_far_it_came(
     make_run(tmp_path / "home", plan.name, RunState.CANCELLED, plan={"steps": steps})
     with pytest.raises(ConflictError, match="a run of the same plan was cancelled") as failure:
         orchestrator.submit(plan)
-    assert failure.value.facts["run"] == f"{plan.name}, {said}"
+    assert failure.value.facts["run"] == f"{plan.name}, {progress}"

@@ -1,4 +1,4 @@
-"""Classes of the user's own: what is taken for a name, what the job refuses, what the examples compute."""
+"""User-defined classes: valid names, refusals of the job, and the results of the examples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import transformers
 
 from tests.conftest import MICRO, write_corpus
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_preset, read_text
-from train_jobs.assembly.parts import exported_as, load_parts
+from train_jobs.assembly.parts import export_settings, load_parts
 from train_jobs.config import DataError, ModelConfig, PretrainConfig, SpecError, TrainingError
-from train_jobs.corpus.examples.pairs import checked
+from train_jobs.corpus.examples.pairs import with_checks
 from train_jobs.corpus.preparation import prepare_store
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
@@ -36,7 +36,7 @@ SHAPE = {key: value for key, value in MICRO["model"].items() if key != "hidden_d
 
 @pytest.fixture(autouse=True)
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that modules are imported from, as the snapshot is, and the examples beside it."""
+    """Yield an importable folder, like the snapshot, with the examples also on the path."""
     before = set(sys.modules)
     folder = tmp_path / "code"
     folder.mkdir()
@@ -51,7 +51,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    """The store of a small text."""
+    """Return the store of a small text."""
     folder = tmp_path_factory.mktemp("own")
     data = {**MICRO["data"], "text": [str(write_corpus(folder / "corpus.txt"))]}
     config = PretrainConfig.model_validate({"data": data})
@@ -71,7 +71,7 @@ def refused(**sections: Any) -> SpecError:
     return caught.value
 
 
-def test_a_plain_text_is_the_name_and_leaves_the_rest_as_it_was() -> None:
+def test_plain_text_sets_name_and_keeps_other_settings() -> None:
     written = read_text("optimizer: lion:Lion\nschedule: cosine\n", "job.yaml")
     sets = read_assignments(["optimizer.learning_rate=0.5", "objective=my.own:Goal", "optimizer=lion:Lion2"], "--set")
     merged = merge([*read_preset("base"), written, sets])
@@ -83,24 +83,24 @@ def test_a_plain_text_is_the_name_and_leaves_the_rest_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("name", ["lion", "lion:", ":Lion", "a/b:C", "a.b:c.d", "1a:B", "a..b:C", "a:B C"])
-def test_a_name_is_one_of_ours_or_a_module_and_a_name_in_it(name: str) -> None:
+def test_malformed_name_is_refused(name: str) -> None:
     with pytest.raises(SpecError) as caught:
         config_with(optimizer=name)
     (problem,) = caught.value.problems
     assert problem.startswith("given: optimizer.name: must be adamw, lamb or MODULE:NAME of your own code")
 
 
-def test_a_near_name_is_told_and_options_are_for_own_code() -> None:
+def test_misspelled_name_is_suggested_and_options_refused() -> None:
     with pytest.raises(SpecError) as caught:
         config_with(optimizer="adam", schedule={"options": {"power": 2}})
     assert 'did you mean "adamw"?' in caught.value.problems[0]
-    assert "options are for a class or function of your own, and name is polynomial" in caught.value.problems[1]
+    assert "options are only for a class or function of your own, and name is polynomial" in caught.value.problems[1]
 
 
-def test_what_is_not_there_is_told_with_what_is(code: Path) -> None:
+def test_missing_module_or_name_lists_known_ones(code: Path) -> None:
     gone = refused(optimizer="my_lion:Lion")
     assert gone.message == "optimizer.name: no module my_lion"
-    assert gone.fix == "--code DIR with my_lion.py in it"
+    assert gone.fix == "give the folder of my_lion.py: --code DIR"
     assert refused(optimizer="lion.inner:Lion").message == "optimizer.name: no module lion.inner"
     name = refused(optimizer="lion:Loin")
     assert name.message == 'optimizer.name: lion has no Loin (did you mean "Lion"?)'
@@ -111,7 +111,7 @@ def test_what_is_not_there_is_told_with_what_is(code: Path) -> None:
     assert "No module named 'no_such_package'" in str(broken.facts["why"])
 
 
-def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
+def test_unsuitable_object_states_requirements(code: Path) -> None:
     (code / "odd.py").write_text(
         "import torch\n"
         "number = 3\n"
@@ -137,12 +137,12 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
     assert "unexpected keyword argument 'momentum'" in options.message
     assert "betas" in str(options.facts["have"])
     assert refused(optimizer={"name": "torch.optim:RAdam", "options": {"eps": -1.0}}).message.startswith(
-        "optimizer: torch.optim:RAdam cannot be used: ValueError: Invalid epsilon"
+        "optimizer: torch.optim:RAdam failed: ValueError: Invalid epsilon"
     )
     assert "unexpected keyword argument 'total_steps'" in refused(schedule="odd:rate").message
     assert refused(schedule="odd:text").facts["have"] == "'fast' at step 1"
-    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns no learning rate"
-    assert refused(schedule="odd:fails").message == "schedule: odd:fails cannot be used: ZeroDivisionError: oh"
+    assert refused(schedule="odd:nan").message == "schedule.name: odd:nan returns an invalid learning rate"
+    assert refused(schedule="odd:fails").message == "schedule: odd:fails failed: ZeroDivisionError: oh"
     assert refused(model="odd:no_model").message == "model.name: odd:no_model is not a subclass of torch.nn.Module"
     assert "takes no weights from init_from" in refused(model="odd:Other", init_from="/some/bert").message
     assert "has no valid labels" in refused(objective="odd:Blank").message
@@ -152,16 +152,16 @@ def test_what_does_not_fit_is_told_with_what_is_needed(code: Path) -> None:
     assert "cannot call plan of odd:Narrow" in refused(objective="odd:Narrow").message
 
 
-def test_the_job_refuses_before_it_reads_text(
+def test_job_refuses_invalid_class_before_reading_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # SIGTERM stays pytest's
+    monkeypatch.setattr(StopRequest, "listen", lambda self: None)  # pytest keeps its SIGTERM handler
     assert main(["--config", "tiny", "--set", "optimizer=gone:Lion", "--output", str(tmp_path / "out")]) == 2
     assert "error[spec]: optimizer.name: no module gone" in capsys.readouterr().err
     assert not (tmp_path / "out" / "token-stores").exists()
 
 
-def test_lion_by_hand() -> None:
+def test_lion_matches_reference() -> None:
     """Algorithm 2 of the paper, in fp64."""
     weight = torch.nn.Parameter(torch.tensor([[0.5, -2.0], [1.0, 0.25]], dtype=torch.float64))
     parts = load_parts(
@@ -180,7 +180,7 @@ def test_lion_by_hand() -> None:
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=0)
 
 
-def test_groups_of_an_own_optimizer_are_those_of_any() -> None:
+def test_own_optimizer_gets_standard_parameter_groups() -> None:
     task_model = BertForPreTraining(ModelConfig(**SHAPE), 64)
     made = load_parts(config_with(optimizer="lion:Lion")).optimizer(task_model.named_parameters())
     decays = [(group["weight_decay"], group["param_names"]) for group in made.param_groups]
@@ -222,7 +222,7 @@ def test_torch_optimizer_state_restored_from_checkpoint(tmp_path: Path, code: Pa
         assert caught.value.facts["have"] == f"{bad!r} as dense.weight.bad"
 
 
-def test_the_schedule_of_the_example() -> None:
+def test_example_schedule_matches_formula() -> None:
     options = {"warmup": 0.25, "decay": 0.5}
     schedule = {"name": "warmup_stable_decay:warmup_stable_decay", "options": options}
     parts = load_parts(config_with(schedule=schedule, optimizer={"learning_rate": 2.0}, train={"steps": 8}))
@@ -230,7 +230,7 @@ def test_the_schedule_of_the_example() -> None:
     assert parts.schedule(0, 0.75) == 1.0
 
 
-def test_sentence_order_pairs_follow_one_another_or_are_swapped(store: TokenStore) -> None:
+def test_sentence_order_pairs_are_adjacent_or_swapped(store: TokenStore) -> None:
     parts = load_parts(config_with(objective="sentence_order:SentenceOrder"))
     block, given = store.block("train", 0), {"sequence_length": 32, "short_sequence_probability": 0.3}
     rows = parts.plan(block, rng=np.random.default_rng(3), **given)
@@ -242,13 +242,13 @@ def test_sentence_order_pairs_follow_one_another_or_are_swapped(store: TokenStor
     assert np.array_equal(rows[swapped, 3], rows[swapped, 0])
     starts = block.sentence_offsets[block.document_offsets]
     first, last = np.minimum(rows[:, 0], rows[:, 2]), np.maximum(rows[:, 1], rows[:, 3])
-    assert (np.searchsorted(starts, first, "right") == np.searchsorted(starts, last, "left")).all()  # of one document
+    assert (np.searchsorted(starts, first, "right") == np.searchsorted(starts, last, "left")).all()  # one document
     assert (last - first).max() == 29
     rows = parts.plan(block, sequence_length=32, short_sequence_probability=0.0, rng=np.random.default_rng(3))
     first, last = np.minimum(rows[:, 0], rows[:, 2]), np.maximum(rows[:, 1], rows[:, 3])
     whole = np.isin(first, block.sentence_offsets) & np.isin(last, block.sentence_offsets)
-    assert ((last - first == 29) | whole).all()  # nothing is cut off that has room
-    assert len(rows) > 2 * len(block.document_offsets)  # a document is not one long example
+    assert ((last - first == 29) | whole).all()  # nothing is truncated that fits
+    assert len(rows) > 2 * len(block.document_offsets)  # a document gives more than one example
     always = load_parts(config_with(objective={"name": "sentence_order:SentenceOrder", "options": {"swapped": 1.0}}))
     assert (always.plan(block, rng=np.random.default_rng(3), **given)[:, 4] == 1).all()
 
@@ -297,20 +297,20 @@ def test_objective_without_pairs_freezes_head(store: TokenStore, code: Path) -> 
         (np.array([[0, 7, 0, 0, 0]]), "the row [0, 7, 0, 0, 0]"),
     ],
 )
-def test_a_plan_that_cannot_be_made_is_told(rows: Any, have: str) -> None:
+def test_invalid_plan_is_refused(rows: Any, have: str) -> None:
     class TenTokens:
         tokens = np.zeros(10)
 
     given = {"sequence_length": 8, "short_sequence_probability": 0.0, "rng": np.random.default_rng(0)}
     with pytest.raises(SpecError, match=r"my:Plan plans invalid examples") as caught:
-        checked(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
+        with_checks(lambda block, **_: rows, "my:Plan")(TenTokens(), **given)  # type: ignore[arg-type]
     assert caught.value.facts["have"] == have
     for fits in ([[0, 2, 2, 5, 0]], [[5, 10, 0, 5, 1]][:0], [[4, 10, 10, 10, 0]]):
         plan = np.array(fits, np.int64).reshape(-1, 5)
-        assert checked(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
+        assert with_checks(lambda block, plan=plan, **_: plan, "my:Plan")(TenTokens(), **given) is plan  # type: ignore[arg-type]
 
 
-def test_the_plans_of_an_own_objective_are_looked_at(store: TokenStore, code: Path) -> None:
+def test_plans_of_own_objective_are_checked(store: TokenStore, code: Path) -> None:
     (code / "blank.py").write_text(
         "from sentence_order import SentenceOrder\n"
         "class Blank(SentenceOrder):\n    def plan(self, block, **given): return []\n"
@@ -320,18 +320,18 @@ def test_the_plans_of_an_own_objective_are_looked_at(store: TokenStore, code: Pa
         task.train_batch({})
 
 
-def test_an_objective_that_finds_no_example_is_told(store: TokenStore, code: Path) -> None:
+def test_objective_without_examples_is_refused(store: TokenStore, code: Path) -> None:
     (code / "none.py").write_text(
         "import numpy as np\n"
         "from sentence_order import SentenceOrder\n"
         "class None_(SentenceOrder):\n    def plan(self, block, **given): return np.zeros((0, 5), np.int64)\n"
     )
     task = BertPretraining(config_with(objective="none:None_"), store, ALONE)
-    with pytest.raises(DataError, match="cannot make a single example of the text"):
+    with pytest.raises(DataError, match="cannot build any example from the text"):
         task.train_batch({})
 
 
-def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: TokenStore) -> None:
+def test_bert_variant_matches_transformers(tmp_path: Path, store: TokenStore) -> None:
     config = config_with(model="relu_bert:ReluBert")
     parts = load_parts(config)
     model = parts.model(config.model, 256, 42).eval()
@@ -344,7 +344,7 @@ def test_a_variant_of_bert_is_the_same_in_transformers(tmp_path: Path, store: To
         config=config.model,
         vocab_size=256,
         tokenizer=TokenizerFiles(store.vocabulary, lowercase=True),
-        more=exported_as(model, config.model),
+        config_entries=export_settings(model, config.model),
     )
     loaded = transformers.BertForPreTraining.from_pretrained(tmp_path / "export").eval()
     assert loaded.config.hidden_act == "relu"
@@ -375,6 +375,6 @@ def test_own_model_initialises_weights_and_names_itself(tmp_path: Path, code: Pa
     assert first.table.weight.shape == (64, 8)
     assert torch.equal(first.table.weight, again.table.weight)
     assert not torch.equal(first.table.weight, other.table.weight)
-    document = exported_as(first, config.model)
+    document = export_settings(first, config.model)
     assert document == {"architectures": ["bag:Bag"], "model_type": "bag:Bag", "options": {"width": 8}}
     assert json.loads(json.dumps(document)) == document

@@ -1,4 +1,4 @@
-"""The plan that reports are made of."""
+"""The plan shown in reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page really draws: the points of each of its figures, parsed."""
+"""Parser of the drawings of a page: the points of each figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from orchestrator.reports.pages.run_report import report_of
 from orchestrator.runs.differences import Side
 from orchestrator.runs.status import RunStatus
 
-LOADS = {"src", "href", "srcset", "data", "poster", "xlink:href", "action"}  # attributes that a browser fetches
+# attributes that make a browser load a file
+LOADS = {"src", "href", "srcset", "data", "poster", "xlink:href", "action"}
 
 
 def render(
@@ -28,7 +29,7 @@ def render(
 
 
 def figures(page: str) -> dict[str, set[tuple[float, float]]]:
-    """Title of each figure with a drawing -> the distinct places of its lines and dots; axes and hovers are not it."""
+    """Return title -> distinct points of the lines and dots of each figure, without axes and hover areas."""
     found = {}
     for written in re.findall(r"<figure>.*?</figure>", page, re.DOTALL):
         tree = ElementTree.fromstring(written)
@@ -44,8 +45,8 @@ def figures(page: str) -> dict[str, set[tuple[float, float]]]:
     return found
 
 
-def outside(page: str) -> list[str]:
-    """Figures that draw beyond their own edges."""
+def overflowing_figures(page: str) -> list[str]:
+    """Return the figures that draw beyond their own edges."""
     found = []
     for written in re.findall(r"<svg .*?</svg>", page, re.DOTALL):
         tree = ElementTree.fromstring(written)
@@ -57,11 +58,11 @@ def outside(page: str) -> list[str]:
 
 
 def empty_figures(page: str) -> list[str]:
-    """Titles of figures that have nothing to look at: fewer than two distinct places."""
+    """Return titles of figures with fewer than two distinct points."""
     return [title for title, places in figures(page).items() if len(places) < 2]
 
 
 def references(page: str) -> list[str]:
-    """All that a browser would fetch for the page, or could be sent to."""
+    """Return all references that a browser would load or follow."""
     attributes = re.findall(r'\s([\w:-]+)="([^"]*)"', page)
     return [value for name, value in attributes if name in LOADS] + re.findall(r"url\(|@import|https?://[^\s<]+", page)

@@ -1,4 +1,4 @@
-"""Figures: what is drawn lies where the axes say."""
+"""Charts: marks have the positions that the axes show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.reports.charts.charts import MOST_POINTS, Chart, Line, Reference, Series, figure
+from orchestrator.reports.charts.charts import MAX_POINTS, Chart, Line, Reference, Series, figure
 
 HOSTILE = '<script>alert("x")</script>'
 
@@ -27,7 +27,7 @@ def _points(tree: ElementTree.Element, kind: str) -> list[tuple[float, float]]:
 
 
 def _axis(tree: ElementTree.Element, kind: str, coordinate: str) -> tuple[float, float]:
-    """Units for one of what the axis shows, and where its zero is: from the first and the last tick as drawn."""
+    """Return the scale and the offset of an axis, from its first and last drawn tick."""
     labels = [text for text in tree.findall(f".//svg/text[@class='{kind}']") if text.text != "step"]
     if coordinate == "x":
         where = [float(label.attrib["x"]) for label in labels]
@@ -38,7 +38,7 @@ def _axis(tree: ElementTree.Element, kind: str, coordinate: str) -> tuple[float,
     return slope, where[0] - slope * shown[0]
 
 
-def test_points_lie_where_the_axes_say() -> None:
+def test_points_match_the_axes() -> None:
     values = [10 * math.exp(-index / 30) + 4 for index in range(100)]
     tree = _tree(Chart("MLM loss", (Line("training", "training", _series(values)),)), last_step=1000)
     (by_step, step_zero), (by_value, value_zero) = _axis(tree, "step", "x"), _axis(tree, "value", "y")
@@ -51,7 +51,7 @@ def test_points_lie_where_the_axes_say() -> None:
         assert y == pytest.approx(value * by_value + value_zero, abs=0.2)
 
 
-def test_the_reference_is_at_its_value_and_inside_the_drawing() -> None:
+def test_reference_line_is_inside_the_drawing() -> None:
     chart = Chart(
         "MLM loss",
         (Line("training", "training", _series([9.0, 8.5, 8.0])),),
@@ -69,7 +69,7 @@ def test_the_reference_is_at_its_value_and_inside_the_drawing() -> None:
     assert "unigram entropy 6.417" in "".join(tree.itertext())
 
 
-def test_a_long_series_is_drawn_short_with_its_spike() -> None:
+def test_long_series_is_thinned_but_keeps_its_spike() -> None:
     values = [5.0] * 20_000
     values[12_345] = 50.0
     tree = _tree(Chart("MLM loss", (Line("training", "training", _series(values, every=1)),)), last_step=20_000)
@@ -77,12 +77,12 @@ def test_a_long_series_is_drawn_short_with_its_spike() -> None:
 
     drawn = _points(tree, "training")
 
-    assert 300 < len(drawn) <= MOST_POINTS
+    assert 300 < len(drawn) <= MAX_POINTS
     assert min(y for _, y in drawn) == pytest.approx(50.0 * by_value + value_zero, abs=0.2)
     assert len(tree.findall(".//g[@class='hover']")) <= 121
 
 
-def test_hovering_tells_the_exact_values_of_a_step() -> None:
+def test_hover_shows_exact_values_of_a_step() -> None:
     training = _series([9.0 - index / 1000 for index in range(1000)])
     validation = Series(((2500, 8.888), (5000, 8.666)))
     chart = Chart("MLM loss", (Line("training", "training", training), Line("validation", "validation", validation)))
@@ -97,7 +97,7 @@ def test_hovering_tells_the_exact_values_of_a_step() -> None:
         assert float(before["x"]) + float(before["width"]) == pytest.approx(float(after["x"]), abs=0.11)
 
 
-def test_shares_are_percent_of_an_axis_from_zero() -> None:
+def test_shares_are_percentages_on_an_axis_from_zero() -> None:
     line = Line("validation", "validation", _series([0.31, 0.44]))
     tree = _tree(Chart("MLM accuracy", (line,), from_zero=True, shares=True), last_step=20)
     labels = [text.text for text in tree.findall(".//text[@class='value']")]
@@ -106,7 +106,7 @@ def test_shares_are_percent_of_an_axis_from_zero() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -2.0, 1e-7, 3e8])
-def test_a_single_point_is_a_dot_inside_the_drawing(value: float) -> None:
+def test_single_point_is_a_dot_inside_the_drawing(value: float) -> None:
     tree = _tree(Chart("MLM loss", (Line("training", "training", _series([value])),)), last_step=10)
     _, top, width, height = (float(number) for number in tree.find("svg").attrib["viewBox"].split())  # type: ignore[union-attr]
     (dot,) = tree.findall("./svg/circle")
@@ -114,7 +114,7 @@ def test_a_single_point_is_a_dot_inside_the_drawing(value: float) -> None:
     assert 0 < float(dot.attrib["cx"]) < width
 
 
-def test_a_range_of_rounding_errors_is_drawn_as_a_constant() -> None:
+def test_range_of_rounding_errors_is_drawn_as_constant() -> None:
     series = _series([5.0, math.nextafter(5.0, 6.0)])
     tree = _tree(Chart("Loss", (Line("training", "training", series),)), last_step=20)
     (_, first), (_, second) = _points(tree, "training")
@@ -123,7 +123,7 @@ def test_a_range_of_rounding_errors_is_drawn_as_a_constant() -> None:
     assert labels == ["0", "2", "4", "6", "8", "10"]
 
 
-def test_values_that_are_not_finite_are_counted_and_not_drawn() -> None:
+def test_non_finite_values_are_counted_but_not_drawn() -> None:
     some = figure(Chart("Loss", (Line("training", "training", Series(((10, 5.0),), left_out=3)),)), last_step=10)
     none = figure(Chart("Loss", (Line("training", "training", Series(left_out=1)),)), last_step=0)
 
@@ -132,7 +132,7 @@ def test_values_that_are_not_finite_are_counted_and_not_drawn() -> None:
     assert "<svg" not in none
 
 
-def test_the_drawing_is_described_in_words() -> None:
+def test_chart_has_a_text_description() -> None:
     chart = Chart(
         "MLM loss", (Line("training", "training", _series([9.0, 8.0])),), references=(Reference("entropy", 6.0),)
     )

@@ -1,4 +1,4 @@
-"""Several runs on one page: same axes, one colour each, what differs, replicates; what cannot be compared."""
+"""Several runs on one page: shared axes, a colour for each, differences, replicates, and refused comparisons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import StorageError, UsageError
 from tests.unit.orchestrator.test_scores import ONE
-from tests.unit.reports.drawings import empty_figures, figures, outside, references
+from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, references
 from tests.unit.reports.test_report_run import HOSTILE, RESULT, Page, reports_of, status_of
 
 
@@ -36,7 +36,7 @@ def subject(
     kind: str = "pretrain",
     **changes: Any,
 ) -> RunReport:
-    """A run of a plan whose spec has other values: `train__seed=2` is train.seed."""
+    """Return a run of a plan with changed spec values: `train__seed=2` is train.seed."""
     own = copy.deepcopy(plan)
     for path, value in changes.items():
         section, _, key = path.partition("__")
@@ -46,14 +46,14 @@ def subject(
     return report_of(Side(status, own, found, None), reports_of() if reports is None else reports)
 
 
-def test_two_runs_have_a_line_each_on_every_figure_and_a_legend(plan: dict[str, Any]) -> None:
+def test_two_runs_have_a_line_each_and_a_legend(plan: dict[str, Any]) -> None:
     runs = [subject(plan, "slow"), subject(plan, "fast", reports=reports_of(30), optimizer__learning_rate=1e-3)]
     page = render_comparison(runs)
     shown = figures(page)
     assert "MLM loss (nats per token), training" in shown
     assert "MLM loss (nats per token), held out" in shown
     assert empty_figures(page) == []
-    assert outside(page) == []
+    assert overflowing_figures(page) == []
     loss = next(
         found for found in re.findall(r"<figure>.*?</figure>", page, re.DOTALL) if "per token), training" in found
     )
@@ -77,7 +77,7 @@ def test_runs_differing_in_seed_share_colour_and_mean(plan: dict[str, Any]) -> N
     assert {kind for kind in KINDS if f'class="{kind}"' in page} == {"run-1", "run-2"}
 
 
-def test_different_texts_are_said_to_compare_roughly(plan: dict[str, Any]) -> None:
+def test_different_texts_give_a_warning(plan: dict[str, Any]) -> None:
     other = {**plan, "data": {**plan["data"], "sha256": "ff" * 32}}
     assert "compare only roughly" in Page(render_comparison([subject(plan, "a"), subject(other, "b")])).text
     same = Page(render_comparison([subject(plan, "a"), subject(plan, "b")])).text
@@ -85,7 +85,7 @@ def test_different_texts_are_said_to_compare_roughly(plan: dict[str, Any]) -> No
     assert "Nothing: spec, compute, environment, data and code are the same." in same
 
 
-def test_runs_without_report_named_running_ones_drawn(plan: dict[str, Any]) -> None:
+def test_running_runs_are_drawn_queued_ones_are_not(plan: dict[str, Any]) -> None:
     waiting = subject(plan, "waiting", reports=[], result={}, state=RunState.QUEUED)
     also = subject(plan, "also", reports=[], result={}, state=RunState.QUEUED)
     assert "None of these runs has reported a metric yet." in render_comparison([waiting, also])
@@ -95,13 +95,13 @@ def test_runs_without_report_named_running_ones_drawn(plan: dict[str, Any]) -> N
     assert "badge running" in page
 
 
-def test_the_page_is_self_contained_and_escapes(plan: dict[str, Any]) -> None:
+def test_page_is_self_contained_and_escapes(plan: dict[str, Any]) -> None:
     page = render_comparison([subject(plan, HOSTILE), subject(plan, "b", train__seed=9)])
     assert references(page) == []
     assert not {tag for tag, _ in Page(page).tags} & {"script", "img", "link"}
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reason(plan: dict[str, Any]) -> None:
+def test_incomparable_runs_are_refused_with_the_reason(plan: dict[str, Any]) -> None:
     one, two = subject(plan, "one"), subject(plan, "two")
     tuned = {**plan, "job": {**plan["job"], "task": "MRPC"}}
     mrpc = subject(tuned, "mrpc", kind="finetune", result=ONE)
@@ -109,7 +109,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(plan: dict[str, Any]
     require_comparable([one, two])
     require_comparable([mrpc, subject(tuned, "mrpc-2", kind="finetune", result=ONE)])
     for runs, words in (
-        ([one, one], "named twice"),
+        ([one, one], "with itself"),
         ([one, mrpc], "no figures in common"),
         ([mrpc, other], "fine-tuning of RTE"),
         ([one, subject(plan, "words", kind="prepare", result={})], "a run of kind prepare"),
@@ -121,7 +121,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(plan: dict[str, Any]
         assert "orchestrator report" in str(refused.value) or "once" in str(refused.value)
 
 
-def test_fine_tunings_of_a_task_are_compared_by_their_scores(plan: dict[str, Any]) -> None:
+def test_finetunings_of_a_task_are_compared_by_scores(plan: dict[str, Any]) -> None:
     tuned = {**plan, "job": {**plan["job"], "task": "MRPC"}}
     reports = [{"step": step, "time": float(step), "metrics": {"validation_f1": step / 10}} for step in (3, 6)]
     runs = [subject(tuned, name, kind="finetune", result=ONE, reports=reports) for name in ("a", "b")]

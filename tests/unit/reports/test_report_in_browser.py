@@ -1,4 +1,4 @@
-"""The pages in headless Chromium, where there is one: nothing sticks out of a phone, and lines are drawn."""
+"""Pages in headless Chromium, if installed: nothing overflows on a phone, and lines are drawn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLAGS = (
 SCHEMES = {"light": "1", "dark": "0"}
 PHONE, LAPTOP = 375, 1280
 LONG = "a-run-whose-name-is-as-long-as-any-name-can-be-0123abcd"
-# What each frame is asked: how far its page reaches, and how large and of which colour what its figures draw is.
+# Measures in each frame the width of the page, and size and colour of the marks of its figures.
 ASK = """
 onload = () => {
   const told = [...document.querySelectorAll("iframe")].map(frame => {
@@ -51,11 +51,11 @@ onload = () => {
 };
 """
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
-def looked_at(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]:
-    """What Chromium tells of each page in a frame as wide as a phone, then of each in one as wide as a laptop."""
+def measure(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]:
+    """Return the measurements of Chromium for each page, in a frame as wide as a phone, then as wide as a laptop."""
     frames = [
         f'<iframe width="{width}" height="800" style="border: 0" srcdoc="{html.escape(page)}"></iframe>'
         for width in (PHONE, LAPTOP)
@@ -71,7 +71,7 @@ def looked_at(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any
 
 @pytest.fixture
 def pages(plan: dict[str, Any]) -> list[str]:
-    """A page of each kind, with long names."""
+    """Return a page of each kind, with long names."""
     run = render(status_of(name=LONG, handle=f"local://{LONG}", reason="why " * 60), reports_of(), plan, RESULT)
     runs = [subject(plan, f"{LONG}-{seed}", train__seed=seed) for seed in (1, 2)]
     tuned = {**plan, "job": {**plan["job"], "task": "RTE"}}
@@ -86,7 +86,7 @@ def test_pages_fit_phone_and_draw_both_schemes(pages: list[str], tmp_path: Path)
     for scheme in SCHEMES:
         folder = tmp_path / scheme
         folder.mkdir()
-        found = looked_at(pages, folder, scheme)
+        found = measure(pages, folder, scheme)
         assert [page["width"] for page in found] == [PHONE] * len(pages) + [LAPTOP] * len(pages)
         drawings = [drawing for page in found for drawing in page["marks"]]
         assert len(drawings) > 40

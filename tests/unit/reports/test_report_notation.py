@@ -1,4 +1,4 @@
-"""Numbers, ticks and times as they are written in a report."""
+"""Notation of numbers, ticks and times in a report."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from orchestrator.support.formatting import counted, duration
         (0, 5e13, ["0", "1e13", "2e13", "3e13", "4e13", "5e13"]),
     ],
 )
-def test_ticks(low: float, high: float, labels: list[str]) -> None:
+def test_ticks_are_round_numbers(low: float, high: float, labels: list[str]) -> None:
     ticks = nice_ticks(low, high, most=6)
     assert [tick_label(tick, ticks[1] - ticks[0]) for tick in ticks] == labels
 
 
 @pytest.mark.parametrize("most", [6, 8])
 @pytest.mark.parametrize("high", [1e-9, 0.3, 0.7, 1, 1.01, 3, 5, 9.99, 47, 12_345, 8e8])
-def test_ticks_lie_inside_and_are_between_two_and_the_most(high: float, most: int) -> None:
+def test_ticks_are_in_range_and_limited_in_number(high: float, most: int) -> None:
     ticks = nice_ticks(0.0, high, most=most)
     assert 2 <= len(ticks) <= most
     assert ticks[0] == 0
     assert ticks[-1] <= high * (1 + 1e-6)
 
 
-def test_steps_have_no_fractions() -> None:
+def test_ticks_of_steps_are_integers() -> None:
     assert nice_ticks(0, 1, most=6, whole=True) == [0, 1]
     assert nice_ticks(0, 3, most=6, whole=True) == [0, 1, 2, 3]
 
@@ -55,7 +55,7 @@ def test_steps_have_no_fractions() -> None:
         (1e15, "1e15"),
     ],
 )
-def test_number(value: float, text: str) -> None:
+def test_number_is_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -70,7 +70,7 @@ def test_number(value: float, text: str) -> None:
         (90_061, "1 d 1 h"),
     ],
 )
-def test_duration(seconds: float, text: str) -> None:
+def test_duration_has_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 

@@ -1,4 +1,4 @@
-"""The profile in a report: read beside the trace, and shown as two tables."""
+"""The profile in a report: read from the files next to the trace, shown as two tables."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Tables(HTMLParser):
             self.rest += data
 
 
-def shown(profile: dict[str, Any]) -> Tables:
+def render_profile(profile: dict[str, Any]) -> Tables:
     known = {"name": "demo", "handle": "local://demo", "created": 0.0, "run_hash": "12345678", "state": "completed"}
     return Tables(join(profile_section(profile, RunStatus.model_validate({**known, "trace": TRACE}))))
 
 
-def test_stages_and_operations_are_tables_and_the_trace_is_named() -> None:
-    page = shown(PROFILE)
+def test_stages_and_operations_are_tables_with_trace_path() -> None:
+    page = render_profile(PROFILE)
     assert page.tables == [
         [["Stage of a step", "ms", "Share"], ["data", "123.5", "10.0%"], ["forward", "1,111", "90.0%"]],
         [
@@ -73,26 +73,26 @@ def test_stages_and_operations_are_tables_and_the_trace_is_named() -> None:
     assert TRACE in page.rest
 
 
-def test_a_device_has_a_column_of_its_own() -> None:
-    _, operations = shown({**PROFILE, "device": "cuda"}).tables
+def test_device_has_its_own_column() -> None:
+    _, operations = render_profile({**PROFILE, "device": "cuda"}).tables
     assert operations[0] == ["Operation", "Calls", "CPU ms", "Device ms", "Share"]
     assert operations[1] == ["aten::<mm>", "1,200", "800.0", "30.00", "75.0%"]
 
 
-def test_no_more_than_the_top_operations_are_shown() -> None:
+def test_only_the_top_operations_are_shown() -> None:
     many = [{**PROFILE["operations"][0], "name": str(number)} for number in range(30)]
-    _, operations = shown({**PROFILE, "operations": many}).tables
+    _, operations = render_profile({**PROFILE, "operations": many}).tables
     assert [row[0] for row in operations[1:]] == [str(number) for number in range(15)]
 
 
 @pytest.mark.parametrize("content", [None, "", "{"])
-def test_a_table_that_is_not_there_yet_is_left_out(tmp_path: Path, content: str | None) -> None:
+def test_missing_table_is_omitted(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "operations.json").write_text(content)
     assert read_profile(str(tmp_path / "rank-0.trace.json.gz")) is None
     assert read_profile(None) is None
 
 
-def test_the_table_is_read_beside_the_trace(tmp_path: Path) -> None:
+def test_table_is_read_next_to_the_trace(tmp_path: Path) -> None:
     (tmp_path / "operations.json").write_text(json.dumps(PROFILE))
     assert read_profile(str(tmp_path / "rank-0.trace.json.gz")) == PROFILE

@@ -1,4 +1,4 @@
-"""The document: complete, self-contained and safe, whatever the run came to."""
+"""The report of a run: complete, self-contained and safe in every state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.reports.pages.run_report import planned_memory
 from orchestrator.runs.status import RunState, RunStatus
-from tests.unit.reports.drawings import empty_figures, figures, outside, references, render
+from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, references, render
 
 STARTED = 1763712000.0
 HOSTILE = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>"
@@ -32,7 +32,7 @@ RESULT = {
 
 
 class Page(HTMLParser):
-    """What a browser would see: tags with attributes, text, and whether every tag is closed in order."""
+    """Tags with attributes and text of a page; checks that every tag is closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Page(HTMLParser):
             self.text += data if self._open and self._open[-1] in {"b", "code", "span", "i"} else f"\n{data}"
 
 
-def test_a_model_that_training_started_from_is_named(plan: dict[str, Any]) -> None:
+def test_initial_model_is_named(plan: dict[str, Any]) -> None:
     assert "Starts from" not in Page(render(status_of(), [], plan, RESULT)).text
     page = Page(render(status_of(), [], {**plan, "parent": {"name": HOSTILE, "hash": "0123abcd"}}, RESULT))
     assert "Starts from" in page.text
@@ -82,7 +82,7 @@ def reports_of(steps: int = 40) -> list[dict[str, Any]]:
                 "train_nsp_loss": 0.7,
                 "train_nsp_accuracy": 0.5,
                 "learning_rate": 1e-4 * step,
-                "sequences_per_second": 100.0 + step if step > 1 else 1.0,  # the first steps of a job are slow
+                "sequences_per_second": 100.0 + step if step > 1 else 1.0,  # the first steps are slow
             },
         }
         for step in range(1, steps + 1)
@@ -101,7 +101,7 @@ def reports_of(steps: int = 40) -> list[dict[str, Any]]:
     return [*train, validation]
 
 
-def test_a_completed_run_has_its_figures_and_every_chart(plan: dict[str, Any]) -> None:
+def test_completed_run_has_its_figures_and_every_chart(plan: dict[str, Any]) -> None:
     page = Page(render(status_of(), reports_of(), plan, RESULT))
 
     for expected in (
@@ -131,10 +131,10 @@ def test_a_completed_run_has_its_figures_and_every_chart(plan: dict[str, Any]) -
     lines = [(attributes["points"] or "").split() for tag, attributes in page.tags if tag == "polyline"]
     assert [len(points) for points in lines] == [40, 1, 40, 1, 40, 1, 40, 1, 40, 40]
     levels = [tag for tag, attributes in page.tags if attributes.get("class") == "reference"]
-    assert levels == ["i", "i", "line", "line"], "an even guess, and unigram entropy"
+    assert levels == ["i", "i", "line", "line"], "a uniform guess, and unigram entropy"
 
 
-def test_no_figure_is_empty_and_none_draws_beyond_its_edges(plan: dict[str, Any]) -> None:
+def test_no_figure_is_empty_or_overflows(plan: dict[str, Any]) -> None:
     more = {"mfu": 0.4, "peak_memory_gb": 0.9, "data_wait_share": 0.01, "gradient_norm": 1.5}
     reports = reports_of()
     for report in reports[:-1]:
@@ -142,9 +142,9 @@ def test_no_figure_is_empty_and_none_draws_beyond_its_edges(plan: dict[str, Any]
     page = render(status_of(), reports, plan, RESULT)
     assert len(figures(page)) == 10
     assert empty_figures(page) == []
-    assert outside(page) == []
+    assert overflowing_figures(page) == []
     flat = [{**report, "metrics": {"train_mlm_loss": 5.0}} for report in reports_of(1)[:1]]
-    assert empty_figures(render(status_of(), flat, plan, {})) == ["MLM loss (nats per token)"], "it would be noticed"
+    assert empty_figures(render(status_of(), flat, plan, {})) == ["MLM loss (nats per token)"], "the check detects it"
 
 
 def test_utilisation_memory_waiting_drawn_if_reported(plan: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ def test_utilisation_memory_waiting_drawn_if_reported(plan: dict[str, Any]) -> N
     assert "waiting 50.0%" in text
 
 
-def test_what_was_planned_stands_beside_what_came(plan: dict[str, Any]) -> None:
+def test_planned_values_are_shown_with_actual_ones(plan: dict[str, Any]) -> None:
     reports = reports_of(30)
     reports[3]["metrics"]["peak_memory_gb"] = 2 * planned_memory(plan)
     attempts = [{"started": STARTED, "ended": STARTED + 60}, {"started": STARTED + 100, "ended": STARTED + 160}]
@@ -181,7 +181,7 @@ def test_what_was_planned_stands_beside_what_came(plan: dict[str, Any]) -> None:
     assert "Cost" not in Page(render(status_of(), reports, plan, RESULT)).text
 
 
-def test_the_plan_is_told_with_origins_and_without_secrets(plan: dict[str, Any]) -> None:
+def test_plan_is_shown_with_origins_and_without_secrets(plan: dict[str, Any]) -> None:
     html = render(status_of(), reports_of(), plan, RESULT)
     text = Page(html).text
 
@@ -200,18 +200,18 @@ def test_the_plan_is_told_with_origins_and_without_secrets(plan: dict[str, Any])
     assert "hush-hush" not in html
 
 
-def test_a_micro_batch_that_the_job_finds_is_told_as_such(plan: dict[str, Any]) -> None:
+def test_auto_micro_batch_is_shown_as_auto(plan: dict[str, Any]) -> None:
     job = {**plan["job"], "train": {**plan["job"]["train"], "micro_batch_size": "auto"}}
     page = Page(render(status_of(), [], {**plan, "job": job, "accumulation_steps": None}, RESULT))
     assert "32 sequences a step on 1 process; micro batch: auto" in page.text
 
 
-def test_a_loss_that_is_not_below_the_entropy_is_said_to_be_so(plan: dict[str, Any]) -> None:
+def test_loss_above_unigram_entropy_is_reported(plan: dict[str, Any]) -> None:
     text = Page(render(status_of(), reports_of(), plan, {**RESULT, "validation_mlm_loss": 6.4321})).text
     assert "not below unigram entropy: it only learned word frequencies" in text
 
 
-def test_the_page_needs_nothing_else(plan: dict[str, Any]) -> None:
+def test_page_is_self_contained(plan: dict[str, Any]) -> None:
     html = render(status_of(), reports_of(), plan, RESULT)
     assert not {tag for tag, _ in Page(html).tags} & {"script", "link", "img", "iframe", "object", "a"}
     assert references(html) == []
@@ -220,7 +220,7 @@ def test_the_page_needs_nothing_else(plan: dict[str, Any]) -> None:
     assert 'name="viewport"' in html
 
 
-def test_nothing_that_the_user_named_becomes_markup(plan: dict[str, Any]) -> None:
+def test_user_text_never_becomes_markup(plan: dict[str, Any]) -> None:
     status = status_of(
         RunState.FAILED, name=HOSTILE, handle=f"local://{HOSTILE}", reason=HOSTILE, tags={HOSTILE: HOSTILE}
     )
@@ -238,7 +238,7 @@ def test_nothing_that_the_user_named_becomes_markup(plan: dict[str, Any]) -> Non
     assert page.text.count(HOSTILE) >= 10
 
 
-def test_a_command_with_an_odd_name_is_quoted(plan: dict[str, Any]) -> None:
+def test_command_with_special_characters_is_quoted(plan: dict[str, Any]) -> None:
     text = Page(render(status_of(handle="local://a b;rm"), [], plan, {})).text
     assert "orchestrator logs 'local://a b;rm'" in text
 
@@ -252,7 +252,7 @@ def test_a_command_with_an_odd_name_is_quoted(plan: dict[str, Any]) -> None:
         (RunState.RUNNING, ["logs", "status", "cancel"]),
     ],
 )
-def test_the_commands_are_those_that_make_sense(plan: dict[str, Any], state: RunState, verbs: list[str]) -> None:
+def test_commands_fit_the_state_of_the_run(plan: dict[str, Any], state: RunState, verbs: list[str]) -> None:
     text = Page(render(status_of(state), reports_of(), plan, {})).text
     assert re.findall(r"orchestrator (\w+) local://demo-12345678", text) == verbs
 
@@ -266,20 +266,20 @@ def test_the_commands_are_those_that_make_sense(plan: dict[str, Any], state: Run
         (RunState.CANCELLED, "No metrics: the run was cancelled before its first report."),
     ],
 )
-def test_a_run_without_metrics_says_so(plan: dict[str, Any], state: RunState, sentence: str) -> None:
+def test_run_without_metrics_is_reported(plan: dict[str, Any], state: RunState, sentence: str) -> None:
     page = Page(render(status_of(state), [], plan, {}))
     assert sentence in page.text
     assert "not validated so far" in page.text
     assert "svg" not in {tag for tag, _ in page.tags}
 
 
-def test_a_run_that_waits_tells_when_it_was_submitted(plan: dict[str, Any]) -> None:
+def test_queued_run_shows_its_submission_time(plan: dict[str, Any]) -> None:
     text = Page(render(status_of(RunState.QUEUED, started=None), [], plan, {})).text
     assert "Submitted\n2025-11-21 07:59 UTC" in text
     assert "Duration" not in text
 
 
-def test_a_run_that_goes_on_has_what_there_is(plan: dict[str, Any]) -> None:
+def test_running_run_has_partial_figures(plan: dict[str, Any]) -> None:
     page = Page(render(status_of(RunState.RUNNING), iter(reports_of(30)), plan, {}))
     assert "1 min 01 s so far" in page.text
     assert "6.500\nnats, on held-out text, step 30" in page.text
@@ -291,7 +291,7 @@ def test_a_run_that_goes_on_has_what_there_is(plan: dict[str, Any]) -> None:
     assert "0.4000 below unigram entropy: it learned from context" in page.text
 
 
-def test_the_best_checkpoint_is_told_where_there_is_one(plan: dict[str, Any]) -> None:
+def test_best_checkpoint_is_shown_if_known(plan: dict[str, Any]) -> None:
     best = {"step": 1200, "validation_loss": 5.43219, "folder": "/runs/demo/outputs/checkpoints/step-00001200"}
     assert (
         "Best checkpoint\nstep 1,200, validation loss 5.4322"
@@ -300,7 +300,7 @@ def test_the_best_checkpoint_is_told_where_there_is_one(plan: dict[str, Any]) ->
     assert "Best checkpoint" not in Page(render(status_of(), reports_of(), plan, RESULT)).text
 
 
-def test_a_failed_run_tells_why(plan: dict[str, Any]) -> None:
+def test_failed_run_shows_the_reason(plan: dict[str, Any]) -> None:
     reason = "error[training]: the loss is not finite\n  step  7"
     text = Page(render(status_of(RunState.FAILED, reason=reason, exit_code=1, attempt=2), reports_of(7), plan, {})).text
     assert reason in text
@@ -323,7 +323,7 @@ def test_non_finite_values_do_not_break_page(plan: dict[str, Any]) -> None:
     assert not re.search(r"\b(nan|inf)\b", html)
 
 
-def test_without_next_sentence_prediction_there_is_none_of_it(plan: dict[str, Any]) -> None:
+def test_run_without_nsp_has_no_nsp_figures(plan: dict[str, Any]) -> None:
     job = {**plan["job"], "objective": {**plan["job"]["objective"], "next_sentence": False}}
     reports = [
         {**report, "metrics": {name: value for name, value in report["metrics"].items() if "nsp" not in name}}
@@ -335,7 +335,7 @@ def test_without_next_sentence_prediction_there_is_none_of_it(plan: dict[str, An
     assert "NSP" not in text
 
 
-def test_the_same_run_gives_the_same_page(plan: dict[str, Any], tmp_path: Path) -> None:
+def test_same_run_gives_an_identical_page(plan: dict[str, Any], tmp_path: Path) -> None:
     first = render(status_of(), reports_of(), plan, RESULT)
     (tmp_path / "report.html").write_text(first, encoding="utf-8")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == render(status_of(), reports_of(), plan, RESULT)

@@ -1,4 +1,4 @@
-"""From reports to series that can be drawn."""
+"""Series for charts, from the reports of a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _report(step: int, **metrics: float) -> dict[str, object]:
     return {"step": step, "time": 1763712000.0 + step, "metrics": metrics}
 
 
-def test_collect_sorts_by_step_and_leaves_out_what_is_not_finite() -> None:
+def test_collect_sorts_by_step_and_drops_non_finite_values() -> None:
     reports = [
         _report(20, train_loss=5.0),
         _report(10, train_loss=6.0, learning_rate=1e-3),
@@ -30,7 +30,7 @@ def test_collect_sorts_by_step_and_leaves_out_what_is_not_finite() -> None:
     assert last_step({}) == 0
 
 
-def test_a_step_reported_again_by_a_resumed_run_counts_once() -> None:
+def test_step_reported_twice_counts_once() -> None:
     series = collect([_report(10, train_loss=math.nan), _report(10, train_loss=4.0)])["train_loss"]
     assert series == Series(points=((10, 4.0),), left_out=0)
 

@@ -1,4 +1,4 @@
-"""The page of a fine-tuning: scores of one task, of seeds, of all of GLUE; before it has any."""
+"""The page of a fine-tuning: scores of a task, of seeds, of all of GLUE, and without any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_scores import GLUE, ONE, SEVERAL
-from tests.unit.reports.drawings import empty_figures, figures, outside, render
+from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures, render
 from tests.unit.reports.test_report_run import Page
 
 
@@ -54,7 +54,7 @@ def report(step: int, **metrics: float) -> dict[str, Any]:
     return {"step": step, "time": float(step), "metrics": metrics}
 
 
-def test_a_task_has_its_scores_charts_and_rows(plan: dict[str, Any]) -> None:
+def test_task_has_scores_charts_and_rows(plan: dict[str, Any]) -> None:
     reports = [
         report(2, train_loss=0.7, learning_rate=1e-5),
         report(3, validation_loss=0.6, validation_f1=0.5, validation_collapsed=0.0),
@@ -75,7 +75,7 @@ def test_a_task_has_its_scores_charts_and_rows(plan: dict[str, Any]) -> None:
     assert "MLM" not in shown
 
 
-def test_seeds_have_a_mean_a_deviation_and_those_that_collapsed(plan: dict[str, Any]) -> None:
+def test_seeds_have_mean_deviation_and_collapsed_runs(plan: dict[str, Any]) -> None:
     shown = Page(page(plan, SEVERAL, counts="runs", step=2, steps=2)).text
     assert "accuracy\n0.8000\n\u00b1 0.0500, 2 seeds" in shown
     assert "Collapsed\n2\nof 2 runs" in shown
@@ -97,30 +97,30 @@ def test_each_seed_has_its_curves(plan: dict[str, Any]) -> None:
     text = page(plan, SEVERAL, seeds=seeds, reports=done, counts="runs", step=2, steps=2)
     drawn = figures(text)
     assert len(drawn["Loss in training, each seed"]) == 4
-    assert len(drawn["F1, each seed"]) == 2, "both seeds scored alike"
+    assert len(drawn["F1, each seed"]) == 2, "both seeds have the same score"
     assert "Loss on the dev set, each seed" not in drawn
     assert "Collapsed, each seed" not in drawn
-    assert (empty_figures(text), outside(text)) == ([], [])
-    assert "seed 3 0.1429" in " ".join(Page(text).text.split()), "1 / (4 + 3), the last of its reports"
+    assert (empty_figures(text), overflowing_figures(text)) == ([], [])
+    assert "seed 3 0.1429" in " ".join(Page(text).text.split()), "1 / (4 + 3), its last report"
 
 
-def test_the_first_seed_is_drawn_while_it_trains(plan: dict[str, Any]) -> None:
+def test_first_seed_is_drawn_during_training(plan: dict[str, Any]) -> None:
     seeds = {1: [report(50, train_loss=0.7), report(100, train_loss=0.5)], 2: []}
     text = page(plan, {}, seeds=seeds, state=RunState.RUNNING, counts="runs", step=None, steps=2)
     assert list(figures(text)) == ["Loss in training, each seed"]
     assert "No metrics" not in text
-    assert (empty_figures(text), outside(text)) == ([], [])
+    assert (empty_figures(text), overflowing_figures(text)) == ([], [])
 
 
-def test_all_of_glue_has_its_table(plan: dict[str, Any]) -> None:
+def test_glue_has_its_table(plan: dict[str, Any]) -> None:
     shown = Page(page(plan, GLUE, counts="tasks")).text
     assert "GLUE score\n0.7710\nmean over tasks" in shown
     assert "MRPC\nF1\n0.8890 \u00b1 0.0150" in shown
     assert "Average\nof the cells that the paper on BERT averages\n0.7960" in shown
 
 
-def test_a_run_that_goes_on_has_what_was_measured_last(plan: dict[str, Any]) -> None:
+def test_running_run_has_the_latest_metrics(plan: dict[str, Any]) -> None:
     reports = [report(3, validation_f1=0.5), report(6, validation_f1=0.75, validation_loss=0.1)]
     shown = Page(page(plan, {}, reports=reports, state=RunState.RUNNING, steps=None)).text
     assert "f1\n0.7500\nstep 6" in shown
-    assert "Steps done\n6\nof as many as the rows make" in shown
+    assert "Steps done\n6\ntotal not known" in shown

@@ -1,4 +1,4 @@
-"""Sweeps without a file, and nothing of this machine's own settings."""
+"""Sweeps without a file, isolated from the settings of this machine."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweeps]:
 
 
 def sweep(space: dict[str, Any], sampling: str = "random", *, seed: int = 0, **more: Any) -> SweepSpec:
-    """A sweep over a space."""
+    """Return a sweep over a space."""
     return SweepSpec.model_validate({"space": space, "sampling": {"name": sampling, "seed": seed}, **more})

@@ -1,4 +1,4 @@
-"""Distribution functions of parameters, and the distance of samples from them (Kolmogorov and Smirnov)."""
+"""Distribution functions of parameters, and the Kolmogorov-Smirnov distance of samples from them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DRAWS = 10_000
 
 
 def limit(count: int) -> float:
-    """Greatest distance that a sample of the law itself has, but for one in ten thousand."""
+    """Return the distance that a sample of the law itself exceeds only once in ten thousand cases."""
     return 2.23 / math.sqrt(count)
 
 
 def distance_to(law: Law, numbers: Sequence[float]) -> float:
-    """The greatest distance between the law and the share of numbers up to a value; also of laws with jumps."""
+    """Return the greatest distance between the law and the empirical distribution; also for laws with jumps."""
     ordered, count = sorted(numbers), len(numbers)
     little = (ordered[-1] - ordered[0]) * 1e-9
     found = 0.0
@@ -42,7 +42,7 @@ def quantised(law: Law, q: float) -> Law:
     return lambda x: law((math.floor(x / q + 1e-11) + 0.5) * q)
 
 
-def whole(count: int) -> Law:
+def integers(count: int) -> Law:
     """Return the distribution of the numbers 0 to count - 1."""
     return lambda x: min(max((math.floor(x) + 1) / count, 0.0), 1.0)
 
@@ -76,9 +76,9 @@ def law_of_wire(wire: list[Any]) -> Law:
     """Return the law that Azure documents for a wire form; for a choice, that of the option's number."""
     kind, numbers = wire
     if kind == "choice":
-        return whole(len(numbers[0]))
+        return integers(len(numbers[0]))
     if kind == "randint":
-        return whole(numbers[0])
+        return integers(numbers[0])
     law = NormalDist(*numbers[:2]).cdf if kind.endswith("normal") else uniform(*numbers[:2])
     law = log_of(law) if "log" in kind else law
     return quantised(law, numbers[2]) if kind.startswith("q") else law

@@ -1,4 +1,4 @@
-"""The driver of a sweep as it is, with one more backend, of runs that take milliseconds, and without MLflow.
+"""The unmodified driver of a sweep with an additional backend for runs of milliseconds, without MLflow.
 
 python quick_driver.py SWEEP_FOLDER HOME READY_FD
 """
@@ -20,11 +20,11 @@ from orchestrator.sweeps.driver import driver
 from orchestrator.sweeps.driver.parent import ParentRun
 
 TRIAL = Path(__file__).with_name("quick_trial.py")
-AWAY = "away"  # in the home folder: what the backend does not answer, as long as this is there
+AWAY = "away"  # while this file exists in the home folder, the calls that it lists fail
 
 
 class QuickBackend(LocalBackend):
-    """Runs below HOME/runs, as local's; what runs is quick_trial.py, which is its own supervisor."""
+    """Runs below HOME/runs, like those of local; each is a quick_trial.py process, its own supervisor."""
 
     name = "quick"
     poll_seconds = 0.01
@@ -55,11 +55,11 @@ class QuickBackend(LocalBackend):
                 stderr=log,
                 start_new_session=True,
             )
-        process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
+        process.returncode = 0  # detached: the lock shows whether it is running, not the parent process
 
 
 class NoParentRun(ParentRun):
-    """Opens no run."""
+    """MLflow parent run that records nothing."""
 
     def open(self, run_id: str | None) -> str | None:
         return None
@@ -69,12 +69,12 @@ class NoParentRun(ParentRun):
 
 
 def register() -> None:
-    """Makes the backend known, in this process."""
+    """Register the backend in this process."""
     backends._OURS["quick"] = "tests.unit.sweeps.quick_driver:QuickBackend"
 
 
 if __name__ == "__main__":
     register()
-    RunFolder.queued_seconds = 1.0  # after which a run that was never started is lost
+    RunFolder.queued_seconds = 1.0  # a queued run that has not started by then counts as lost
     driver.ParentRun = NoParentRun  # type: ignore[misc]
     sys.exit(driver.main())

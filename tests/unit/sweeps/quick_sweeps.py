@@ -1,4 +1,4 @@
-"""Sweeps of quick runs (quick_trial.py) in a home of their own, for tests of the driver."""
+"""Sweeps of quick runs (quick_trial.py) in an isolated home, for tests of the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "
 
 
 class Sweeps:
-    """Sweeps in a home of their own."""
+    """Sweeps in an isolated home."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -48,7 +48,7 @@ class Sweeps:
         document["limits"] = {"trials": 4, "concurrent": 2, **sections.get("limits", {})}
         Path("sweep.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
         sweep = resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ=NO_GPU))
-        earlier = [told(folder) for folder in self.folders if folder.name in sweep.spec.warm_start]
+        earlier = [record_and_rows(folder) for folder in self.folders if folder.name in sweep.spec.warm_start]
         history = read_history(sweep.spec, "pretrain", earlier)
         self.folders.append(make_sweep(plan_sweep(sweep, self.home, history)[0], self.home, history=history))
         return self.folders[-1]
@@ -58,11 +58,11 @@ class Sweeps:
         start_driver(folder, self.home, QUICK)
 
     def end(self, folder: SweepFolder) -> RunState:
-        """Waits for its end."""
+        """Wait for the end of a driver; return the state."""
         return wait_for(lambda: (state := folder.state().state).terminal and state, what="the end of the sweep")
 
     def run(self, **sections: Any) -> SweepFolder:
-        """A sweep that completed."""
+        """Create a sweep and run it to completion."""
         folder = self.make(**sections)
         self.start(folder)
         assert self.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
@@ -72,13 +72,13 @@ class Sweeps:
         return [RunFolder(path) for path in sorted((self.home / "runs").glob(f"{folder.name}-t*"))]
 
     def starts(self, folder: SweepFolder) -> dict[str, list[str]]:
-        """Run -> the attempts that were started."""
+        """Return run -> the number of its attempts."""
         logs = {run.name: run.path / "started.log" for run in self.runs(folder)}
         return {name: log.read_text().split() for name, log in logs.items() if log.exists()}
 
 
 def kill(folder: SweepFolder) -> None:
-    """kill -9 of its driver, if it has one."""
+    """Send SIGKILL to its driver, if it has one."""
     pid = folder.stored_state().pid
     if pid is not None and folder.locked():
         with suppress(ProcessLookupError):
@@ -86,7 +86,7 @@ def kill(folder: SweepFolder) -> None:
     wait_for(lambda: not folder.locked(), what="the driver's death")
 
 
-def killed_after_a_report(folder: SweepFolder, number: int) -> int:
+def kill_after_report(folder: SweepFolder, number: int) -> int:
     """Kill the driver after a report of a trial; return the number of reports in the study."""
     study = folder.study()
     wait_for(lambda: len(study.trials) > number and study.trials[number].intermediate_values, what="a report")
@@ -98,8 +98,8 @@ def spec_of(folder: SweepFolder) -> SweepSpec:
     return folder.record().spec
 
 
-def told(folder: SweepFolder) -> tuple[SweepRecord, list[TrialRow]]:
-    """Return its record and trials for a later sweep."""
+def record_and_rows(folder: SweepFolder) -> tuple[SweepRecord, list[TrialRow]]:
+    """Return record and trials of a sweep for a later one."""
     return folder.record(), sweep_status(folder).rows
 
 
@@ -107,7 +107,7 @@ def settings(folder: SweepFolder) -> list[dict[str, Any]]:
     return [trial.user_attrs["settings"] for trial in folder.study().trials]
 
 
-def with_weights(sweeps: Sweeps, folder: SweepFolder) -> dict[int, int]:
-    """Trial -> files of its checkpoints and models, of trials that have such."""
+def trials_with_weights(sweeps: Sweeps, folder: SweepFolder) -> dict[int, int]:
+    """Return trial -> number of files of its checkpoints and models, for trials that have any."""
     found = {number: len(list(run.outputs.glob("**/weights"))) for number, run in enumerate(sweeps.runs(folder))}
     return {number: files for number, files in found.items() if files}

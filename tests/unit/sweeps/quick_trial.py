@@ -1,11 +1,11 @@
-"""A run that takes milliseconds: reports numbers that follow from its settings, as a job would, and heeds a cancel.
+"""A run of milliseconds that reports numbers computed from its settings, like a job, and handles a cancel.
 
     python -S quick_trial.py RUN_FOLDER
 
-Report k is 1000 x learning_rate + 1 / k + a thousandth of the seed's last digit, one each log_every milliseconds.
-With its first report come a checkpoint and a model, as far as a test looks at them.
-With validation.max_sequences 13 the first attempt fails before its second report, with 14 the second is no number, with
-15 the input is wrong.
+Report k is 1000 x learning_rate + 1 / k + (last digit of the seed) / 1000, one every log_every milliseconds.
+With the first report it writes a checkpoint and a model, reduced to the files that tests read.
+With validation.max_sequences 13, the first attempt fails before its second report; with 14, the second report is NaN;
+with 15, the input is invalid.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ CRASHES, DIVERGES, WRONG = 13, 14, 15
 
 
 def run(folder: Path) -> None:
-    """Makes an attempt."""
+    """Run an attempt."""
     state = json.loads((folder / "state.json").read_text())
     config = json.loads((folder / "config.json").read_text())
     with (folder / "started.log").open("a") as stream:
@@ -44,9 +44,9 @@ def run(folder: Path) -> None:
         if report == 2 and odd == CRASHES and state["attempt"] == 1:
             return note("failed", ended=time.time(), exit_code=1, reason="crashed as asked")
         value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000
-        told = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
+        metrics = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
         with path.open("a") as stream:
-            stream.write(json.dumps({"step": report, "time": time.time(), "metrics": told}) + "\n")
+            stream.write(json.dumps({"step": report, "time": time.time(), "metrics": metrics}) + "\n")
         for name in ("checkpoints/step-1", "model"):
             (folder / "outputs" / name).mkdir(parents=True, exist_ok=True)
             (folder / "outputs" / name / "weights").write_text("some")
@@ -55,7 +55,7 @@ def run(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who sends it has left the file as well
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the sender has also created the cancel file
     with Path(sys.argv[1], "lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         run(Path(sys.argv[1]))

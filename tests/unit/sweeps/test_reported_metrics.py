@@ -1,4 +1,4 @@
-"""Names of metrics against what defines them; that jobs report them is asserted where jobs are run."""
+"""Names of metrics compared with their definitions; other tests check that jobs report them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from train_jobs.tasks.squad.reading import GoldAnswer, Question
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 
 
-def test_answers_and_entities_are_scored_as_said() -> None:
+def test_answers_and_entities_have_the_listed_metrics() -> None:
     questions = [Question("q", "who?", "a", (GoldAnswer("a", 0),)), Question("r", "who?", "a", ())]
     assert set(TASKS["SQuAD-1.1"].metrics) == set(score_v1(questions[:1], {"q": "a"}))
     found = score_v2(questions, {"q": "a", "r": ""}, {"q": 0.0, "r": 1.0}, threshold=0.0)
@@ -20,19 +20,19 @@ def test_answers_and_entities_are_scored_as_said() -> None:
     assert {*TASKS["NER"].metrics[:3], "f1_PER", "score"} == set(entity_scores([["B-PER"]], [["B-PER"]]))
 
 
-def test_without_next_sentences_there_is_no_metric_of_them() -> None:
+def test_run_without_nsp_has_no_nsp_metrics() -> None:
     found = reported_metrics(PretrainConfig.model_validate({"objective": {"next_sentence": False}}))
     assert found is not None
     assert "validation_mlm_loss" in found
     assert not any("nsp" in name for name in found)
 
 
-def test_only_own_code_knows_its_own_metrics() -> None:
+def test_metrics_of_own_code_are_unknown() -> None:
     assert reported_metrics(PretrainConfig.model_validate({"objective": {"name": "mine:Objective"}})) is None
     assert reported_metrics(object()) is None
 
 
-def test_fine_tuning_by_task() -> None:
+def test_finetuning_metrics_by_task() -> None:
     def names(**more: object) -> tuple[str, ...]:
         found = reported_metrics(FinetuneConfig.model_validate({"init_from": "bert", **more}))
         assert found is not None

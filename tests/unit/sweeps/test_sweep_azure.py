@@ -1,6 +1,6 @@
-"""The body that Azure's sweep service gets: against golden files, Microsoft's schema and what a trial then reads.
+"""Requests for Azure's sweep service compared with golden files and Microsoft's schema, and read by a trial.
 
-UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     rewrites the golden files; read the difference
+UPDATE_GOLDEN=1 pytest tests/unit/sweeps/test_sweep_azure.py     rewrites the golden files; read the diff
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 
 
 def resolve(**sections: Any) -> ResolvedSweep:
-    """A sweep of the micro job on Azure."""
+    """Return a sweep of the micro job on Azure."""
     Path("notes.txt").write_text("Some text.\n")
     trial = json.loads(json.dumps({**MICRO, "backend": "azure"}))
     trial["data"]["text"] = ["notes.txt"]
@@ -86,13 +86,13 @@ def resolve(**sections: Any) -> ResolvedSweep:
     return resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ={}))
 
 
-def planned(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
+def plan_and_request(sweep: ResolvedSweep) -> tuple[Plan, AzureRequest]:
     plan = make_plan(sweep.trial, home=Path("home"))
     return plan, build_request(plan, "search-1", PLACE)
 
 
-def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
-    """The body with what differs from checkout to checkout replaced by its name."""
+def with_placeholders(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body with values that differ between checkouts replaced by their names."""
     text = json.dumps(body)
     tags = body["properties"]["tags"]
     names = {
@@ -112,12 +112,12 @@ def plain(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_golden(name: str) -> None:
+def test_sweep_body_equals_golden_file(name: str) -> None:
     sweep = resolve(**SWEEPS[name])
-    plan, request = planned(sweep)
+    plan, request = plan_and_request(sweep)
     body = sweep_request(sweep.spec, request).job
     assert mismatches("jobs", VERSION, body) == []
-    found, path = plain(plan, body), GOLDEN / f"{name}.json"
+    found, path = with_placeholders(plan, body), GOLDEN / f"{name}.json"
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
@@ -125,30 +125,30 @@ def test_golden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_wire_form_is_the_law_that_is_drawn_from_here(name: str) -> None:
-    """`test_sweep_space` holds draws against these same forms."""
+def test_wire_form_matches_the_local_distribution(name: str) -> None:
+    """`test_sweep_space` compares draws with the same wire forms."""
     parameter, wire = CASES[name]
     assert distribution(Parameter.model_validate(parameter))._to_rest_object() == wire
 
 
-def test_a_grid_has_the_numbers_of_a_randint_as_choices() -> None:
+def test_grid_sends_randint_as_choices() -> None:
     parameter = Parameter.model_validate({"randint": 3})
     assert distribution(parameter)._to_rest_object() == ["randint", [3]]
     assert distribution(parameter, as_choices=True)._to_rest_object() == ["choice", [[0, 1, 2]]]
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_settings_come_back_as_the_job_reads_them(as_text: bool) -> None:
-    """The service's names and values may all be text."""
+def test_settings_are_restored_from_the_wire(as_text: bool) -> None:
+    """The service may return all names and values as text."""
     spec = resolve(**SWEEPS["random-bandit"]).spec
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "optimizer__learning_rate": 1.5e-05,
         "train__steps": 20.0,
         "optimizer__betas": "[0.9, 0.999]",
         "objective__next_sentence": "false",
         "schedule": '{"name": "polynomial", "power": 1.0}',
     }
-    found = settings_of(spec.space, {name: str(value) for name, value in told.items()} if as_text else told)
+    found = settings_of(spec.space, {name: str(value) for name, value in values.items()} if as_text else values)
     assert found == {
         "optimizer.learning_rate": 1.5e-05,
         "train.steps": 20,
@@ -184,9 +184,9 @@ def test_settings_come_back_as_the_job_reads_them(as_text: bool) -> None:
     ],
     ids=str,
 )
-def test_a_value_reaches_the_trial_unchanged(value: Any) -> None:
+def test_value_reaches_the_trial_unchanged(value: Any) -> None:
     written = encoded(Option(value=value))
-    assert written == json.loads(json.dumps(written)), "a plain number or a text"
+    assert written == json.loads(json.dumps(written)), "a plain number or text"
     command = f"--set 'optimizer.options.x={written}'"
     (_, assignment) = shlex.split(command)
     found = read_assignments([assignment], "--set").tree["optimizer"]["options"]["x"]
@@ -194,10 +194,10 @@ def test_a_value_reaches_the_trial_unchanged(value: Any) -> None:
     assert type(found) is type(value)
 
 
-def test_a_trial_reads_what_was_drawn() -> None:
-    """Azure puts text in the place of each binding, whatever it was: so does this, with one option of each."""
+def test_trial_reads_drawn_values() -> None:
+    """Azure replaces each binding by text, whatever its type; this test does the same with one option of each."""
     sweep = resolve(**SWEEPS["random-bandit"])
-    body = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
+    body = sweep_request(sweep.spec, plan_and_request(sweep)[1]).job["properties"]
     command = body["trial"]["command"]
     for name, (kind, numbers) in body["searchSpace"].items():
         drawn = numbers[0][1] if kind == "choice" else {"quniform": 20.0}.get(kind, 0.012)
@@ -215,9 +215,9 @@ def test_a_trial_reads_what_was_drawn() -> None:
     assert config.train.steps == 20
 
 
-def test_each_trial_writes_to_a_folder_of_its_own() -> None:
+def test_each_trial_writes_to_its_own_folder() -> None:
     sweep = resolve(space=RATE)
-    properties = sweep_request(sweep.spec, planned(sweep)[1]).job["properties"]
+    properties = sweep_request(sweep.spec, plan_and_request(sweep)[1]).job["properties"]
     assert properties["outputs"]["run"]["uri"].endswith("/orchestrator/runs/${{name}}/outputs/")
     assert properties["inputs"]["job"]["uri"].endswith("/orchestrator/runs/search-1/job/")
     assert not properties["tags"].keys() & {"orchestrator.run", "orchestrator.attempt", "orchestrator.handle"}
@@ -227,7 +227,7 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "message"),
     [
         (
             {"space": RATE, "sampling": "bayesian"},
@@ -275,15 +275,15 @@ SPACE_OF_CHOICES: dict[str, Any] = {"train.global_batch_size": [64, 128]}
         ),
         (
             {"space": {"data.vocabulary": ["a.txt", "b.txt"]}},
-            "space.data.vocabulary: data.vocabulary is copied to Azure once",
+            "space.data.vocabulary: data.vocabulary is uploaded once",
         ),
     ],
 )
-def test_service_refusals_name_an_alternative(sections: dict[str, Any], told: str) -> None:
+def test_service_refusals_name_an_alternative(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve(**sections)
     (problem,) = caught.value.problems
-    assert told in problem
+    assert message in problem
 
 
 def test_local_driver_accepts_what_the_service_refuses() -> None:

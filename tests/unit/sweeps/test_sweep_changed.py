@@ -1,4 +1,4 @@
-"""Changes during a sweep: its data, its packages, an existing run with a trial's name."""
+"""Changes during a sweep: its data, its packages, an existing run with the name of a trial."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill
 
 
-def test_data_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
+def test_changed_data_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 3, "concurrent": 1}, steps=100, pause=20)
     sweeps.start(folder)
     wait_for(lambda: sweeps.starts(folder))
     Path("notes.txt").write_text("Some other text.\n")
     assert sweeps.end(folder) == RunState.FAILED
     assert "the data changed since" in str(folder.state().reason)
-    assert len(sweeps.runs(folder)) == 1, "no trial of other data"
+    assert len(sweeps.runs(folder)) == 1, "no trial with other data"
     Path("notes.txt").write_text("Some text.\n")
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 3
 
 
-def test_data_may_vary_where_the_space_says_so(sweeps: Sweeps) -> None:
+def test_data_may_vary_if_part_of_the_space(sweeps: Sweeps) -> None:
     Path("more.txt").write_text("More text.\n")
     sweeps.run(space={"data.text": [["notes.txt"], ["more.txt"]]}, sampling="grid", limits={"trials": None})
 
 
 @pytest.mark.slow
-def test_packages_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
+def test_changed_packages_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
     folder = sweeps.make()
     record = folder.record()
     older = {**record.environment, "torch": "0.1"}
@@ -45,7 +45,7 @@ def test_packages_that_changed_end_the_sweep_with_the_reason(sweeps: Sweeps) -> 
     assert "torch 0.1" in (folder.path / "driver.log").read_text()
 
 
-def test_runs_that_a_deleted_sweep_left_are_its_trials_again(sweeps: Sweeps) -> None:
+def test_runs_of_a_deleted_sweep_become_its_trials_again(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=100, pause=15)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
@@ -56,7 +56,7 @@ def test_runs_that_a_deleted_sweep_left_are_its_trials_again(sweeps: Sweeps) -> 
     assert set(map(tuple, sweeps.starts(folder).values())) == {("1",)}
 
 
-def test_a_run_of_another_plan_is_no_trial(sweeps: Sweeps) -> None:
+def test_run_of_another_plan_is_not_a_trial(sweeps: Sweeps) -> None:
     folder = sweeps.run(limits={"trials": 1})
     (run,) = sweeps.runs(folder)
     plan = run.path / "plan.json"
@@ -65,4 +65,4 @@ def test_a_run_of_another_plan_is_no_trial(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 1})
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
-    assert folder.state().reason == f"run {run.name} exists, and has another plan than this trial"
+    assert folder.state().reason == f"run {run.name} already exists with another plan"

@@ -1,5 +1,4 @@
-"""The driver, a process of its own, over runs that take milliseconds: starts, stops, reports, and kills at
-any moment."""
+"""The driver process over runs of milliseconds: it starts, stops and reports trials, and survives SIGKILL."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
 from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report, settings, spec_of, with_weights
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report, settings, spec_of, trials_with_weights
 
 
-def test_every_point_is_tried_once_and_told(sweeps: Sweeps) -> None:
+def test_every_point_is_tried_once_and_reported(sweeps: Sweeps) -> None:
     folder = sweeps.run(limits={"trials": 5}, pause=120)
     trials = folder.study().trials
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 5
@@ -38,7 +37,7 @@ def test_every_point_is_tried_once_and_told(sweeps: Sweeps) -> None:
     tags = json.loads(sweeps.runs(folder)[3].tags.read_text())
     assert (tags["orchestrator.sweep"], tags["orchestrator.trial"]) == (folder.name, "3")
     spans = [(trial.user_attrs["started"], trial.user_attrs["end"]["ended"]) for trial in trials]
-    assert max(sum(start <= begin < end for start, end in spans) for begin, _ in spans) == 2, "trials at a time"
+    assert max(sum(start <= begin < end for start, end in spans) for begin, _ in spans) == 2, "concurrent trials"
     lines = [json.loads(line)["metrics"] for line in folder.metrics.read_text().splitlines()]
     assert min(line["trial"] for line in lines) == lines[-1]["best"]
 
@@ -62,7 +61,7 @@ def test_driver_stops_a_trailing_trial_and_stores_why(sweeps: Sweeps) -> None:
 def test_driver_stops_the_worse_of_two_simultaneous_trials(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [1e-4, 1e-2]}
     bandit = {"policy": "bandit", "slack_factor": 0.5}
-    slow = {"steps": 40, "pause": 50}  # enough to be stopped before its end
+    slow = {"steps": 40, "pause": 50}  # enough reports to be stopped early
     folder = sweeps.run(space=space, sampling="grid", early_termination=bandit, limits={"trials": None}, **slow)
     better, worse = folder.study().trials
     assert (better.state, worse.state) == (TrialState.COMPLETE, TrialState.PRUNED)
@@ -74,7 +73,7 @@ def test_driver_stops_the_worse_of_two_simultaneous_trials(sweeps: Sweeps) -> No
     ]
 
 
-def test_replicates_are_judged_together_and_each_has_its_seed(sweeps: Sweeps) -> None:
+def test_replicates_are_judged_together_with_own_seeds(sweeps: Sweeps) -> None:
     folder = sweeps.run(seeds=[1, 5, 2], limits={"trials": 2})
     assert len(sweeps.runs(folder)) == 6
     seeds = [json.loads(run.config.read_text())["train"]["seed"] for run in sweeps.runs(folder)]
@@ -96,7 +95,7 @@ def test_driver_resumes_a_crashed_run_up_to_the_retries(sweeps: Sweeps) -> None:
 
 
 @pytest.mark.slow
-def test_wrong_input_is_not_tried_again(sweeps: Sweeps) -> None:
+def test_invalid_input_is_not_retried(sweeps: Sweeps) -> None:
     folder = sweeps.run(trial={"validation": {"max_sequences": 15}}, limits={"trials": 1, "retries": 5})
     assert list(sweeps.starts(folder).values()) == [["1"]]
     assert [trial.state for trial in folder.study().trials] == [TrialState.FAIL]
@@ -106,8 +105,8 @@ def test_wrong_input_is_not_tried_again(sweeps: Sweeps) -> None:
 def test_next_driver_applies_a_stored_decision(sweeps: Sweeps, later: int) -> None:
     folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
     sweeps.start(folder)
-    report = later + killed_after_a_report(folder, 0)
-    folder.decide(0, Decision(True, report, "as said"))  # the last that it wrote
+    report = later + kill_after_report(folder, 0)
+    folder.decide(0, Decision(True, report, "as said"))  # its last record
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     (trial,) = folder.study().trials
@@ -120,11 +119,11 @@ WORSE = {"space": {"optimizer.learning_rate": [1e-4, 1e-2]}, "sampling": "grid",
 
 
 @pytest.mark.slow
-def test_what_was_decided_is_not_decided_anew(sweeps: Sweeps) -> None:
+def test_stored_decision_is_not_repeated(sweeps: Sweeps) -> None:
     bandit = {"policy": "bandit", "slack_amount": 0.1, "delay": 150}
     folder = sweeps.make(**WORSE, limits={"trials": None, "concurrent": 1}, early_termination=bandit)
     sweeps.start(folder)
-    killed_after_a_report(folder, 1)
+    kill_after_report(folder, 1)
     for report in range(150, 160):
         folder.decide(1, Decision(False, report, "as said"))
     sweeps.start(folder)
@@ -133,12 +132,12 @@ def test_what_was_decided_is_not_decided_anew(sweeps: Sweeps) -> None:
 
 
 @pytest.mark.slow
-def test_seeds_of_trials_that_ended_are_known_to_the_next_driver(sweeps: Sweeps) -> None:
+def test_next_driver_knows_seeds_of_ended_trials(sweeps: Sweeps) -> None:
     rule = {"policy": "wilcoxon", "p_value": 0.1, "delay": 150}
     limits = {"trials": None, "concurrent": 1}
     folder = sweeps.make(**WORSE, limits=limits, early_termination=rule, seeds=[1, 2, 3, 4])
     sweeps.start(folder)
-    killed_after_a_report(folder, 1)
+    kill_after_report(folder, 1)
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
     why = folder.study().trials[1].user_attrs["end"]["why"]
@@ -146,7 +145,7 @@ def test_seeds_of_trials_that_ended_are_known_to_the_next_driver(sweeps: Sweeps)
 
 
 @pytest.mark.slow
-def test_a_sweep_ends_when_its_money_is_spent(sweeps: Sweeps) -> None:
+def test_sweep_ends_when_its_budget_is_spent(sweeps: Sweeps) -> None:
     price = {"compute": {"price_per_hour": 3600}}  # a dollar a second
     folder = sweeps.run(trial=price, limits={"trials": 50, "concurrent": 1, "cost": 1.5}, steps=40, pause=10)
     assert "limits.cost: " in str(folder.state().reason)
@@ -155,7 +154,7 @@ def test_a_sweep_ends_when_its_money_is_spent(sweeps: Sweeps) -> None:
     assert len(costs) < 50
 
 
-def test_a_trial_that_diverged_is_stopped_without_a_policy(sweeps: Sweeps) -> None:
+def test_diverged_trial_is_stopped_without_a_policy(sweeps: Sweeps) -> None:
     folder = sweeps.run(trial={"validation": {"max_sequences": 14}}, limits={"trials": 1}, steps=100, pause=10)
     (trial,) = folder.study().trials
     assert trial.state == TrialState.PRUNED
@@ -163,7 +162,7 @@ def test_a_trial_that_diverged_is_stopped_without_a_policy(sweeps: Sweeps) -> No
 
 
 @pytest.mark.slow
-def test_limits_of_time_end_trials_and_the_sweep(sweeps: Sweeps) -> None:
+def test_time_limits_end_trials_and_the_sweep(sweeps: Sweeps) -> None:
     slow = {"steps": 1000, "pause": 20}
     folder = sweeps.run(**slow, limits={"trials": 2, "trial_hours": 0.8 / 3600})
     ends = [trial.user_attrs["end"] for trial in folder.study().trials]
@@ -190,7 +189,7 @@ def test_cancelled_sweep_cancels_trials_and_resumes(sweeps: Sweeps) -> None:
 
 
 @pytest.mark.slow
-def test_trials_whose_driver_is_gone_are_cancelled_all_the_same(sweeps: Sweeps) -> None:
+def test_trials_without_a_driver_are_cancelled(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=1000, pause=20)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
@@ -213,7 +212,7 @@ def test_stopped_driver_leaves_its_trials_running(sweeps: Sweeps) -> None:
 
 
 @pytest.mark.slow
-def test_two_drivers_of_one_sweep_there_are_never(sweeps: Sweeps) -> None:
+def test_second_driver_of_a_sweep_is_refused(sweeps: Sweeps) -> None:
     folder = sweeps.make(steps=1000, pause=20)
     sweeps.start(folder)
     with pytest.raises(Exception, match="did not start"):
@@ -223,7 +222,7 @@ def test_two_drivers_of_one_sweep_there_are_never(sweeps: Sweeps) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_changed_ends_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
+def test_changed_code_ends_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
     folder = sweeps.make()
     folder.write_record(folder.record().model_copy(update={"snapshot": "0" * 64}))
     sweeps.start(folder)
@@ -231,15 +230,15 @@ def test_code_that_changed_ends_the_sweep_with_the_reason(sweeps: Sweeps) -> Non
     assert "the code changed since" in str(folder.state().reason)
 
 
-def test_a_sweep_of_the_same_name_is_not_made_twice(sweeps: Sweeps) -> None:
+def test_sweep_of_the_same_name_is_refused(sweeps: Sweeps) -> None:
     sweeps.make()
     with pytest.raises(ConflictError, match="exists"):
         sweeps.make()
     sweeps.folders.append(sweeps.make(sampling={"name": "random", "seed": 1}))
 
 
-def disturbed(sweeps: Sweeps, kills: int, *, trials_too: bool, seed: int, **sections: Any) -> SweepFolder:
-    """A sweep whose driver, and with `trials_too` whose runs, are killed at random moments."""
+def run_with_kills(sweeps: Sweeps, kills: int, *, trials_too: bool, seed: int, **sections: Any) -> SweepFolder:
+    """Run a sweep whose driver, and with `trials_too` whose runs, are killed at random moments."""
     chance = random.Random(seed)
     folder = sweeps.make(**sections)
     for _ in range(kills):
@@ -265,7 +264,7 @@ def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
     names = [name for trial in study.trials for name in trial.user_attrs["runs"]]
     assert [run.name for run in sweeps.runs(folder)] == names
     for name, attempts in sweeps.starts(folder).items():
-        assert len(set(attempts)) == len(attempts), f"{name} was started twice at once"
+        assert len(set(attempts)) == len(attempts), f"{name} had two attempts at the same time"
     for run, trial in zip(sweeps.runs(folder), study.trials, strict=True):
         steps = [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
         assert steps == sorted(set(steps))
@@ -275,14 +274,14 @@ def check_nothing_lost_or_repeated(sweeps: Sweeps, folder: SweepFolder) -> None:
         ]
         assert stops == ([len(trial.intermediate_values)] if trial.state == TrialState.PRUNED else [])
     ranked = sorted((trial.user_attrs["end"]["outcome"], trial.number) for trial in study.trials)
-    assert with_weights(sweeps, folder) == {number: 2 for _, number in ranked[:3]}
+    assert trials_with_weights(sweeps, folder) == {number: 2 for _, number in ranked[:3]}
     assert not [left for run in sweeps.runs(folder) for left in run.outputs.glob(".*")]
 
 
 def test_only_the_best_trials_keep_weights(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [3e-3, 1e-3, 4e-3, 2e-3, 1e-3]}
     folder = sweeps.run(space=space, sampling="grid", limits={"trials": None}, keep_best=2, pause=5)
-    assert with_weights(sweeps, folder) == {1: 2, 4: 2}, "of equals both"
+    assert trials_with_weights(sweeps, folder) == {1: 2, 4: 2}, "both trials of a tie"
     for number, run in enumerate(sweeps.runs(folder)):
         assert len(run.metrics.read_text().splitlines()) == 4
         warning = run.state().warning
@@ -290,31 +289,30 @@ def test_only_the_best_trials_keep_weights(sweeps: Sweeps) -> None:
         assert warning is None or warning.endswith(f"sweep {folder.name} keeps those of the best 2 trials")
 
 
-def test_what_a_killed_deletion_left_goes_with_the_next_driver(sweeps: Sweeps) -> None:
+def test_next_driver_completes_a_killed_deletion(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [2e-3, 1e-3]}
     folder = sweeps.run(space=space, sampling="grid", limits={"trials": None}, keep_best=1)
     loser = sweeps.runs(folder)[0]
     (loser.outputs / ".deleted.model").mkdir()
     (loser.outputs / ".deleted.model" / "rest").touch()
-    folder.write_state(
-        folder.stored_state().model_copy(update={"state": RunState.RUNNING})
-    )  # it never wrote its last state
+    # as if the driver had not written its final state
+    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert not list(loser.outputs.glob(".*"))
-    assert with_weights(sweeps, folder) == {1: 2}
+    assert trials_with_weights(sweeps, folder) == {1: 2}
 
 
-def test_a_sweep_that_keeps_all_deletes_nothing(sweeps: Sweeps) -> None:
+def test_sweep_that_keeps_all_deletes_nothing(sweeps: Sweeps) -> None:
     folder = sweeps.run(limits={"trials": 4}, keep_best="all")
-    assert with_weights(sweeps, folder) == dict.fromkeys(range(4), 2)
+    assert trials_with_weights(sweeps, folder) == dict.fromkeys(range(4), 2)
 
 
 BANDIT = {"policy": "bandit", "slack_factor": 0.3, "delay": 2}
 
 
-def test_a_killed_driver_loses_nothing_and_repeats_nothing(sweeps: Sweeps) -> None:
-    folder = disturbed(
+def test_killed_driver_loses_and_repeats_nothing(sweeps: Sweeps) -> None:
+    folder = run_with_kills(
         sweeps, 3, trials_too=False, seed=1, steps=30, pause=15, early_termination=BANDIT, limits={"trials": 6}
     )
     check_nothing_lost_or_repeated(sweeps, folder)
@@ -322,8 +320,8 @@ def test_a_killed_driver_loses_nothing_and_repeats_nothing(sweeps: Sweeps) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trials_too", [False, True])
-def test_fifty_random_moments(sweeps: Sweeps, trials_too: bool) -> None:
-    folder = disturbed(
+def test_driver_survives_fifty_random_kills(sweeps: Sweeps, trials_too: bool) -> None:
+    folder = run_with_kills(
         *(sweeps, 25),
         trials_too=trials_too,
         seed=2,
@@ -335,7 +333,7 @@ def test_fifty_random_moments(sweeps: Sweeps, trials_too: bool) -> None:
     check_nothing_lost_or_repeated(sweeps, folder)
 
 
-def test_gpus_are_shared_out_evenly() -> None:
+def test_gpus_are_distributed_evenly() -> None:
     gpus = ["0", "1", "2"]
     assert pick_gpus([], gpus, per_gpu=1, need=1) == ["0"]
     assert pick_gpus([["0"]], gpus, per_gpu=1, need=1) == ["1"]

@@ -12,11 +12,11 @@ from orchestrator.runs.status import RunState
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, killed_after_a_report
+from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report
 
 
-def cancelled(sweeps: Sweeps) -> SweepFolder:
-    """A sweep that was cancelled while two trials ran."""
+def cancel_running_sweep(sweeps: Sweeps) -> SweepFolder:
+    """Cancel a sweep while two trials run."""
     folder = sweeps.make(limits={"trials": 2, "concurrent": 2}, steps=100, pause=20)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
@@ -26,34 +26,34 @@ def cancelled(sweeps: Sweeps) -> SweepFolder:
     return folder
 
 
-def check_both_went_on(sweeps: Sweeps, folder: SweepFolder) -> None:
+def check_both_resumed(sweeps: Sweeps, folder: SweepFolder) -> None:
     assert sweeps.end(folder) == RunState.COMPLETED
     assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
     assert set(map(tuple, sweeps.starts(folder).values())) == {("1", "2")}
 
 
-def test_a_cancelled_sweep_goes_on_after_a_driver_that_could_not(sweeps: Sweeps) -> None:
-    folder = cancelled(sweeps)
+def test_cancelled_sweep_resumes_after_a_failed_driver(sweeps: Sweeps) -> None:
+    folder = cancel_running_sweep(sweeps)
     record = folder.record()
-    folder.write_record(record.model_copy(update={"snapshot": "0" * 64}))  # as if the code were another
+    folder.write_record(record.model_copy(update={"snapshot": "0" * 64}))  # as if the code had changed
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
     folder.write_record(record)
     sweeps.start(folder)
-    check_both_went_on(sweeps, folder)
+    check_both_resumed(sweeps, folder)
 
 
 @pytest.mark.slow
 def test_cancelled_sweep_resumes_after_a_dead_driver(sweeps: Sweeps) -> None:
-    folder = cancelled(sweeps)
+    folder = cancel_running_sweep(sweeps)
     sweeps.start(folder)
     kill(folder)
     sweeps.start(folder)
-    check_both_went_on(sweeps, folder)
+    check_both_resumed(sweeps, folder)
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_cancelled_without_a_driver_goes_on_too(sweeps: Sweeps) -> None:
+def test_sweep_cancelled_without_a_driver_resumes(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 2}, steps=100, pause=20)
     sweeps.start(folder)
     wait_for(lambda: len(sweeps.starts(folder)) == 2)
@@ -63,10 +63,10 @@ def test_a_sweep_that_was_cancelled_without_a_driver_goes_on_too(sweeps: Sweeps)
     folder.cancel_file.unlink()
     folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))  # its next driver died
     sweeps.start(folder)
-    check_both_went_on(sweeps, folder)
+    check_both_resumed(sweeps, folder)
 
 
-def test_a_trial_that_its_user_cancelled_is_not_taken_up_again(sweeps: Sweeps) -> None:
+def test_trial_cancelled_by_its_user_is_not_resumed(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 1}, steps=1000, pause=20)
     sweeps.start(folder)
     wait_for(lambda: sweeps.starts(folder))
@@ -77,8 +77,8 @@ def test_a_trial_that_its_user_cancelled_is_not_taken_up_again(sweeps: Sweeps) -
     assert "cancelled" in trial.user_attrs["end"]["why"]
 
 
-def test_seeds_of_trials_that_go_on_are_known_to_the_next_driver(sweeps: Sweeps) -> None:
-    space = {"optimizer.learning_rate": [1e-2, 1e-4]}  # the second leads, and is looked at after the first
+def test_next_driver_knows_seeds_of_running_trials(sweeps: Sweeps) -> None:
+    space = {"optimizer.learning_rate": [1e-2, 1e-4]}  # the second one leads, and is judged after the first
     rule = {"policy": "wilcoxon", "p_value": 0.1, "delay": 20}
     folder = sweeps.make(
         space=space,
@@ -90,7 +90,7 @@ def test_seeds_of_trials_that_go_on_are_known_to_the_next_driver(sweeps: Sweeps)
         pause=15,
     )
     sweeps.start(folder)
-    killed_after_a_report(folder, 0)
+    kill_after_report(folder, 0)
     slow = [run.stored_state().pid or 0 for run in sweeps.runs(folder)[:4]]
     for pid in slow:
         os.kill(pid, signal.SIGSTOP)
@@ -110,7 +110,7 @@ def test_timed_out_trial_stays_timed_out_after_a_restart(sweeps: Sweeps) -> None
     sweeps.start(folder)
     (run,) = wait_for(lambda: sweeps.runs(folder))
     wait_for(lambda: run.locked() and run.metrics.exists())
-    os.kill(run.stored_state().pid or 0, signal.SIGSTOP)  # it heeds the cancel once the driver is dead
+    os.kill(run.stored_state().pid or 0, signal.SIGSTOP)  # it handles the cancel after the driver is dead
     wait_for(run.cancel_file.exists, what="the cancel")
     kill(folder)
     os.kill(run.stored_state().pid or 0, signal.SIGCONT)

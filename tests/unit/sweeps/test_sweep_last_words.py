@@ -1,4 +1,4 @@
-"""The end of a sweep: trials of a cancelled one, the best spec, the last state on a full disk."""
+"""The end of a sweep: trials of a cancelled one, the best spec, the final state on a full disk."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_cancelled_sweep_freezes_the_time_of_its_trials(home: Path) -> None:
     status = found.status()
     assert [row.state for row in status.rows] == ["completed", "cancelled"]
     assert status.rows[1].seconds == 60
-    assert (status.ended, status.trials) == (1, 4), "it goes on with the sweep"
+    assert (status.ended, status.trials) == (1, 4), "it continues with the sweep"
 
 
-def test_a_sweep_that_is_cancelled_without_a_driver_says_when(sweeps: Sweeps) -> None:
+def test_sweep_cancelled_without_a_driver_has_an_end(sweeps: Sweeps) -> None:
     folder, before = sweeps.make(), time.time()
     DriverControl(folder, sweeps.home).cancel()
     assert (folder.stored_state().ended or 0) >= before
@@ -46,18 +46,18 @@ def test_best_spec_creates_its_folder_and_prints_a_command(home: Path, capsys: p
     found = make(home)
     add(found, [1.0], "completed", 1.0)
     assert main(["sweep", "best", "search-1", "--spec", "my out/best.yaml", "-o", "json"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["trial"] == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["trial"] == 0
     assert "train" in Path("my out/best.yaml").read_text()
-    assert shlex.split(told.err.splitlines()[-1])[-1] == "my out/best.yaml"
+    assert shlex.split(output.err.splitlines()[-1])[-1] == "my out/best.yaml"
     Path("file").touch()
     assert main(["sweep", "best", "search-1", "--spec", "file/best.yaml"]) == 1
     assert "error[storage]: cannot write the spec" in capsys.readouterr().err
 
 
-def test_a_driver_that_can_not_write_says_so_at_last(sweeps: Sweeps) -> None:
+def test_driver_without_disk_space_reports_its_failure(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 1})
-    folder.metrics.mkdir()  # nothing can be added to it, as to a file on a full disk
+    folder.metrics.mkdir()  # it cannot be written, like a file on a full disk
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
     assert folder.stored_state().state == RunState.FAILED
@@ -65,7 +65,7 @@ def test_a_driver_that_can_not_write_says_so_at_last(sweeps: Sweeps) -> None:
     assert (folder.path / "reserve").stat().st_size > 0
 
 
-def test_a_flag_that_a_sweep_does_not_take_is_told(
+def test_flag_without_effect_on_a_sweep_is_a_warning(
     home: Path, sweeps: Sweeps, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweeps.make()

@@ -18,8 +18,8 @@ from tests.unit.sweeps.test_sweep_table import add, make
 USED_UP = "orchestrator sweep extend search-1 --{}"
 
 
-def ended(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> Sweep:
-    """A sweep that began two hours ago, and ended with two of its four trials."""
+def make_ended_sweep(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> Sweep:
+    """Create a sweep that started two hours ago and ended with two of its four trials."""
     found = make(home, limits={"trials": 4, **limits})
     found.folder.write_record(found.folder.record().model_copy(update={"created": time.time() - 7200}))
     add(found, [1.0], "completed", 1.0)
@@ -29,24 +29,24 @@ def ended(home: Path, state: RunState = RunState.COMPLETED, **limits: float) -> 
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED])
-def test_a_sweep_whose_hours_are_over_is_not_taken_up_again(tmp_path: Path, state: RunState) -> None:
-    found = ended(tmp_path, state, hours=1)
-    with pytest.raises(ConflictError, match=r"used up limits\.hours: 1 h are over") as caught:
+def test_sweep_with_used_up_hours_is_not_resumed(tmp_path: Path, state: RunState) -> None:
+    found = make_ended_sweep(tmp_path, state, hours=1)
+    with pytest.raises(ConflictError, match=r"has reached limits\.hours: 1 h are over") as caught:
         found.resume()
     assert caught.value.fix == USED_UP.format("hours 4")
-    with pytest.raises(ConflictError, match=r"used up limits\.hours"):
+    with pytest.raises(ConflictError, match=r"has reached limits\.hours"):
         found.extend(20)
-    assert found.folder.record().spec.limits.trials == 4, "nothing was extended"
+    assert found.folder.record().spec.limits.trials == 4, "the limits are unchanged"
     assert not found.folder.locked()
 
 
-def test_a_sweep_whose_money_is_spent_is_not_taken_up_again(tmp_path: Path) -> None:
-    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD are more than 0.6") as caught:
-        ended(tmp_path, cost=0.6).resume()
+def test_sweep_with_spent_budget_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ConflictError, match=r"limits.cost: 1.00 USD spent, more than 0.6") as caught:
+        make_ended_sweep(tmp_path, cost=0.6).resume()
     assert caught.value.fix == USED_UP.format("cost 2")
 
 
-def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_with_raised_limits_resumes(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = {"trials": 3, "concurrent": 1, "hours": 1.5 / 3600}
     folder = sweeps.run(limits=limited, trial={"compute": {"price_per_hour": 2}}, steps=300, pause=10)
     before = len(folder.study().trials)
@@ -61,26 +61,26 @@ def test_a_sweep_whose_limits_are_raised_goes_on(sweeps: Sweeps, monkeypatch: py
     assert len(folder.study().trials) == 3
 
 
-def test_limits_that_a_submission_does_not_change_are_told(tmp_path: Path) -> None:
+def test_limits_ignored_by_a_submission_are_reported(tmp_path: Path) -> None:
     found, other = make(tmp_path, limits={"trials": 4, "hours": 1}), make(tmp_path / "other", limits={"trials": 4})
     wanted = other.folder.record()
     differing = found.differing_limits(PlannedSweep(wanted, None, None))  # type: ignore[arg-type]
     assert differing == {"hours": "none (it has 1)"}
 
 
-def test_a_limit_of_money_without_a_price_is_refused(sweeps: Sweeps) -> None:
+def test_cost_limit_without_a_price_is_refused(sweeps: Sweeps) -> None:
     with pytest.raises(SpecError, match="the trial has no price") as caught:
         sweeps.make(limits={"cost": 5})
     assert caught.value.fix == "--set trial.compute.price_per_hour=N"
     sweeps.make(limits={"cost": 5}, trial={"compute": {"price_per_hour": 2}})
 
 
-def test_a_limit_of_money_that_comes_later_needs_a_price_too(sweeps: Sweeps) -> None:
+def test_later_cost_limit_needs_a_price_too(sweeps: Sweeps) -> None:
     folder = sweeps.make()
     with pytest.raises(SpecError, match="the trial has no price") as caught:
         Sweep(folder, sweeps.home).extend(cost=50)
     assert caught.value.fix == f"orchestrator sweep extend {folder.name} --hours N"
-    assert folder.record().spec.limits.cost is None, "nothing was extended"
+    assert folder.record().spec.limits.cost is None, "the limits are unchanged"
     assert not folder.locked()
 
 
@@ -88,7 +88,7 @@ def test_extending_by_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
-    ended(tmp_path, hours=1)
+    make_ended_sweep(tmp_path, hours=1)
     assert main(["sweep", "extend", "search-1"]) == 2
     assert "--trials, --hours or --cost" in capsys.readouterr().err
     assert main(["sweep", "extend", "search-1", "--trials", "20"]) == 1

@@ -1,4 +1,4 @@
-"""A sweep in MLflow: its own run, and how it ends."""
+"""The MLflow run of a sweep, and its final state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.sweeps.policy.termination import Decision
 
 
 @pytest.mark.slow
-def test_its_run_ends_as_it_did_and_holds_every_decision(tmp_path: Path) -> None:
+def test_parent_run_has_final_state_and_every_decision(tmp_path: Path) -> None:
     document: dict[str, Any] = {"space": {"optimizer.learning_rate": [1, 2]}, "limits": {"trials": 4}}
     record = SweepRecord(
         name="search-1",
@@ -35,15 +35,15 @@ def test_its_run_ends_as_it_did_and_holds_every_decision(tmp_path: Path) -> None
     folder = make_sweep(record, tmp_path)
     client = MlflowClient(tracking_uri=default_uri(tmp_path))
     run_id = None
-    for number, (state, told) in enumerate({RunState.PREEMPTED: "KILLED", RunState.COMPLETED: "FINISHED"}.items()):
+    for number, (state, expected) in enumerate({RunState.PREEMPTED: "KILLED", RunState.COMPLETED: "FINISHED"}.items()):
         parent = ParentRun(folder, record, tmp_path)
         before, run_id = run_id, parent.open(run_id)
         assert run_id is not None
-        assert before in {None, run_id}, "taken up again, it is the same run"
+        assert before in {None, run_id}, "a resumed sweep has the same run"
         assert client.get_run(run_id).info.status == "RUNNING"
         folder.decide(number, Decision(number % 2 == 0, 3, "0.611 x 1.2 < 0.79"))
         parent.end(state)
-        assert client.get_run(run_id).info.status == told, "SIGTERM leaves nothing running"
+        assert client.get_run(run_id).info.status == expected, "SIGTERM ends the run"
     assert run_id is not None
     run = client.get_run(run_id)
     assert run.data.params["limits.trials"] == "4"

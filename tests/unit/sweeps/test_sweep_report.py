@@ -1,4 +1,4 @@
-"""The report of a sweep: one page with every figure, pictures, and what a notebook shows."""
+"""The report of a sweep: a page with every figure, pictures, and the notebook view."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Elements(HTMLParser):
         return sum(name == tag and kind in attributes.get("class", "").split() for name, attributes in self.found)
 
 
-def test_every_figure_is_there_and_none_is_empty() -> None:
+def test_report_has_every_figure_and_none_is_empty() -> None:
     page = render_sweep(status(*ROWS), {RATE: 0.8, BATCH: 0.2})
     titles = re.findall(r"<figcaption><h2>(.*?)</h2>", page)
     assert titles == [
@@ -117,36 +117,36 @@ def test_stopped_trials_and_the_best_one_are_marked() -> None:
     assert "25% of the finished trials" in page
 
 
-def test_places_are_those_of_the_values() -> None:
+def test_points_match_their_values() -> None:
     page = render_sweep(status(*ROWS))
     by_rate = re.findall(r"<figure>.*?</figure>", page, re.DOTALL)[1]
     circles = [attributes for tag, attributes in Elements(by_rate).found if tag == "circle"]
     places = {attributes["class"]: (float(attributes["cx"]), float(attributes["cy"])) for attributes in circles}
     assert places["trial"][0] > places["best"][0] > places["stopped"][0], "1e-2, 1e-3, 1e-4"
     assert places["trial"][0] - places["best"][0] == pytest.approx(places["best"][0] - places["stopped"][0], abs=0.2)
-    assert places["best"][1] < places["trial"][1] < places["stopped"][1], "more of it is further up"
+    assert places["best"][1] < places["trial"][1] < places["stopped"][1], "larger values are higher"
 
 
-def test_the_best_so_far_follows_the_goal() -> None:
+def test_best_so_far_follows_the_goal() -> None:
     for goal, words in (("maximize", "from 0.6000 to 0.9000"), ("minimize", "from 0.6000 to 0.3000")):
         assert f"best validation_score {words}" in render_sweep(status(*ROWS, goal=goal))
 
 
-def test_a_sweep_that_has_just_begun_says_so() -> None:
+def test_new_sweep_is_reported_as_such() -> None:
     page = render_sweep(status(row(0, []), state=RunState.RUNNING))
     assert "No trial has reported validation_score yet." in page
     assert "no trial has finished" in page
     Elements(render_sweep(status(state=RunState.RUNNING)))
 
 
-def test_the_page_needs_nothing_else() -> None:
+def test_page_is_self_contained() -> None:
     page = render_sweep(status(*ROWS, name="<b>"))
     assert "<b>" not in page.replace("<b></b>", "")
     assert "http" not in page.replace("http-equiv", "").replace("default-src", "")
     assert "<script" not in page
 
 
-def test_importance_is_that_of_what_mattered() -> None:
+def test_importance_names_the_effective_setting() -> None:
     draw, rows = random.Random(0), []
     for number in range(40):
         rate = 10 ** draw.uniform(-6, -2)
@@ -155,18 +155,18 @@ def test_importance_is_that_of_what_mattered() -> None:
         rows.append(TrialRow(trial=number, state="completed", settings=settings, runs=[], outcome=came))
     rows.append(TrialRow(trial=40, state="failed", settings={RATE: 1.0, BATCH: 16, "train.seed": 3}, runs=[]))
     found = importance_of("minimize", rows)
-    assert [*found] == [RATE, BATCH], "what never varied is left out"
+    assert [*found] == [RATE, BATCH], "constant settings are omitted"
     assert found[RATE] > 0.8
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_of_few_trials_nothing_is_told(tmp_path: Path) -> None:
+def test_importance_needs_enough_trials(tmp_path: Path) -> None:
     found = make(tmp_path)
     add(found, [3.0], "completed", 3.0)
     assert found.importance() == {}
 
 
-def test_the_command_writes_page_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_command_writes_page_and_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
     found = make(tmp_path)
     for outcome in (3.0, 2.0, 1.0, 4.0, 5.0):
@@ -180,13 +180,13 @@ def test_the_command_writes_page_and_pictures(tmp_path: Path, monkeypatch: pytes
     assert "error[storage]: cannot write the report" in capsys.readouterr().err
 
 
-def test_a_picture_for_each_setting(tmp_path: Path) -> None:
+def test_each_setting_has_a_picture(tmp_path: Path) -> None:
     paths = write_pictures(status(*ROWS), tmp_path / "new")
     assert [path.name for path in paths] == ["reports.png", f"{RATE}.png", f"{BATCH}.png"]
     assert all(path.stat().st_size > 5000 for path in paths)
 
 
-def test_a_notebook_shows_the_trials() -> None:
+def test_notebook_view_has_the_trials() -> None:
     shown = trials_html(status(*ROWS))
     assert "search-1: 4 of 4 trials" in shown
     assert shown.count("<tr>") == 5

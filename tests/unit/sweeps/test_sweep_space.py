@@ -1,4 +1,4 @@
-"""Points of a search space: their distributions against their laws, and each a function of space, seed and number."""
+"""Points of a search space: their distributions, and their dependence on space, seed and number alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from orchestrator.specs.space import Parameter
-from orchestrator.specs.sweep_spec import as_tree, grid_size, trials
-from orchestrator.sweeps.design.points import MOST_DIMENSIONS, draw, latent, sobol, value
+from orchestrator.specs.sweep_spec import as_tree, grid_size, trial_count
+from orchestrator.sweeps.design.points import MAX_DIMENSIONS, draw, latent, sobol, value
 from tests.unit.sweeps.conftest import sweep
 from tests.unit.sweeps.laws import CASES, DRAWS, distance_to, law_of, limit
 
@@ -29,13 +29,13 @@ CONDITIONAL: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("name", "sampling"), [*((name, "random") for name in CASES), ("loguniform", "sobol"), ("qnormal", "sobol")]
 )
-def test_ten_thousand_draws_follow_their_law(name: str, sampling: str) -> None:
+def test_ten_thousand_draws_follow_their_distribution(name: str, sampling: str) -> None:
     spec = sweep({"x": CASES[name][0]}, sampling, seed=3)
     found = [draw(spec, index)["x"] for index in range(DRAWS)]
     assert distance_to(law_of(name), found) < limit(DRAWS)
 
 
-def test_the_distance_would_notice_another_law() -> None:
+def test_distance_detects_another_distribution() -> None:
     found = [draw(sweep({"x": {"low": 1e-5, "high": 1e-3, "log": True}}), index)["x"] for index in range(DRAWS)]
     linear: Callable[[float], float] = lambda x: (x - 1e-5) / (1e-3 - 1e-5)  # noqa: E731
     slightly_off: Callable[[float], float] = lambda x: math.log(x / 1e-5) / math.log(120)  # noqa: E731
@@ -59,7 +59,7 @@ def test_choices_reach_the_trial_unchanged() -> None:
     assert [type(value) for value in found] == [type(value) for value in options]
 
 
-def test_a_point_is_a_function_of_the_seed_and_its_number() -> None:
+def test_point_depends_only_on_seed_and_number() -> None:
     space = {"x": {"low": 0, "high": 1}, "y": {"mean": 0, "sd": 1}}
     for sampling in ("random", "sobol"):
         once, again, other = (sweep(space, sampling, seed=seed) for seed in (1, 1, 2))
@@ -68,7 +68,7 @@ def test_a_point_is_a_function_of_the_seed_and_its_number() -> None:
         assert len({draw(once, index)["x"] for index in range(100)}) == 100
 
 
-def test_a_parameter_that_joins_leaves_the_draws_of_others_alone() -> None:
+def test_added_parameter_does_not_change_other_draws() -> None:
     few, more = sweep({"x": {"low": 0, "high": 1}}), sweep({"new": [1, 2], "x": {"low": 0, "high": 1}})
     assert [draw(few, index)["x"] for index in range(5)] == [draw(more, index)["x"] for index in range(5)]
 
@@ -98,7 +98,7 @@ def test_grid_has_every_combination_once_last_key_fastest() -> None:
         "b": {"randint": 2},
     }
     spec = sweep(space, "grid")
-    assert grid_size(spec.space) == trials(spec) == 2 * (1 + 2 * 2) * 2
+    assert grid_size(spec.space) == trial_count(spec) == 2 * (1 + 2 * 2) * 2
     points = [draw(spec, index) for index in range(20)]
     assert len({tuple(sorted(point.items())) for point in points}) == 20
     assert points[:3] == [
@@ -112,25 +112,25 @@ def test_grid_has_every_combination_once_last_key_fastest() -> None:
             draw(spec, index)
 
 
-def test_a_limit_cuts_a_grid_short_and_makes_none_longer() -> None:
-    assert trials(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 2})) == 2
-    assert trials(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 9})) == 3
-    assert trials(sweep({"a": {"low": 0, "high": 1}}, limits={"trials": 9})) == 9
+def test_trial_limit_truncates_but_never_extends_a_grid() -> None:
+    assert trial_count(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 2})) == 2
+    assert trial_count(sweep({"a": [1, 2, 3]}, "grid", limits={"trials": 9})) == 3
+    assert trial_count(sweep({"a": {"low": 0, "high": 1}}, limits={"trials": 9})) == 9
 
 
 def test_sobol_is_the_sequence_of_joe_and_kuo() -> None:
-    for dimensions, points in ((32, 600), (MOST_DIMENSIONS, 3)):
+    for dimensions, points in ((32, 600), (MAX_DIMENSIONS, 3)):
         theirs = torch.quasirandom.SobolEngine(dimensions).draw(points, dtype=torch.float64)
         ours = [[coordinate / 2**32 for coordinate in sobol(index, dimensions)] for index in range(points)]
         assert torch.equal(theirs, torch.tensor(ours, dtype=torch.float64))
 
 
-def test_sobol_draws_of_recorded_sweeps_stay() -> None:
+def test_sobol_points_of_recorded_sweeps_are_stable() -> None:
     """A sweep that started before its points came from SciPy continues with the same ones."""
     assert sobol(1_000_003, 5) == [1187450880, 2413424640, 334991360, 1796354048, 3773812736]
 
 
-def test_sobol_points_are_spread_evenly_whatever_the_seed() -> None:
+def test_sobol_points_are_spread_evenly_with_any_seed() -> None:
     spec = sweep({"x": {"low": 0, "high": 1}, "y": {"low": 0, "high": 1}}, "sobol", seed=7)
     points = [draw(spec, index) for index in range(64)]
     for key in ("x", "y"):
@@ -140,12 +140,12 @@ def test_sobol_points_are_spread_evenly_whatever_the_seed() -> None:
     assert len(cells) == 64
 
 
-def test_settings_as_sections() -> None:
+def test_settings_are_nested_into_sections() -> None:
     found = as_tree({"optimizer": "lamb", "train.steps": 5, "train.log_every": 1, "resume": "never"})
     assert found == {"optimizer": {"name": "lamb"}, "train": {"steps": 5, "log_every": 1}, "resume": "never"}
 
 
-def test_the_tails_of_a_normal_distribution_are_finite() -> None:
+def test_tails_of_a_normal_distribution_are_finite() -> None:
     normal = Parameter.model_validate({"mean": 10, "sd": 2})
     ends = [value(normal, latent(normal, unit)) for unit in (0.0, 1.0)]
     assert ends == pytest.approx([NormalDist(10, 2).inv_cdf(1e-9), NormalDist(10, 2).inv_cdf(1 - 1e-9)])

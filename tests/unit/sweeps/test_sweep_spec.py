@@ -1,4 +1,4 @@
-"""Sweep specs: all mistakes are reported together with their lines, and no trial is invalid."""
+"""Sweep specs: all problems are reported together with their lines, and no trial is invalid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-3, "
 
 
 def resolve(document: dict[str, Any] | None = None, **more: Any) -> ResolvedSweep:
-    """A sweep of these keys, written to sweep.yaml."""
+    """Return a sweep of these keys, written to sweep.yaml."""
     if document is not None:
         Path("sweep.yaml").write_text(yaml.safe_dump({"limits": {"trials": 4}, **document}, sort_keys=False))
         more["file"] = Path("sweep.yaml")
@@ -37,7 +37,7 @@ def problems_of(document: dict[str, Any], **more: Any) -> list[str]:
     return caught.value.problems or [caught.value.message]
 
 
-def test_every_mistake_is_named_at_once_with_its_line() -> None:
+def test_all_problems_are_named_together_with_lines() -> None:
     Path("sweep.yaml").write_text(
         "recipe: learning-rat\n"
         "trial:\n"
@@ -54,8 +54,8 @@ def test_every_mistake_is_named_at_once_with_its_line() -> None:
         resolve(file=Path("sweep.yaml"))
     expected = [
         "sweep.yaml:1: unknown sweep preset 'learning-rat' (did you mean \"learning-rate\"?) (known: learning-rate)",
-        "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: log: true takes the bounds themselves "
-        "and not their logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
+        "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: with log: true, bounds are values "
+        "and not logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
         "sweep.yaml:7: space.train.steps: low 9 is above high 5",
         "sweep.yaml:8: sampling.name: input should be 'random'",
         "sweep.yaml:9: early_termination: policy bandit needs slack_factor or slack_amount",
@@ -85,58 +85,58 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         }
     )
     expected = [
-        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each",
+        "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each seed",
         "space.model.droput: a pretrain job has no setting model.droput",
-        "space.train.precision: train.precision can't be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
-        "space.compute.nodes: compute.nodes is not read by the job itself, and can't vary",
-        "space.train.steps: train.steps can't be 44.37694",
-        "space.model.hidden_dropout_prob: model.hidden_dropout_prob can't be 1.0: input should be less than 1",
+        "space.train.precision: train.precision cannot be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
+        "space.compute.nodes: cannot vary compute.nodes: the job does not read it",
+        "space.train.steps: train.steps cannot be 44.37694",
+        "space.model.hidden_dropout_prob: model.hidden_dropout_prob cannot be 1.0: input should be less than 1",
         "space.optimizer: a pretrain job has no setting optimizer.lr",
-        "space.data.sequence_length: data.sequence_length is no section of a pretrain job",
-        "space.model.layer_norm_eps: model.layer_norm_eps can't be -",
+        "space.data.sequence_length: data.sequence_length is not a section of a pretrain job",
+        "space.model.layer_norm_eps: model.layer_norm_eps cannot be -",
         'objective.metric: this pretrain job does not report val_loss (did you mean "validation_loss"?)',
     ]
     assert [any(start in problem for problem in found) for start in expected] == [True] * len(expected), found
     assert len(found) == len(expected)
-    assert any(problem.endswith("q: 1 makes whole numbers") for problem in found)
+    assert any(problem.endswith("q: 1 draws whole numbers") for problem in found)
     assert all(problem.startswith("sweep.yaml:") for problem in found)
 
 
 @pytest.mark.parametrize(
-    ("parameter", "told"),
+    ("parameter", "message"),
     [
         ({"low": 1}, "a range needs both low and high"),
-        ({"low": 2, "high": 2}, "low and high are both 2: write 2 alone"),
+        ({"low": 2, "high": 2}, "low and high are both 2: write the plain value 2"),
         ({"low": 0, "high": 1, "log": True}, "low 0 has no logarithm"),
         ({"low": 0, "high": 1, "q": 0}, "q 0 is not above 0"),
         ({"low": 0, "high": 1, "q": 2}, "q 2 is more than the range, 0 to 1"),
-        ({"low": 0, "high": 1, "choice": [1]}, "low and high and choice together"),
-        ({"log": True}, "nothing to draw from: give one of {low, high}"),
+        ({"low": 0, "high": 1, "choice": [1]}, "cannot combine low and high and choice"),
+        ({"log": True}, "no distribution: give one of {low, high}"),
         ({"mean": 1}, "a normal distribution needs both mean and sd"),
         ({"mean": 1, "sd": 0}, "sd 0 is not above 0"),
-        ({"choice": []}, "choice has nothing to choose from"),
-        ([], "choice has nothing to choose from"),
-        ({"choice": [1], "q": 1}, "q is for a range or a normal distribution"),
-        ({"randint": 3, "log": True}, "log is for a range"),
+        ({"choice": []}, "choice has no options"),
+        ([], "choice has no options"),
+        ({"choice": [1], "q": 1}, "q needs a range or a normal distribution"),
+        ({"randint": 3, "log": True}, "log needs a range"),
         ({"randint": 0}, "randint 0 is less than 1"),
         ({"low": True, "high": 3}, "low must be a number"),
         ({"low": "a", "high": 3}, "low: input should be a valid number"),
         ([{"x": {"low": 3, "high": 1}}], "choice.0.space.x: low 3 is above high 1"),
     ],
 )
-def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
+def test_invalid_parameters_are_refused(parameter: Any, message: str) -> None:
     (problem,) = problems_of({"space": {"optimizer.weight_decay": parameter}})
     assert problem.startswith("sweep.yaml:")
-    assert told in problem
+    assert message in problem
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
-        ({"space": {}}, "space: nothing varies"),
+        ({"space": {}}, "space: no parameters"),
         (
             {"space": RATE, "sampling": "grid"},
-            "grid sampling goes through choices alone, and optimizer.learning_rate is a",
+            "grid sampling needs choices, optimizer.learning_rate is a",
         ),
         ({"space": RATE, "limits": {"trials": None}}, "limits.trials: random sampling needs a number of trials"),
         ({"space": RATE, "seeds": [1, 1]}, "seeds: a repeated seed"),
@@ -147,13 +147,13 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
                 "sampling": "grid",
                 "limits": {},
             },
-            "limits.trials: the grid has 1200 points, and a sweep at most 1000 trials",
+            "limits.trials: the grid has 1200 points, a sweep can have at most 1000 trials",
         ),
         ({"space": RATE, "driver": "service"}, "driver: backend local of the trial has no sweep service"),
         ({"space": RATE, "driver": "azure"}, "driver: backend local of the trial has no sweep service"),
         (
             {"space": {**RATE, "optimizer": ["lamb", "adamw"]}},
-            "space.optimizer.learning_rate: is also decided by optimizer",
+            "space.optimizer.learning_rate: is also set by optimizer",
         ),
         (
             {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.1}},
@@ -161,35 +161,35 @@ def test_parameters_that_make_no_sense(parameter: Any, told: str) -> None:
         ),
         (
             {"space": RATE, "seeds": [1, 2, 3], "early_termination": {"policy": "wilcoxon", "p_value": 0.125}},
-            "needs at least 4 seeds, there are 3",  # of three the least p there is, 1 / 8, is not below 0.125
+            "needs at least 4 seeds, there are 3",  # with three seeds, the smallest p is 1 / 8, not below 0.125
         ),
         ({"space": RATE, "early_termination": "truncation"}, "policy truncation needs percentage"),
         (
             {"space": RATE, "early_termination": {"policy": "median", "percentage": 5, "slack_amount": 1}},
-            "slack_amount, percentage: not for policy median",
+            "policy median does not use slack_amount, percentage",
         ),
         (
             {"space": RATE, "early_termination": {"policy": "bandit", "slack_factor": 1, "slack_amount": 1}},
             "policy bandit needs slack_factor or slack_amount, not both",
         ),
-        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials can't run"),
+        ({"space": {"train.global_batch_size": [64, 100]}}, "2 of 4 trials cannot run"),
         ({"space": RATE, "trial": {"kind": "pretrian"}}, "unknown kind of job 'pretrian' (did you mean \"pretrain\"?)"),
         ({"space": RATE, "trial": "gone.yaml"}, "trial: no such file: "),
     ],
 )
-def test_what_does_not_go_together(document: dict[str, Any], told: str) -> None:
+def test_contradictory_keys_are_refused(document: dict[str, Any], message: str) -> None:
     found = problems_of(document)
-    assert any(told in problem for problem in found), found
+    assert any(message in problem for problem in found), found
 
 
 def test_invalid_combinations_are_counted_with_the_first() -> None:
     space = {"model.hidden_size": [64, 96], "model.num_attention_heads": [2, 5]}
     (problem,) = problems_of({"space": space, "sampling": "grid", "limits": {}})
-    assert "2 of 4 trials can't run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
+    assert "2 of 4 trials cannot run, the first with model.hidden_size=64, model.num_attention_heads=5" in problem
     assert "does not divide into 5 attention heads" in problem
 
 
-def test_a_metric_of_the_users_own_module_is_taken() -> None:
+def test_metric_of_user_code_is_accepted() -> None:
     Path("mine").mkdir()
     Path("mine/own.py").write_text("")
     trial = {"code": {"folder": "mine", "entry": "own"}}
@@ -198,7 +198,7 @@ def test_a_metric_of_the_users_own_module_is_taken() -> None:
     assert found.trial.spec.code.folder == Path.cwd() / "mine"
 
 
-def test_the_trial_may_be_a_file_and_keys_go_on_top_of_it() -> None:
+def test_trial_may_be_a_file_with_overrides() -> None:
     Path("jobs").mkdir()
     Path("jobs/text.txt").write_text("Some text.\n")
     write_spec(Path("jobs/job.yaml"), data={"text": ["text.txt"]})
@@ -211,7 +211,7 @@ def test_the_trial_may_be_a_file_and_keys_go_on_top_of_it() -> None:
     assert found.trial.origins["train.steps"] == "--set"
 
 
-def test_sections_of_the_space_and_dotted_settings_are_the_same() -> None:
+def test_nested_sections_equal_dotted_settings() -> None:
     nested = {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-3}, "name": ["lamb", "adamw"]}}
     found = resolve({"space": nested}, sets=["space.optimizer.learning_rate.log=true", "space.train.log_every=3"])
     assert list(found.spec.space) == ["optimizer.learning_rate", "optimizer.name", "train.log_every"]
@@ -220,7 +220,7 @@ def test_sections_of_the_space_and_dotted_settings_are_the_same() -> None:
     assert problem.startswith("sweep.yaml:5: space.optimizer.learning_rate:")
 
 
-def test_flags_variables_and_the_project_are_about_the_trial() -> None:
+def test_flags_variables_and_project_apply_to_the_trial() -> None:
     Path("orchestrator.yaml").write_text("train: {log_every: 3}\n")
     Path("sweep.yaml").write_text(yaml.safe_dump({"space": RATE, "limits": {"trials": 2}}))
     found = resolve_sweep(
@@ -238,14 +238,14 @@ def test_flags_variables_and_the_project_are_about_the_trial() -> None:
     ("driver", "backend", "service"),
     [("auto", "local", False), ("auto", "azure", True), ("here", "azure", False), ("azure", "azure", True)],
 )
-def test_who_drives(driver: str, backend: str, service: bool) -> None:
+def test_driver_follows_key_and_backend(driver: str, backend: str, service: bool) -> None:
     compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
     found = resolve({"space": RATE, "driver": driver, "trial": {"backend": backend, "compute": compute}})
     assert on_service(found.spec, found.trial.spec.backend) is service
 
 
 @pytest.mark.parametrize("name", preset_names(SWEEP_PRESETS))
-def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
+def test_shipped_preset_sets_every_key_but_its_name(name: str) -> None:
     (layer,) = read_preset(name, SWEEP_PRESETS)
     sections = {key: info.annotation for key, info in SweepSpec.model_fields.items()}
     assert set(layer.tree) == set(sections) - {"kind", "recipe", "name"}
@@ -254,7 +254,7 @@ def test_a_shipped_preset_says_everything_but_its_own_name(name: str) -> None:
 
 
 def write_mrpc() -> Path:
-    """A GLUE folder with a row of MRPC."""
+    """Create a GLUE folder with a row of MRPC."""
     glue = Path("glue")
     (glue / "MRPC").mkdir(parents=True)
     for split in ("train", "dev"):
@@ -262,7 +262,7 @@ def write_mrpc() -> Path:
     return glue
 
 
-def test_the_articles_example_takes_the_flags_of_a_fine_tuning(
+def test_documented_example_accepts_finetuning_flags(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
@@ -272,7 +272,7 @@ def test_the_articles_example_takes_the_flags_of_a_fine_tuning(
     assert capsys.readouterr().out.startswith("valid: sweep-finetune-mrpc-")
 
 
-def test_the_articles_example_is_a_preset() -> None:
+def test_documented_example_is_a_preset() -> None:
     bert, glue = write_bert(Path("bert")), write_mrpc()
     sets = ["recipe=learning-rate", "trial.task=MRPC", f"trial.init_from={bert.resolve()}", f"trial.data={glue}"]
     found = resolve(sets=sets)
@@ -284,7 +284,7 @@ def test_the_articles_example_is_a_preset() -> None:
     assert found.trial.spec.data.glue == glue.resolve()
 
 
-def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
+def test_finetuning_has_its_own_seeds_settings_and_metrics() -> None:
     bert = write_bert(Path("bert"))
     for name in ("train.tsv", "dev.tsv"):
         Path(name).write_text("text\tlabel\na\t1\nb\t0\n")
@@ -303,17 +303,17 @@ def test_fine_tuning_has_its_own_seeds_settings_and_metrics() -> None:
     assert [any(start in problem for problem in found) for start in expected] == [True] * 3, found
     space = {"train.global_batch_size": [64, 65]}
     (problem,) = problems_of({"trial": trial, "space": space, "sampling": "grid", "limits": {}})
-    assert "1 of 2 trials can't run, the first with train.global_batch_size=65" in problem
+    assert "1 of 2 trials cannot run, the first with train.global_batch_size=65" in problem
 
 
-def test_keys_of_a_sweep_are_offered_to_the_shell() -> None:
+def test_shell_completes_keys_of_a_sweep() -> None:
     found = assignments("", argparse.Namespace(kind="sweep"))
     assert {"limits.trials=", "objective.metric=", "sampling.name="} <= set(found)
     assert "sampling.name=sobol" in assignments("sampling.name=", argparse.Namespace(kind="sweep"))
 
 
 def test_driver_azure_of_earlier_versions_means_service() -> None:
-    """The word is in files and in records of earlier versions; the plan warns of it."""
+    """Files and records of earlier versions contain this value; the plan warns about it."""
     compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
     found = resolve({"space": RATE, "driver": "azure", "trial": {"backend": "azure", "compute": compute}})
     assert found.spec.driver == "service"

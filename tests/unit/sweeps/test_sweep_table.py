@@ -1,4 +1,4 @@
-"""Views of a sweep: its table, its lines without a terminal, its best trial; and the search for a sweep."""
+"""Views of a sweep: table, lines without a terminal, best trial; and the search for a sweep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optuna.trial import TrialState, create_trial
 from orchestrator.cli.ui.sweep_view import SweepFollower, fitted, sweep_text
 from orchestrator.runs.status import RunState
 from orchestrator.specs.settings import settings_text
-from orchestrator.specs.sweep_spec import trials
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweep import Sweep, Sweeps
@@ -76,7 +76,7 @@ def add(
     )
 
 
-def test_the_table(tmp_path: Path) -> None:
+def test_table_marks_the_best_trial(tmp_path: Path) -> None:
     found = make(tmp_path)
     add(found, [3.0, 2.0, 2.5], "completed", 2.0)
     add(found, [1.5, math.nan], "stopped", 1.5)
@@ -96,7 +96,7 @@ def test_the_table(tmp_path: Path) -> None:
     assert lines[5].split()[:5] == ["3", "running", "4", "4", "1"]
 
 
-def test_the_most_is_the_best_where_the_goal_says_so(tmp_path: Path) -> None:
+def test_maximize_makes_the_largest_result_best(tmp_path: Path) -> None:
     found = make(tmp_path, objective={"metric": "validation_mlm_accuracy", "goal": "maximize"})
     add(found, [0.1, 0.3], "completed", 0.3)
     add(found, [0.2], "completed", 0.2)
@@ -104,7 +104,7 @@ def test_the_most_is_the_best_where_the_goal_says_so(tmp_path: Path) -> None:
     assert found.status().rows[0].best == 0.3
 
 
-def test_the_spec_of_the_best_is_the_trial_with_its_settings(tmp_path: Path) -> None:
+def test_best_spec_is_the_trial_with_its_settings(tmp_path: Path) -> None:
     found = make(tmp_path)
     with pytest.raises(NotFoundError, match="has a result"):
         found.best()
@@ -124,7 +124,7 @@ def test_without_a_terminal_each_change_prints_a_line(tmp_path: Path, capsys: py
     assert told == ["trial 0  running  learning_rate=0.001", "trial 1  stopped  2  as said"]
 
 
-def test_on_a_terminal_the_table_takes_its_own_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_the_table_is_redrawn_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, shown = make(tmp_path), SweepFollower(live=True)
     add(found, [4.0])
     shown.update(found.status())
@@ -140,7 +140,7 @@ def test_table_larger_than_the_terminal_shows_newest_trials() -> None:
     assert fitted(lines, 80, 13) == lines
 
 
-def test_settings_in_one_line() -> None:
+def test_settings_fit_one_line() -> None:
     assert (
         settings_text({"a.rate": 0.000012345678, "b.flag": True, "c": [1, 2]}) == "rate=1.23457e-05 flag=True c=[1, 2]"
     )
@@ -149,7 +149,7 @@ def test_settings_in_one_line() -> None:
 
 def test_attach_finds_by_name_prefix_and_last(tmp_path: Path) -> None:
     sweeps = Sweeps(tmp_path)
-    with pytest.raises(NotFoundError, match="no sweep @last"):
+    with pytest.raises(NotFoundError, match="unknown sweep '@last'"):
         sweeps.attach("@last")
     make(tmp_path, name="first-1")
     time.sleep(0.02)
@@ -163,13 +163,13 @@ def test_attach_finds_by_name_prefix_and_last(tmp_path: Path) -> None:
     assert len(sweeps.all()) == 2
 
 
-def test_what_can_not_be_extended_or_resumed(tmp_path: Path) -> None:
+def test_impossible_extend_or_resume_is_refused(tmp_path: Path) -> None:
     grid = make(tmp_path, space={"train.steps": [1, 2]}, sampling="grid", limits={})
-    assert trials(grid.folder.record().spec) == 2
-    with pytest.raises(UsageError, match="has 2 points"):
+    assert trial_count(grid.folder.record().spec) == 2
+    with pytest.raises(UsageError, match="of the grid's 2 points"):
         grid.extend(1)
     many = make(tmp_path, name="many")
-    with pytest.raises(UsageError, match="more than a sweep may have, 1000"):
+    with pytest.raises(UsageError, match="a sweep has at most 1000"):
         many.extend(997)
     with many.folder.lock(), pytest.raises(ConflictError, match="is running"):
         many.extend(1)
@@ -180,7 +180,7 @@ def test_what_can_not_be_extended_or_resumed(tmp_path: Path) -> None:
         many.resume()
 
 
-def test_what_a_killed_driver_left_half_written_is_mended(tmp_path: Path) -> None:
+def test_half_written_files_of_a_killed_driver_are_fixed(tmp_path: Path) -> None:
     found = make(tmp_path)
     add(found, [1.0], "completed", 1.0)
     folder = found.folder
@@ -196,7 +196,7 @@ def test_what_a_killed_driver_left_half_written_is_mended(tmp_path: Path) -> Non
     assert len(SweepFolder(folder.path).study().trials) == 2
 
 
-def test_the_spec_survives_its_record(tmp_path: Path) -> None:
+def test_spec_of_a_sweep_is_restored_from_its_record(tmp_path: Path) -> None:
     document = {"space": {"a": [1, {"b": {"low": 1, "high": 2}}]}, "sampling": {"name": "tpe"}, "seeds": [1, 2]}
     assert make(tmp_path, **document).folder.record().spec == sweep(
         document["space"], "tpe", seeds=[1, 2], limits={"trials": 4}

@@ -36,7 +36,7 @@ class PlanBlock(Protocol):
     ) -> Plan: ...
 
 
-def checked(plan: PlanBlock, name: str) -> PlanBlock:
+def with_checks(plan: PlanBlock, name: str) -> PlanBlock:
     """Wrap the plan method of a user's class so that its results are checked.
 
     Args:
@@ -53,7 +53,7 @@ def checked(plan: PlanBlock, name: str) -> PlanBlock:
         rows = plan(
             block, sequence_length=sequence_length, short_sequence_probability=short_sequence_probability, rng=rng
         )
-        if have := _unfit(rows, len(block.tokens), sequence_length):
+        if have := _plan_defect(rows, len(block.tokens), sequence_length):
             raise SpecError(
                 f"objective.name: {name} plans invalid examples",
                 facts={
@@ -68,7 +68,7 @@ def checked(plan: PlanBlock, name: str) -> PlanBlock:
     return plan_and_check
 
 
-def _unfit(rows: object, tokens: int, sequence_length: int) -> str | None:
+def _plan_defect(rows: object, tokens: int, sequence_length: int) -> str | None:
     """Return the defect of a plan, or None."""
     if not isinstance(rows, np.ndarray):
         return f"a {type(rows).__name__}"
@@ -114,7 +114,7 @@ def plan_block(
             rows += _pairs(document, offsets, documents, target=target, longest=longest, draws=draws)
         else:
             start, end = documents[document], documents[document + 1]
-            rows += _stretches(offsets, start, end, target=target)
+            rows += _consecutive_rows(offsets, start, end, target=target)
     plan = np.array(rows, np.int64).reshape(-1, 5)
     return plan[rng.permutation(len(plan))]
 
@@ -149,29 +149,29 @@ def _pairs(
 ) -> Iterator[Row]:
     first, last = documents[document], documents[document + 1]
     while first < last:
-        end = _sentences_of(offsets, first, last, target)
+        end = _end_of_sentences(offsets, first, last, target)
         cut = first + 1 if end - first == 1 else first + draws.integer(1, end - first - 1)
         is_random = end - first == 1 or draws.uniform() < 0.5
         if is_random:
             wanted = target - (offsets[cut] - offsets[first])
-            b_first, b_last = _elsewhere(document, offsets, documents, wanted=wanted, draws=draws)
+            b_first, b_last = _draw_other_document(document, offsets, documents, wanted=wanted, draws=draws)
             following = cut  # the sentences after the cut are put back, as in the original
         else:
             b_first, b_last = cut, end
             following = end
-        a, b = _truncated(
+        a, b = _truncate_pair(
             (offsets[first], offsets[cut]), (offsets[b_first], offsets[b_last]), longest=longest, draws=draws
         )
         yield (*a, *b, int(is_random))
         first = following
 
 
-def _sentences_of(offsets: list[int], first: int, last: int, tokens: int) -> int:
+def _end_of_sentences(offsets: list[int], first: int, last: int, tokens: int) -> int:
     """Return the end of the shortest run of sentences from `first` that has `tokens` tokens, else `last`."""
     return min(bisect_left(offsets, offsets[first] + tokens, first + 1, last), last)
 
 
-def _elsewhere(
+def _draw_other_document(
     document: int, offsets: list[int], documents: list[int], *, wanted: int, draws: _Draws
 ) -> tuple[int, int]:
     """Draw sentences of another document; as in the original, ten unlucky draws use the same one as if random."""
@@ -180,10 +180,10 @@ def _elsewhere(
         if other != document:
             break
     start = draws.integer(documents[other], documents[other + 1] - 1)
-    return start, _sentences_of(offsets, start, documents[other + 1], wanted)
+    return start, _end_of_sentences(offsets, start, documents[other + 1], wanted)
 
 
-def _truncated(
+def _truncate_pair(
     a: tuple[int, int], b: tuple[int, int], *, longest: int, draws: _Draws
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Remove tokens from the longer segment (B in a tie), each at front or back by even chance, until both fit."""
@@ -196,15 +196,15 @@ def _truncated(
     ahead = min(excess, abs(a_length - b_length))  # these all come from the longer one
     alternate = excess - ahead  # then both are equal: B, A, B, ...
     from_a = alternate // 2 + (ahead if a_length > b_length else 0)
-    return _shortened(a, from_a, draws), _shortened(b, excess - from_a, draws)
+    return _truncate_segment(a, from_a, draws), _truncate_segment(b, excess - from_a, draws)
 
 
-def _shortened(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[int, int]:
+def _truncate_segment(segment: tuple[int, int], tokens: int, draws: _Draws) -> tuple[int, int]:
     front = draws.heads(tokens)
     return segment[0] + front, segment[1] - (tokens - front)
 
 
-def _stretches(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
+def _consecutive_rows(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
     """Yield runs of complete sentences that fit the target; longer sentences are cut. Each token is used once."""
     start, end = offsets[first], offsets[last]
     while start < end:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Node:
-    """This process among those that prepare the same store."""
+    """This process for_world those that prepare the same store."""
 
     rank: int = 0
     """Number of this node, from 0."""
@@ -49,8 +49,8 @@ class Node:
         )
 
     @classmethod
-    def among(cls, world: World, folder: Path) -> Node:
-        """Return the node of this machine's first process among the machines that share `folder`.
+    def for_world(cls, world: World, folder: Path) -> Node:
+        """Return the node of this machine's first process for_world the machines that share `folder`.
 
         If the machines do not share the folder, each prepares its own store. The call is collective: all processes
         must make it, but only the first one of each machine uses the result.
@@ -78,7 +78,7 @@ class Node:
 ALONE = Node()
 
 
-def other_text(one: int, another: int) -> DataError:
+def text_mismatch_error(one: int, another: int) -> DataError:
     """Return the error for two ranks of one store that read different texts."""
     return DataError(
         "the nodes do not see the same text",
@@ -111,21 +111,21 @@ class Peers:
         complete: Callable[[], bool] = lambda: False,
     ) -> None:
         self._folder, self._node, self._key, self._log, self._complete = folder, node, key, log, complete
-        self._said = float("-inf")
+        self._logged_at = float("-inf")
 
     @contextmanager
-    def beating(self) -> Iterator[None]:
+    def heartbeats(self) -> Iterator[None]:
         """Write a heartbeat file every five seconds while the context is open, if there are several nodes."""
         if self._node.size == 1:
             yield
             return
-        over = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(over,), name="heartbeat", daemon=True)
+        stopped = threading.Event()
+        thread = threading.Thread(target=self._write_heartbeats, args=(stopped,), name="heartbeat", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            stopped.set()
             thread.join()
 
     def wait(self, what: str, rank: int, look: Callable[[], T | None]) -> T:
@@ -143,38 +143,38 @@ class Peers:
         """
         # A heartbeat counts when its content changes. Clocks of machines differ, and a file of an earlier start may
         # still exist with another key.
-        first = seen = self._sign(rank)
+        first = seen = self._read_heartbeat(rank)
         since = time.monotonic()
         while (found := look()) is None:
             assert rank != self._node.rank, f"this node writes {what} itself"
             if self._complete():
                 raise StoreComplete
-            sign = self._sign(rank)
-            if sign != seen:
-                seen, since = sign, time.monotonic()
+            heartbeat = self._read_heartbeat(rank)
+            if heartbeat != seen:
+                seen, since = heartbeat, time.monotonic()
             if seen != first and seen["key"] != self._key:
-                raise other_text(rank, self._node.rank)
+                raise text_mismatch_error(rank, self._node.rank)
             if time.monotonic() - since > PATIENCE_SECONDS:
                 raise PeerError(
                     f"rank {rank} has written no heartbeat for {PATIENCE_SECONDS / 60:.0f} minutes",
                     facts={"waiting for": what, "where": self._folder},
                     fix="read its log, then start all nodes again; they resume",
                 )
-            if time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
+            if time.monotonic() - self._logged_at > SECONDS_BETWEEN_LINES:
                 self._log(f"waiting for {what} of rank {rank}")
-                self._said = time.monotonic()
+                self._logged_at = time.monotonic()
             time.sleep(POLL_SECONDS)
         return found
 
-    def _beat(self, over: threading.Event) -> None:
+    def _write_heartbeats(self, stopped: threading.Event) -> None:
         count = int(time.time())  # differs from all heartbeats of an earlier start
-        while not over.is_set():
+        while not stopped.is_set():
             with suppress(OSError):  # the folder is removed when the store is complete
                 write_text(self._file(self._node.rank), json.dumps({"key": self._key, "beat": count}))
             count += 1
-            over.wait(BEAT_SECONDS)
+            stopped.wait(BEAT_SECONDS)
 
-    def _sign(self, rank: int) -> dict[str, object]:
+    def _read_heartbeat(self, rank: int) -> dict[str, object]:
         with suppress(OSError, ValueError):
             return dict(json.loads(self._file(rank).read_text()))
         return {"key": self._key}

@@ -62,13 +62,13 @@ def plain_text(markup: str, namespaces: Namespaces = ENGLISH) -> str:
     """
     # The order matters: comments and `nowiki` can contain any markup, and templates can contain parts of tables.
     text = _COMMENT.sub("", markup) if "<!--" in markup else markup
-    text = _without(text, _tagged(text))
-    text = _without(text, _templates(text))
-    text = _without(text, _tables(text))
+    text = _remove_spans(text, _find_tags(text))
+    text = _remove_spans(text, _find_templates(text))
+    text = _remove_spans(text, _find_tables(text))
     if "-{" in text:
         text = _VARIANT.sub(_variant, text)
     text = _EXTERNAL.sub(r"\1", text)
-    text = _linked(text, namespaces)
+    text = _replace_links(text, namespaces)
     text = _APOSTROPHES.sub(_emphasis, text)
     if "__" in text:
         text = _SWITCH.sub("", text)
@@ -82,22 +82,22 @@ class _Span(NamedTuple):
 
     start: int
     stop: int
-    instead: str = ""
+    replacement: str = ""
 
 
-def _without(text: str, spans: list[_Span]) -> str:
+def _remove_spans(text: str, spans: list[_Span]) -> str:
     if not spans:
         return text
     kept = []
     at = 0
     for span in spans:
-        kept += [text[at : span.start], span.instead]
+        kept += [text[at : span.start], span.replacement]
         at = span.stop
     kept.append(text[at:])
     return "".join(kept)
 
 
-def _tagged(text: str) -> list[_Span]:
+def _find_tags(text: str) -> list[_Span]:
     """Find tags whose content is not prose; the content of `nowiki` is kept as entities."""
     tags = list(_TAG.finditer(text)) if "<" in text else []
     # A tag without an end must not remove the rest of the page. Its last end is known before the scan, which keeps
@@ -109,8 +109,8 @@ def _tagged(text: str) -> list[_Span]:
         name = tag[2].lower()
         if opened is not None:
             if tag[1] and name == opened[2].lower():
-                instead = text[opened.end() : tag.start()].translate(_LITERAL) if name == "nowiki" else ""
-                spans.append(_Span(opened.start(), tag.end(), instead))
+                replacement = text[opened.end() : tag.start()].translate(_LITERAL) if name == "nowiki" else ""
+                spans.append(_Span(opened.start(), tag.end(), replacement))
                 opened = None
         elif tag[1] or tag[3].endswith("/") or last_end.get(name, -1) < tag.start():
             spans.append(_Span(tag.start(), tag.end()))
@@ -119,7 +119,7 @@ def _tagged(text: str) -> list[_Span]:
     return spans
 
 
-def _templates(text: str) -> list[_Span]:
+def _find_templates(text: str) -> list[_Span]:
     """Find the outermost `{{...}}` and `{{{...}}}`; unmatched braces are kept."""
     spans: list[_Span] = []
     opened: list[tuple[int, int]] = []  # position, and number of unmatched braces
@@ -141,7 +141,7 @@ def _templates(text: str) -> list[_Span]:
     return spans
 
 
-def _tables(text: str) -> list[_Span]:
+def _find_tables(text: str) -> list[_Span]:
     """Find the outermost `{| ... |}`."""
     spans: list[_Span] = []
     opened: list[int] = []
@@ -169,7 +169,7 @@ def _variant(match: re.Match[str]) -> str:
     return (first.partition(":")[2] or first).strip()
 
 
-def _linked(text: str, namespaces: Namespaces) -> str:
+def _replace_links(text: str, namespaces: Namespaces) -> str:
     """Replace every `[[link]]` by the text that it shows."""
     # A stack, because the caption of an image can contain links: a regular expression cannot match nested brackets.
     stack: list[list[str]] = [[]]
@@ -185,13 +185,13 @@ def _linked(text: str, namespaces: Namespaces) -> str:
             content = "".join(stack.pop())
             if rest and content.count("[") > content.count("]"):
                 content, rest = content + rest, ""
-            stack[-1].append(_shown(content, namespaces))
+            stack[-1].append(_link_text(content, namespaces))
         stack[-1].append(rest)
     stack[-1].append(text[at:])
     return "".join(text for level in stack for text in level)
 
 
-def _shown(content: str, namespaces: Namespaces) -> str:
+def _link_text(content: str, namespaces: Namespaces) -> str:
     target, bar, label = content.partition("|")
     if target.startswith(":"):
         return label if bar else target[1:]

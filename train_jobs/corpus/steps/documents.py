@@ -33,7 +33,7 @@ from train_jobs.corpus.steps.records import (
     DuplicatesRecord,
     PartTask,
     PreparationSetting,
-    Stretch,
+    RowRange,
     describe_file,
     part_name,
     write_record,
@@ -142,7 +142,7 @@ def _cleaned_batches(
     advance(0, counts[READ] - reported)
 
 
-def read_back(folder: Path, part: int) -> Iterator[Documents]:
+def read_documents(folder: Path, part: int) -> Iterator[Documents]:
     """Yield the documents of a part in batches.
 
     Args:
@@ -197,13 +197,13 @@ def no_duplicates(parts: int, *, key: str) -> DuplicatesRecord:
     return DuplicatesRecord(key=key, seconds=0.0, dropped=[0] * parts, digests=[empty] * parts)
 
 
-def stretches(record: DuplicatesRecord) -> list[Stretch]:
+def stretches(record: DuplicatesRecord) -> list[RowRange]:
     """Return the rows of each part in the file of duplicates."""
     ends = list(accumulate(record.dropped))
     return [(end - count, count) for end, count in zip(ends, record.dropped, strict=True)]
 
 
-def dropped_of(folder: Path, stretch: Stretch) -> Positions:
+def read_duplicates(folder: Path, stretch: RowRange) -> Positions:
     """Return the positions [n] of the dropped documents of a part, uint32, ascending.
 
     Args:

@@ -30,7 +30,7 @@ from train_jobs.corpus.tokenize.sentences import SPLITTER
 from train_jobs.corpus.tokenize.vocabulary import read_vocabulary
 
 Count = Annotated[int, Field(ge=0)]
-Stretch = tuple[int, int]  # rows of the file of duplicates: first row, number of rows
+RowRange = tuple[int, int]  # rows of the file of duplicates: first row, number of rows
 KEY_DIGITS = 16
 RecordT = TypeVar("RecordT", bound="StepRecord")
 
@@ -63,7 +63,7 @@ class PartTask(Config):
     """Bytes to read: of the part's files, or of its cleaned text."""
     threshold: int = 0
     """Step tokens: see `document_rules.split_threshold`."""
-    drop: Stretch = (0, 0)
+    drop: RowRange = (0, 0)
     """Step tokens: rows of the part in the file of duplicates, see `documents.stretches`."""
 
 

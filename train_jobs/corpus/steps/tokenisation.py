@@ -12,7 +12,7 @@ import numpy as np
 
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.steps.documents import Advance, Documents, Positions, dropped_of, read_back, stretches
+from train_jobs.corpus.steps.documents import Advance, Documents, Positions, read_documents, read_duplicates, stretches
 from train_jobs.corpus.steps.records import (
     DocumentsRecord,
     DuplicatesRecord,
@@ -25,8 +25,8 @@ from train_jobs.corpus.steps.records import (
     write_record,
 )
 from train_jobs.corpus.store.token_store import EncodedDocuments, StoreWriter
-from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_plain_blanks
-from train_jobs.corpus.tokenize.sentences import BETWEEN, sentence_starts
+from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_blanks
+from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, sentence_starts
 from train_jobs.corpus.tokenize.vocabulary import (
     UNK,
     VOCABULARY_FILE,
@@ -81,8 +81,8 @@ def _sample(folder: Path, documents: Sequence[DocumentsRecord], duplicates: Dupl
     total = sum(record.text_bytes for record in documents)
     below = min(SAMPLE_RANGE, SAMPLE_RANGE * SAMPLE_BYTES // max(total, 1))
     for part, stretch in enumerate(stretches(duplicates)):
-        dropped = dropped_of(folder, stretch)
-        for batch in read_back(folder, part):
+        dropped = read_duplicates(folder, stretch)
+        for batch in read_documents(folder, part):
             # By the lower half of the hash: the upper half decides the split, and the sample needs both splits.
             chosen = _kept(batch, dropped) & (batch.hashes % SAMPLE_RANGE < below)
             yield from (batch.texts[index] for index in np.flatnonzero(chosen))
@@ -111,10 +111,10 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
     writer = StoreWriter(
         store, vocab_size=size, part=task.number, source=task.part.source, block_tokens=setting.block_tokens
     )
-    dropped = dropped_of(setting.folder, task.drop)
+    dropped = read_duplicates(setting.folder, task.drop)
     unknown = 0
     try:
-        for batch in read_back(setting.folder, task.number):
+        for batch in read_documents(setting.folder, task.number):
             chosen = _kept(batch, dropped)
             encoded = _encode(words, [batch.texts[index] for index in np.flatnonzero(chosen)])
             held_out = batch.hashes[chosen] < task.threshold
@@ -141,8 +141,8 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
 
 def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments:
     # The documents of a batch are processed as one text: numpy's cost per call is paid once, not per document.
-    raw = [document.encode() + BETWEEN for document in documents]
-    text = with_plain_blanks(b"".join(raw))
+    raw = [document.encode() + DOCUMENT_SEPARATOR for document in documents]
+    text = with_ascii_blanks(b"".join(raw))
     starts = pretoken_starts(text)
     sentences = sentence_starts(text, starts)
     tokens, offsets = words.encode(text, starts)
@@ -157,7 +157,7 @@ def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments
 @lru_cache(maxsize=1)
 def _encoder(vocabulary: Path, content: str, lowercase: bool) -> tuple[WordPieceTokenizer, int, int]:
     """Return the tokenizer, its number of pieces and the id of [UNK]."""
-    # `content`, the hash of the file, is only part of the cache's key: a worker may see the file change between tasks.
+    # `content`, the hash of the file, is only a cache key: a later store in the same process may replace the file.
     tokenizer = load_vocabulary(vocabulary, lowercase=lowercase)
     return WordPieceTokenizer(tokenizer), tokenizer.get_vocab_size(), tokenizer.get_vocab()[UNK]
 

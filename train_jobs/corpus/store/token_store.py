@@ -95,7 +95,7 @@ class EncodedDocuments:
             EncodedDocuments(self.tokens[tokens:], self.sentences[sentences:], self.documents[documents:]),
         )
 
-    def as_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
+    def to_arrow(self, dtype: type[np.unsignedinteger]) -> pa.ListArray:
         """Return the documents as a column of a shard: list<list<dtype>>."""
         # A block has about a million tokens, so Arrow's 32-bit offsets are enough.
         inner = pa.ListArray.from_arrays(
@@ -204,7 +204,7 @@ class StoreWriter:
     def _write_block(self, split: Split) -> None:
         documents = EncodedDocuments.joined(self._pending[split])
         shard = self._open.get(split) or self._start_shard(split)
-        shard.writer.write_batch(pa.record_batch([documents.as_arrow(self._dtype)], schema=self._schema))
+        shard.writer.write_batch(pa.record_batch([documents.to_arrow(self._dtype)], schema=self._schema))
         shard.blocks += 1
         added = SplitCounts(
             documents=len(documents.documents),

@@ -97,7 +97,7 @@ for _sign in _PAIRS_ALONE:
 _BLANK = _table((code, code) for code in _BLANKS_BEYOND_ASCII)
 
 
-def with_plain_blanks(text: bytes) -> bytes:
+def with_ascii_blanks(text: bytes) -> bytes:
     """Replace white space beyond ASCII in UTF-8 text by blanks, one per byte, so that offsets stay valid.
 
     BERT treats all of it as a blank, so ids do not change.

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from train_jobs.artifacts.word_rules import LONGEST_WORD, unfit_words
+from train_jobs.artifacts.word_rules import LONGEST_WORD, word_problems
 from train_jobs.config.errors import DataError, in_shell
-from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_ascii_blanks
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
@@ -39,10 +39,10 @@ def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) ->
     """
     counter = WordCounter(lowercase=lowercase)
     counter.add(documents)
-    return learn_vocabulary(counter.counts, size=size, lowercase=lowercase)
+    return train_on_counts(counter.counts, size=size, lowercase=lowercase)
 
 
-def learn_vocabulary(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
+def train_on_counts(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
     """Train a vocabulary on word counts.
 
     Args:
@@ -90,7 +90,7 @@ def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -
     """
     pieces = _pieces(path)
     _require_valid(pieces, path)
-    unfit = list(unfit_words(words, frozenset(pieces), lowercase=lowercase))
+    unfit = list(word_problems(words, frozenset(pieces), lowercase=lowercase))
     tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, lowercase=lowercase)
     if not unfit:  # only the tokenizer knows characters that Python's Unicode tables lack
         encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
@@ -228,7 +228,7 @@ class WordCounter:
         """Count the words of documents."""
         for text in _joined(documents):
             # Arrow counts equal pre-tokens, so Python handles each distinct one only once per batch.
-            raw = with_plain_blanks(text.encode())
+            raw = with_ascii_blanks(text.encode())
             bounds = np.append(pretoken_starts(raw), len(raw))
             found = pretokens_at(raw.translate(self._folding), bounds).value_counts()
             pretokens, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()

@@ -45,7 +45,7 @@ class WordPieceTokenizer:
         self._pieces = WordPieces(tokenizer, self._type)
         self._folding = folding_table(lowercase=tokenizer.normalizer.lowercase)
         self._cache_bytes = cache_bytes
-        self._forget()
+        self._clear_cache()
 
     def encode(self, text: bytes, starts: Offsets) -> tuple[Tokens, Offsets]:
         """Return the tokens of text, without [CLS] and [SEP].
@@ -81,7 +81,7 @@ class WordPieceTokenizer:
     def _look_up(self, words: list[bytes]) -> list[bytes]:
         """Return the packed ids of each word."""
         if self._size > self._cache_bytes:
-            self._forget()
+            self._clear_cache()
         cache = self._cache
         values: list[Any] = list(map(cache.get, words))
         for place in [place for place, value in enumerate(values) if value is None]:
@@ -92,7 +92,7 @@ class WordPieceTokenizer:
             values[place] = ids
         return values
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         self._cache: dict[bytes, bytes] = {}
         self._size = 0
 
@@ -112,9 +112,9 @@ class WordPieces:
         self._continuing: dict[bytes, bytes] = {}
         for piece, number in tokenizer.get_vocab().items():
             if piece.startswith(CONTINUATION):
-                self._continuing[piece.removeprefix(CONTINUATION).encode()] = self._packed([number])
+                self._continuing[piece.removeprefix(CONTINUATION).encode()] = self._pack([number])
             else:
-                self._beginning[piece.encode()] = self._packed([number])
+                self._beginning[piece.encode()] = self._pack([number])
         self._unknown = self._beginning[UNK.encode()]
 
     def of(self, text: bytes) -> bytes:
@@ -128,7 +128,7 @@ class WordPieces:
         characters = text.decode()
         plain: list[Any] = list(map(self._characters.__getitem__, characters))
         if None in plain:
-            return self._packed(self._tokenizer.encode(characters, add_special_tokens=False).ids)
+            return self._pack(self._tokenizer.encode(characters, add_special_tokens=False).ids)
         return b"".join([self._of_word(word.encode()) for word in "".join(plain).split(" ") if word])
 
     def _of_word(self, word: bytes) -> bytes:
@@ -146,7 +146,7 @@ class WordPieces:
             start, pieces = end, self._continuing
         return found
 
-    def _packed(self, ids: list[int]) -> bytes:
+    def _pack(self, ids: list[int]) -> bytes:
         return array(self._type, ids).tobytes()  # several times faster than numpy for a few numbers
 
 
@@ -161,10 +161,10 @@ class _Characters(dict[str, str | None]):
         normal = self._normalizer.normalize_str(character)
         # Between two letters, splits of the pre-tokenizer before and after the character become visible.
         words = [word for word, _ in self._pre_tokenizer.pre_tokenize_str(f"a{normal}a")]
-        plain = None if self._moves(character, normal) else " ".join(words)[1:-1]
+        plain = None if self._may_be_reordered(character, normal) else " ".join(words)[1:-1]
         return self.setdefault(character, plain)
 
-    def _moves(self, character: str, normal: str) -> bool:
+    def _may_be_reordered(self, character: str, normal: str) -> bool:
         """Return whether the character may be reordered: lower-casing decomposes, and combining marks are sorted."""
         unknown = unicodedata.category(character) == "Cn"  # not in Python's tables, which may be older
         return self._normalizer.lowercase and (unknown or any(map(unicodedata.combining, normal)))

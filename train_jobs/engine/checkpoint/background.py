@@ -31,7 +31,8 @@ class StagingMemory:
         """
         tensors = [tensor for group in groups.values() for tensor in group.values()]
         on_gpu = any(tensor.is_cuda for tensor in tensors)
-        self._reserve(sum(map(_room, tensors)), pinned=on_gpu)
+        # One block for all tensors: pinning memory takes long, so it is done once and reused by every checkpoint.
+        self._reserve(sum(map(_aligned_bytes, tensors)), pinned=on_gpu)
         copies: dict[str, dict[str, torch.Tensor]] = {}
         begin = 0
         for group, held in groups.items():
@@ -39,8 +40,10 @@ class StagingMemory:
             for name, tensor in held.items():
                 room = self._memory[begin : begin + tensor.numel() * tensor.element_size()]
                 copy = room.view(tensor.dtype).view(tensor.shape)
+                # From a GPU the copy is only queued. Later work on the same stream waits for it, so training may
+                # overwrite the weights as soon as this returns; the writer thread has to call `wait` first.
                 copies[group][name] = copy.copy_(tensor.detach(), non_blocking=True)
-                begin += _room(tensor)
+                begin += _aligned_bytes(tensor)
         if on_gpu:
             self._copied = torch.cuda.Event()
             self._copied.record()
@@ -53,11 +56,12 @@ class StagingMemory:
 
     def _reserve(self, size: int, *, pinned: bool) -> None:
         if self._memory.numel() < size:
-            self._memory = torch.empty(0, dtype=torch.uint8)  # lets go of the smaller one first
+            # Holding both blocks would double the host memory that the plan shows for a checkpoint.
+            self._memory = torch.empty(0, dtype=torch.uint8)
             self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
 
 
-def _room(tensor: torch.Tensor) -> int:
+def _aligned_bytes(tensor: torch.Tensor) -> int:
     """Return the bytes that a tensor occupies in the staging memory, padding included."""
     return -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
 
@@ -69,10 +73,10 @@ T = TypeVar("T")
 
 
 class Work(Generic[T]):
-    """A generator, run to its end by one thread at a time.
+    """A unit of work in small steps, executed by one thread at a time and taken over by another on demand.
 
     Args:
-        steps: does a little between two yields, and returns the result.
+        steps: generator that does a small part of the work between two yields and returns the result.
     """
 
     def __init__(self, steps: Generator[None, None, T]) -> None:
@@ -87,30 +91,29 @@ class Work(Generic[T]):
         return self._outcome.done()
 
     def run(self) -> None:
-        """Run it until it ends or another thread takes it over."""
+        """Execute steps until the work is done or another thread takes it over."""
         while not self._taken_over.is_set() and self._step():
             pass
 
     def finish(self) -> None:
-        """Take it over and run it to its end.
-
-        Waiting would happen at the other thread's priority, on a busy machine for ever: the priority of a thread
-        cannot be raised again.
-        """
+        """Take the work over from the writer thread and execute the remaining steps in the calling thread."""
+        # Waiting for the writer could take forever on a busy machine: it runs at the lowest priority, and Linux does
+        # not let an unprivileged thread raise its priority again.
         self._taken_over.set()
         while self._step():
             pass
 
     def result(self) -> T:
-        """Return its result.
+        """Return the result of the generator; call this when the work is done.
 
         Raises:
-            BaseException: raised by the generator.
+            BaseException: the exception that the generator raised.
         """
         return self._outcome.result()
 
     def _step(self) -> bool:
         """Take one step; return False after the last one."""
+        # The lock makes steps of two threads take turns: `finish` may start while the writer is inside a step.
         with self._turn:
             if self.done:
                 return False
@@ -124,11 +127,12 @@ class Work(Generic[T]):
 
 
 def writer_thread() -> ThreadPoolExecutor:
-    """Return the thread that writes; it starts with the first work, and the program waits for the last at its end."""
+    """Return the writer thread: it starts with the first work, and the interpreter waits for it at exit."""
     return ThreadPoolExecutor(1, thread_name_prefix=NAME, initializer=_lower_priority)
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread, where threads have priorities of their own."""
+    """Lower the priority of this thread, if the system has priorities per thread."""
+    # On Linux a nice value belongs to a thread; elsewhere setpriority would slow down the whole process.
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

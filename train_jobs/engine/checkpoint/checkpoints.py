@@ -37,7 +37,7 @@ from train_jobs.artifacts.commit import (
 )
 from train_jobs.config import CheckpointConfig
 from train_jobs.engine.checkpoint.background import StagingMemory, Work, writer_thread
-from train_jobs.engine.checkpoint.serialization import bytes_of, flatten, unflatten, write_tensors
+from train_jobs.engine.checkpoint.serialization import flatten, total_bytes, unflatten, write_tensors
 from train_jobs.engine.runtime import storage
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -106,8 +106,16 @@ class CheckpointStore:
         self._pending: Work[Committed] | None = None
 
     @classmethod
-    def of(cls, config: CheckpointConfig, output: Path, *, warn: Callable[[str], None] = print) -> CheckpointStore:
-        """Return the checkpoints of a run from its configuration and the folder of its outputs."""
+    def from_config(
+        cls, config: CheckpointConfig, output: Path, *, warn: Callable[[str], None] = print
+    ) -> CheckpointStore:
+        """Return the checkpoint store of a run.
+
+        Args:
+            config: retention rules, and whether to write during training.
+            output: output folder of the run; checkpoints are in its subfolder `checkpoints`.
+            warn: see the class.
+        """
         return cls(
             output / "checkpoints",
             keep_last=config.keep_last,
@@ -148,9 +156,12 @@ class CheckpointStore:
             StorageError: the disk is full or read-only, for this checkpoint or the one before; nothing half-written
                 stays.
         """
+        # A failed write must raise before its error is lost with the next checkpoint; and the staging memory that the
+        # writer reads from is about to be overwritten.
         self.collect(wait=True)
         moments, rest = flatten(optimizer)
         tensors = {WEIGHTS: dict(weights), OPTIMIZER: moments}
+        # Serialised now: the caller keeps changing these objects while the thread writes.
         text = json.dumps({**state, "optimizer": rest}, indent=1)
         copies = self._copies(tensors)
         work = Work(self._write(step, validation_loss, text, copies or tensors))
@@ -185,13 +196,14 @@ class CheckpointStore:
         """
         if self._pending is not None:
             self._pending.finish()  # `collect` still returns its outcome
+        # By the step in the name, never by modification time: a mounted blob store does not preserve it.
         for step, folder in sorted(self._folders().items(), reverse=True):
             if verify(folder):
                 return Checkpoint(folder, step)
         return None
 
     def best(self) -> Checkpoint | None:
-        """Return the checkpoint with the lowest validation loss that verifies, the earliest of equal ones; or None.
+        """Return the valid checkpoint with the lowest validation loss, the earliest in a tie; None without one.
 
         Raises:
             ConflictError: its format is unknown to this version.
@@ -213,7 +225,7 @@ class CheckpointStore:
         """Return copies of the tensors to write from; None where the caller must wait for the disk instead."""
         if self._staging is None:
             return None
-        need = sum(bytes_of(held.values()) for held in tensors.values())
+        need = sum(total_bytes(held.values()) for held in tensors.values())
         try:
             return self._staging.copy(tensors)
         except (MemoryError, RuntimeError) as problem:
@@ -231,24 +243,29 @@ class CheckpointStore:
         started = time.perf_counter()
         folder, doing = self.root / folder_name(step), f"the checkpoint of step {step}"
         if self._staging is not None:
-            self._staging.wait()
+            self._staging.wait()  # in the writer thread, so training does not wait for the copy from the GPU
         with storage.storage_errors(self.root, doing, partial=folder):
+            # a process that died while writing the same step may have left files of another size
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            storage.require_free(self.root, sum(bytes_of(held.values()) for held in tensors.values()), doing)
+            # checked first: a disk that fills up halfway would also take the space of logs and error files
+            storage.require_free(self.root, sum(total_bytes(held.values()) for held in tensors.values()), doing)
             files = {}
             for name, held in tensors.items():
                 files[name] = yield from write_tensors(folder / name, held)
             files[STATE] = yield from write_file(folder / STATE, [text.encode()])
+            # Last, since it makes the folder valid: a kill before this line leaves a folder that is ignored.
             write_commit(folder, Commit(step, validation_loss, files))
             yield
+            # Older checkpoints are deleted only after this one was read back: a disk that corrupts data must not cost
+            # both.
             if not (yield from verifying(folder)):
                 raise OSError(f"{folder} does not read back as it was written")
         self._prune(step)
         return Committed(step, sum(file.bytes for file in files.values()), time.perf_counter() - started)
 
     def _folders(self) -> dict[int, Path]:
-        """Return step -> folder, whatever the folder holds."""
+        """Return step -> folder of all checkpoint folders, valid or not."""
         if not self.root.is_dir():
             return {}
         found = ((FOLDER.fullmatch(path.name), path) for path in self.root.iterdir())
@@ -262,7 +279,7 @@ class CheckpointStore:
         """
         folders = self._folders()
         found = [committed(folder) for step, folder in folders.items() if step <= saved]
-        kept = self.retention.keeps([one for one in found if one])
+        kept = self.retention.steps_to_keep([one for one in found if one])
         for step in folders.keys() - kept:
             # the commit goes first: an interrupted deletion must not leave a folder that looks valid
             (folders[step] / COMMIT).unlink(missing_ok=True)
@@ -276,8 +293,8 @@ class Cadence:
     """When a checkpoint is due.
 
     Args:
-        config: steps, minutes, number of best ones.
-        clock: seconds, from any beginning.
+        config: intervals in steps and minutes, and the number of best checkpoints to keep.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, config: CheckpointConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -292,21 +309,23 @@ class Cadence:
         self._started = self._clock()
 
     def by_clock(self) -> bool:
-        """Return whether the minutes are over, by this process's own clock."""
+        """Return whether the interval in minutes has passed, by this process's own clock."""
         return self._clock() - self._started >= self._seconds
 
     def at_step(self, step: int) -> bool:
-        """Return whether a step is saved in any case, without regard to the clock."""
+        """Return whether a checkpoint is due at this step, regardless of the clock."""
         return any(step % every == 0 for every in self._multiples)
 
     def is_best(self, loss: float, best: Sequence[float]) -> bool:
-        """Return whether the loss of a validation is one of the lowest.
+        """Return whether the loss of a validation is among the `keep_best` lowest.
 
         Args:
-            loss: of the validation.
-            best: the lowest before it, in rising order.
+            loss: loss of the validation, in nats.
+            best: lowest losses of earlier validations, in ascending order, at most `keep_best`.
         """
         count = self.keep_best
+        # Strictly lower: of equal losses the earlier checkpoint is kept, as in `Retention`. NaN compares as false with
+        # everything and would otherwise displace a good checkpoint.
         return math.isfinite(loss) and count > 0 and (len(best) < count or loss < best[count - 1])
 
 
@@ -324,9 +343,16 @@ class Retention:
     best: int = 0
     every: int | None = None
 
-    def keeps(self, found: Sequence[Commit]) -> set[int]:
-        """Return the steps of those that are kept; of equal losses the earlier wins."""
+    def steps_to_keep(self, found: Sequence[Commit]) -> set[int]:
+        """Return the steps of the checkpoints to keep.
+
+        Args:
+            found: commits of all valid checkpoints, in any order.
+
+        Returns:
+            Steps that any rule keeps; of equal validation losses the earlier step wins.
+        """
         newest = sorted(one.step for one in found)[-self.last :]
         ranked = sorted((one.validation_loss, one.step) for one in found if one.validation_loss is not None)
-        for_good = [one.step for one in found if self.every and one.step % self.every == 0]
-        return {*newest, *(step for _, step in ranked[: self.best]), *for_good}
+        multiples = [one.step for one in found if self.every and one.step % self.every == 0]
+        return {*newest, *(step for _, step in ranked[: self.best]), *multiples}

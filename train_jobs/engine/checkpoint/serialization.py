@@ -43,34 +43,43 @@ def flatten(state_dict: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dic
     for number, entries in state_dict["state"].items():
         for key, value in entries.items():
             (tensors if isinstance(value, torch.Tensor) else values)[f"{names[number]}.{key}"] = value
+    # Keyed by name, not by number: numbers change when parameters are frozen or reordered, and phase 2 maps moments by
+    # name.
     rest = {"param_groups": list(state_dict["param_groups"]), "values": values}
-    if lost := [name for name, value in values.items() if not _survives(value)]:
+    if lost := [name for name, value in values.items() if not _is_storable(value)]:
         raise TrainingError(
-            "cannot save the state of the optimizer: a checkpoint holds tensors, numbers, None and lists of them",
+            "cannot save the state of the optimizer: unsupported value",
             facts={"need": "tensors, numbers, None, lists of them", "have": f"{values[lost[0]]!r} as {lost[0]}"},
-            fix="keep it in another form (docs/own-classes.md)",
+            fix="store it as a tensor or a number (docs/own-classes.md)",
         )
     return tensors, rest
 
 
 def unflatten(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state that `flatten` split, for `load_state_dict`; a tuple among the options has become a list."""
+    """Return the `state_dict()` that `flatten` split, for `load_state_dict`.
+
+    Args:
+        tensors: tensors named PARAMETER.KEY.
+        rest: second result of `flatten`, or the same read from JSON, where tuples became lists.
+    """
     numbers = {name: number for number, name in _names(rest["param_groups"]).items()}
     state: dict[int, dict[str, Any]] = {}
     for full_name, value in {**tensors, **rest["values"]}.items():
+        # From the right: names of parameters contain dots, keys of optimizer state do not.
         name, _, key = full_name.rpartition(".")
         state.setdefault(numbers[name], {})[key] = value
     return {"state": state, "param_groups": rest["param_groups"]}
 
 
-def carried_over(earlier: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `state_dict()` of an optimizer with the state of an earlier one for parameters of the same name.
+def transfer_state(earlier: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's `state_dict()` with the moments of an earlier optimizer, matched by parameter name.
 
-    Options are `own`'s. Step counters begin at zero; a parameter that the earlier one did not train has no state yet.
+    Options are those of `own`. Step counters restart at zero, as between NVIDIA's phases (see `Loop.begin_phase`). A
+    parameter that the earlier optimizer did not train has no state yet.
 
     Args:
-        earlier: the other `state_dict()`, of the same kind of optimizer.
-        own: of an optimizer that has made no step.
+        earlier: `state_dict()` of the earlier optimizer, of the same class.
+        own: `state_dict()` of an optimizer that has made no step.
     """
     numbers = {name: number for number, name in _names(own["param_groups"]).items()}
     names = _names(earlier["param_groups"])
@@ -82,10 +91,12 @@ def carried_over(earlier: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str
     return {"state": state, "param_groups": own["param_groups"]}
 
 
-def _survives(value: Any) -> bool:
-    """Return whether JSON and `load_state_dict` preserve a value: the latter corrupts strings."""
+def _is_storable(value: Any) -> bool:
+    """Return whether JSON and `load_state_dict` preserve a value."""
+    # No strings: torch's load_state_dict rebuilds every iterable from a generator, which turns a string into
+    # "<generator object ...>". No tuples and no dicts: JSON returns them as lists, and with text keys.
     if isinstance(value, list):
-        return all(map(_survives, value))
+        return all(map(_is_storable, value))
     return value is None or isinstance(value, bool | int | float)
 
 
@@ -120,24 +131,33 @@ DTYPES = {
 def write_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], *, chunk: int = CHUNK
 ) -> Generator[None, None, WrittenFile]:
-    """Write tensors of any device as a safetensors file; one at a time is copied to the host.
+    """Write tensors as a safetensors file, in small steps.
+
+    Args:
+        path: file to write.
+        tensors: tensors on any device; one at a time is copied to the host.
+        chunk: bytes to write between two steps.
+
+    Returns:
+        Size and SHA-256 of the file, as the result of the generator.
 
     Raises:
-        OSError: the disk is full, read-only or gone; the part written so far stays.
+        OSError: the disk is full, read-only or no longer mounted; the partial file stays.
     """
-    ordered = dict(
-        sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    )  # largest elements first, so that none is misaligned
-    return write_file(path, _pieces(ordered), chunk=chunk)
+    # Largest elements first: the format has no padding between tensors, and readers map the file, so in any other
+    # order an 8-byte tensor could begin at an odd address. The header is padded to 8 bytes for the same reason.
+    ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+    return write_file(path, _file_parts(ordered), chunk=chunk)
 
 
-def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+def total_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Return the number of bytes in the elements of `tensors`."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+def _file_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
     yield _header(tensors)
+    # A view of the bytes, not tobytes(): no second copy of an embedding table in memory.
     for tensor in tensors.values():
         host = tensor.detach().to("cpu").contiguous()
         yield host.reshape(-1).view(torch.uint8).numpy().data
@@ -147,7 +167,7 @@ def _header(tensors: Mapping[str, torch.Tensor]) -> bytes:
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     begin = 0
     for name, tensor in tensors.items():
-        end = begin + bytes_of([tensor])
+        end = begin + total_bytes([tensor])
         entries[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":")).encode()

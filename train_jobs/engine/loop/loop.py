@@ -17,19 +17,19 @@ import torch
 
 from train_jobs.config import StorageError, TrainingError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
-from train_jobs.engine.checkpoint.serialization import carried_over
+from train_jobs.engine.checkpoint.serialization import transfer_state
 from train_jobs.engine.loop.gradients import FlatGradients, Passes, accumulate
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.loop.probe import largest_micro_batch, preserving_state, try_micro_batch
 from train_jobs.engine.loop.sharding import ShardedOptimizer
-from train_jobs.engine.loop.state import Agreement, Differentiated, LoopState, Meter
+from train_jobs.engine.loop.state import Agreement, BackwardResult, LoopState, Meter
 from train_jobs.engine.loop.task import Cursor, Prefetcher, TrainingBatch, TrainingTask
 from train_jobs.engine.runtime.devices import (
     LossScale,
     autocast,
     is_out_of_memory,
     memory_bytes,
-    no_smaller_batch,
+    micro_batch_error,
     release_memory,
     time_determinism,
 )
@@ -57,6 +57,7 @@ class Loop:
         services: LoopServices,
     ) -> None:
         self.task, self.world, self.policy, self.services = task, world, policy, services
+        # Before the optimizer is wrapped: the sharded one stores updated weights in the gradients' buffer.
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
         shard = policy.sharded and world.size > 1
         self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if shard else optimizer
@@ -72,7 +73,11 @@ class Loop:
         self._validated: tuple[int, float] | None = None
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore weights, moments, cursor, loss scale and unreported measurements from a checkpoint."""
+        """Restore weights, moments, cursor, loss scale and unreported measurements from a checkpoint.
+
+        Args:
+            checkpoint: a checkpoint of the same model and optimizer, written by any number of processes.
+        """
         self.task.model.load_state_dict(checkpoint.weights(), strict=True)
         self.optimizer.load_state_dict(checkpoint.optimizer())
         stored = checkpoint.state()
@@ -89,7 +94,10 @@ class Loop:
         return self.state.micro_batch_size
 
     def find_micro_batch(self, sizes: Sequence[int]) -> None:
-        """Find the largest of `sizes` that fits on every process, unless the micro batch is known.
+        """Set the micro batch to the largest of `sizes` that fits on every process, unless it is known.
+
+        Args:
+            sizes: candidates in sequences, the largest first, the same on every process.
 
         Raises:
             OutOfMemoryError: not even the smallest fits.
@@ -114,7 +122,10 @@ class Loop:
         return found
 
     def _later_bytes(self) -> int:
-        """Return the bytes to be allocated later: two moments, as AdamW and LAMB keep, and the copy of a checkpoint."""
+        """Return the bytes that this process will allocate after the search for a micro batch."""
+        # The search runs before the first update, when neither the two moments of AdamW and LAMB nor the checkpoint's
+        # copy of weights and moments (on the host, so it counts on a CPU only) exist. Without them in the sum, the
+        # micro batch fits in the search and runs out of memory at step 1 or at the first checkpoint.
         weights = len(self.gradients.flat)
         own = self.optimizer.own_elements if isinstance(self.optimizer, ShardedOptimizer) else weights
         moments = 0 if self.state.step else 2 * own
@@ -131,16 +142,16 @@ class Loop:
         1 / (1 - b2) steps. LAMB's trust ratio undoes this for matrices.
         """
         self.task.model.load_state_dict(checkpoint.weights(), strict=True)
-        self.optimizer.load_state_dict(carried_over(checkpoint.optimizer(), self.optimizer.state_dict()))
+        self.optimizer.load_state_dict(transfer_state(checkpoint.optimizer(), self.optimizer.state_dict()))
 
     def run(self) -> None:
-        """Train to the last step, then validate and save. However it ends, no checkpoint is left half-written.
+        """Train to the last step, then validate and save; wait for a checkpoint in progress even on an error.
 
         Raises:
             TrainingError: a loss or gradient is not finite, and no loss scale can fix it.
             OutOfMemoryError: memory ran out, and no smaller micro batch can be tried.
             StorageError: a checkpoint could not be written.
-            Preempted: SIGTERM came; a checkpoint is committed.
+            Preempted: SIGTERM, Ctrl-C or an eviction stopped the run; a checkpoint is committed.
         """
         self.services.cadence.restart()
         self.services.budget.start(self.state.seconds)
@@ -152,7 +163,7 @@ class Loop:
         except BaseException:
             try:
                 self._collect(wait=True)
-            except StorageError as problem:  # not what ended the run: that is raised
+            except StorageError as problem:  # printed only: the error that ended the run must be raised
                 self.services.progress.line(str(problem))
             raise
 
@@ -166,6 +177,7 @@ class Loop:
             if step % self.policy.config.log_every == 0 or self.ended:
                 with self._after("report"):
                     self._report()
+            # Validation comes before the checkpoint of the same step, whose COMMIT.json stores the loss of its weights.
             best = False
             if step % self.policy.validate_every == 0 or self.ended:
                 with self._after("validation"):
@@ -195,13 +207,20 @@ class Loop:
         return self.world.activity.doing(stage, step=self.state.step)
 
     def save(self) -> float:
-        """Start a checkpoint of the last finished step unless there is one; return the seconds that training waited."""
+        """Start the checkpoint of the last finished step, unless it exists; every process must call it.
+
+        Returns:
+            The seconds that training waited.
+        """
         if self._saved_step == self.state.step:
             return 0.0
         started = time.perf_counter()
+        # These two contain collectives, so they run on every process, before the branch for the main one.
         meter, optimizer = self._meter.gather(self.world), self.optimizer.state_dict()
         if self.world.is_main:
             self._collect(wait=True)
+            # Reports must reach the disk before the checkpoint does: a resumed run drops reports after its checkpoint
+            # and does not repeat those before it.
             self.services.metrics.sync()
             self.state.loss_scale, self.state.good_steps = self.scaler.scale, self.scaler.good_steps
             self.state.seconds = self.services.budget.spent()
@@ -217,6 +236,7 @@ class Loop:
                     "precision": self.policy.precision,
                     **self.policy.checkpoint_extra,
                 },
+                # The loss of other weights would make `keep_best` keep the wrong checkpoint; JSON has no NaN.
                 validation_loss=loss if step == self.state.step and math.isfinite(loss) else None,
             )
         self._saved_step = self.state.step
@@ -247,19 +267,22 @@ class Loop:
         self._collect(wait=False)
         started = time.perf_counter()
         with self._doing("data"):
+            # The new cursor is stored at the end of the step, so a checkpoint of a stop below repeats this batch.
             batch, cursor = self._next_batch(self.state.cursor)
             counts = self.task.counts(batch)
         waited = time.perf_counter() - started
         with self._doing("agreement"):
             agreed = self._agree(counts, batch.tokens)
+        # Stop and checkpoint come before the batch is used: the state is still exactly that after the last step.
         if agreed.stop:
             self._stop()
         if agreed.checkpoint_due:
             with self._after("checkpoint"):
-                started += self.save()
-        found = self._differentiate(batch, agreed.totals)
+                started += self.save()  # waiting for a disk must not lower the reported speed
+        found = self._compute_gradients(batch, agreed.totals)
         if found.finite:
             with self._doing("optimizer"):
+                # the main process's clock, from the agreement: with clocks of their own, ranks would diverge
                 rate = self.policy.schedule(self.state.step, self.services.budget.share(agreed.seconds))
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate * group.get(LR_SCALE, 1.0)
@@ -268,6 +291,8 @@ class Loop:
             self.state.out_of_time = self.services.budget.share(agreed.seconds) >= 1
             self._skips_in_a_row = 0
         else:
+            # `step` stays: a skipped step must not advance the schedule or the optimizer's counters. The cursor below
+            # moves on, since the same batch would overflow again.
             self._skip(found)
         self.scaler.update(found.finite, dynamic=self.policy.precision == "fp16")
         self.state.cursor = cursor
@@ -284,11 +309,13 @@ class Loop:
         """Sum counts over all processes, and share the decisions of the main process in the same collective."""
         main = self.world.is_main
         due = main and not self.services.checkpoints.writing and self.services.cadence.by_clock()
+        # One collective for all numbers, since each has the latency of one. The sum serves as a broadcast: only the
+        # main process contributes to the last two. fp64: fp32 cannot represent token counts above 2^24 exactly.
         header = torch.tensor(
             [
                 *counts,
                 tokens,
-                float(self.services.stop.asked),
+                float(self.services.stop.requested),
                 float(due),
                 self.services.budget.spent() if main else 0.0,
             ],
@@ -297,7 +324,9 @@ class Loop:
         )
         *_, all_tokens, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
         found = header[: len(counts)]
-        totals = torch.where(found > 0, found, 1.0).to(torch.float32)  # they may be less than 1: sums of weights
+        # A global batch without a single label has a loss of 0 / 1, not NaN. Not clamp(min=1): with class weights a
+        # total may be less than 1.
+        totals = torch.where(found > 0, found, 1.0).to(torch.float32)
         return Agreement(totals, all_tokens, stop_requests > 0, due_requests > 0, seconds)
 
     def _stop(self) -> None:
@@ -309,10 +338,10 @@ class Loop:
         with self._after("checkpoint"):
             self.save()
             self._collect(wait=True)
-            self.world.barrier()  # when one process ends, the launcher ends the others
-        raise self.services.stop.ending()
+            self.world.barrier()  # torchrun kills the other ranks as soon as one exits
+        raise self.services.stop.preempted()
 
-    def _differentiate(self, batch: TrainingBatch, totals: torch.Tensor) -> Differentiated:
+    def _compute_gradients(self, batch: TrainingBatch, totals: torch.Tensor) -> BackwardResult:
         """Compute the gradients of the global batch, reduced over all processes and clipped.
 
         If memory runs out on any process, all start again with half the micro batch and the same random numbers, as if
@@ -322,51 +351,64 @@ class Loop:
             OutOfMemoryError: half a micro batch is less than a sequence, or changes the recipe.
         """
         while True:
+            # Seeded for every attempt: a repeated step must draw the dropout of a run that had the smaller micro batch
+            # all along. Skipped steps count, so the next batch does not reuse the random numbers of a skipped one.
             torch.manual_seed(_mix(self.policy.config.seed, self.state.step + self.state.skipped, self.world.rank))
             self.gradients.zero_()
             made = self._attempt(batch, totals)
             with self._doing("reduction"):
+                # A process without memory joins the reduction too, with a flag: without it the others would wait in
+                # the collective forever.
                 loss = self.gradients.reduce_(self.world, made[0] if made else None, scale=self.scaler.scale)
                 if made and loss is not None:
                     norm = self.gradients.clip_(self.policy.max_grad_norm)
-                    return Differentiated(made[1], loss, norm, finite=bool(torch.isfinite(norm) & torch.isfinite(loss)))
+                    return BackwardResult(made[1], loss, norm, finite=bool(torch.isfinite(norm) & torch.isfinite(loss)))
             self._halve_micro_batch()
 
     def _attempt(self, batch: TrainingBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Call `accumulate` on this process's share; return None if memory ran out, after releasing it."""
+        """Call `accumulate` on this process's share; release memory and return None if it ran out."""
         try:
             passes = Passes(self.micro_batch_size, self.policy.precision, self.scaler.scale, self.state.step + 1)
             return accumulate(self.task, batch, totals, passes, self.world)
         except (RuntimeError, MemoryError) as problem:
             if not is_out_of_memory(problem):
                 raise
-        release_memory(self.world.device)  # only here: until the except clause is left, its traceback holds tensors
+        # Not in the except clause: until it is left, the traceback references the tensors of the failed pass.
+        release_memory(self.world.device)
         return None
 
     def _halve_micro_batch(self) -> None:
         """Halve the micro batch for the rest of the run."""
         before, step = self.micro_batch_size, self.state.step + 1
+        # With the loss of the published recipes, the mean of the means of micro batches, another micro batch changes
+        # the weights of predictions, so it is an error instead of a silent change of the recipe.
         if before == 1 or self.policy.config.loss_normalization == "micro_batch":
             can_shard = self.world.size > 1 and not isinstance(self.optimizer, ShardedOptimizer)
-            raise no_smaller_batch(before, step=step, device=self.world.device, can_shard=can_shard)
+            raise micro_batch_error(before, step=step, device=self.world.device, can_shard=can_shard)
         self.state.micro_batch_size = -(-before // 2)
         if self.world.is_main:
             self.services.progress.line(
                 f"warning: out of memory in step {step} with micro batches of {before} sequences;"
-                f" they have {self.state.micro_batch_size} from here on"
+                f" continuing with {self.state.micro_batch_size}"
             )
 
-    def _skip(self, found: Differentiated) -> None:
-        """Skip a step whose loss or gradient is not finite; raise TrainingError if a lower loss scale cannot help."""
+    def _skip(self, found: BackwardResult) -> None:
+        """Count a step whose loss or gradient is not finite.
+
+        Raises:
+            TrainingError: a lower loss scale cannot help, or too many steps in a row were skipped.
+        """
         self.state.skipped += 1
         self._skips_in_a_row += 1
+        # In bf16 and fp32, and at the lowest scale, an overflow does not come from the scale: skipping would continue
+        # until the budget is spent.
         hopeless = self.policy.precision != "fp16" or self.scaler.at_floor
         if not hopeless and self._skips_in_a_row < self.policy.config.max_consecutive_skips:
             return
         last = self.services.checkpoints.newest()
         what = "gradient" if math.isfinite(found.loss) else "loss"
         raise TrainingError(
-            f"the {what} of step {self.state.step + 1} is not finite",
+            f"cannot continue training: the {what} of step {self.state.step + 1} is not finite",
             facts={
                 "loss": float(found.loss),
                 "gradient norm": float(found.norm),
@@ -382,6 +424,7 @@ class Loop:
         """Report the measurements since the last report."""
         meter, self._meter = self._meter, Meter()
         assert meter.sums is not None
+        # All processes call this; after it only the main one reports.
         sums = self.world.sum_(meter.sums.to(torch.float64)).tolist()
         metrics = {
             **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
@@ -404,15 +447,16 @@ class Loop:
             self.services.progress.step(self.state.step, metrics, seconds_left=left)
 
     def _measure(self) -> dict[str, float]:
-        """Validate without reporting."""
+        """Validate without reporting; return the metrics, the same on every process."""
         self.task.model.eval()
         with torch.no_grad(), autocast(self.policy.precision, self.world.device):
             self.last_validation = self.task.validate(self.micro_batch_size)
         return self.last_validation
 
     def _validate(self) -> bool:
-        """Validate and report; return whether the loss is one of the lowest that are kept."""
+        """Validate and report; return whether the loss is among the lowest, whose checkpoints are kept."""
         found = self._measure()
+        # every process decides the same without a collective: `validate` returns the same metrics on all of them
         loss = self.policy.best_by(found)
         self._validated = self.state.step, loss
         if self.world.is_main:
@@ -430,6 +474,7 @@ class Loop:
 
 def _mix(seed: int, step: int, rank: int) -> int:
     """Return a well-spread 63-bit seed for (seed, step, rank): the finaliser of splitmix64 (Steele et al. 2014)."""
+    # A sum such as seed + step + rank would give (step 1, rank 0) and (step 0, rank 1) the same dropout.
     mask = (1 << 64) - 1
     value = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB + 1) & mask
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask

@@ -1,4 +1,4 @@
-"""Settings and collaborators of a training loop, made outside and handed in."""
+"""Settings and services of a training loop, created by the job and injected into the loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TimeBudget:
 
     Args:
         hours: the budget. None: no limit, and no time is measured.
-        clock: seconds, from any beginning.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, hours: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,11 @@ class TimeBudget:
         self._began = clock()
 
     def start(self, spent: float) -> None:
-        """Start an attempt; `spent` is the training time of earlier ones in seconds, from their last checkpoint."""
+        """Start an attempt.
+
+        Args:
+            spent: training time of earlier attempts in seconds, as stored in the checkpoint that this one resumes from.
+        """
         self._began = self._clock() - spent
 
     def spent(self) -> float:
@@ -41,17 +45,22 @@ class TimeBudget:
         return 0.0 if self._seconds is None else self._clock() - self._began
 
     def share(self, spent: float) -> float:
-        """Return `spent` seconds as a share of the budget: past it more than 1, without one 0."""
+        """Return `spent` seconds as a share of the budget: above 1 after its end, 0 without a budget."""
         return 0.0 if self._seconds is None else spent / self._seconds
 
     def seconds_left(self, spent: float, wanted: float) -> float:
-        """Return `wanted` seconds, or what the budget leaves of them."""
+        """Return the estimated seconds until the end of training.
+
+        Args:
+            spent: seconds used so far.
+            wanted: seconds that the remaining steps would take without a budget.
+        """
         return wanted if self._seconds is None else min(wanted, max(self._seconds - spent, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopPolicy:
-    """Settings of training, and pure functions."""
+    """Settings and pure functions that decide the course of training."""
 
     config: TrainConfig
     precision: str
@@ -63,13 +72,13 @@ class LoopPolicy:
     validate_every: int
     """Steps between two validations."""
     best_by: Callable[[Mapping[str, float]], float] = lambda metrics: metrics["loss"]
-    """Metrics of a validation -> the figure that is lowest in the best one."""
+    """Function of a validation's metrics that the best checkpoint minimises."""
     patience: int | None = None
     """Stop after this many validations without improvement. None: only the number of steps ends training."""
     sharded: bool = False
-    """Each process keeps the optimizer's state of its share of the tensors only."""
+    """Whether each process keeps only the optimizer state of its share of the tensors (ZeRO stage 1)."""
     prefetch: bool | None = None
-    """Make batches one step ahead in a thread. None: on GPUs, which leave the host time for it."""
+    """Whether a thread prefetches the next batch. None: on GPUs only; on a CPU it would take cores from the step."""
     peak_flops: float | None = None
     """Floating-point operations per second that all devices together could make. None: unknown."""
     checkpoint_extra: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +87,7 @@ class LoopPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopServices:
-    """Collaborators of a loop: its reports, checkpoints, clocks and requests to stop."""
+    """Services of a loop: reports, checkpoints, clocks and stop requests."""
 
     checkpoints: CheckpointStore
     cadence: Cadence
@@ -87,12 +96,12 @@ class LoopServices:
     progress: ProgressLine
     stop: StopRequest
     profiler: StepProfiler
-    """Records some of the steps."""
+    """Profiler of selected steps."""
     budget: TimeBudget = field(default_factory=lambda: TimeBudget(None))
     """The step during which it runs out is the last one."""
 
     @classmethod
-    def of(
+    def from_config(
         cls,
         config: CheckpointConfig,
         output: Path,
@@ -103,20 +112,20 @@ class LoopServices:
         profile: ProfileConfig | None = None,
         hours: float | None = None,
     ) -> LoopServices:
-        """Return the services of a run; on all processes but the main one they write nothing.
+        """Return the services of a run; only those of the main process write files.
 
         Args:
-            config: when to save and what to keep.
-            output: folder of the run.
+            config: schedule and retention of checkpoints.
+            output: output folder of the run.
             world: the processes.
             steps: optimizer steps of the whole run.
-            stop: set by signals.
+            stop: the stop request that signals set.
             profile: steps to record. None: no step.
-            hours: training time. None: no limit.
+            hours: training time over all attempts. None: no limit.
         """
         progress = ProgressLine(steps)
         return cls(
-            checkpoints=CheckpointStore.of(config, output, warn=progress.line),
+            checkpoints=CheckpointStore.from_config(config, output, warn=progress.line),
             cadence=Cadence(config),
             metrics=MetricsLog(output / METRICS_FILE if world.is_main else None),
             progress=progress,

@@ -15,12 +15,12 @@ import torch
 from train_jobs.artifacts.host import host_memory
 from train_jobs.engine.loop.gradients import Passes, accumulate
 from train_jobs.engine.loop.task import TrainingTask
-from train_jobs.engine.runtime.devices import is_out_of_memory, no_smaller_batch, release_memory
+from train_jobs.engine.runtime.devices import is_out_of_memory, micro_batch_error, release_memory
 from train_jobs.engine.runtime.distributed import World
 
-SPARE = 0.05  # of a GPU's memory: for what allocators lose between tensors, and for NCCL
-HOST_SHARE = 0.8  # of what is available on a host, which others use too
-LOOK_SECONDS = 0.001
+SPARE = 0.05  # share of a GPU's memory, for fragmentation of the allocator and for NCCL's buffers
+HOST_SHARE = 0.8  # share of the available host memory: other programs allocate too
+SAMPLE_SECONDS = 0.001
 PAGE = resource.getpagesize()
 
 
@@ -33,17 +33,18 @@ def largest_micro_batch(
     later_bytes: int,
     available: Callable[[], int] = lambda: host_memory().available,
 ) -> int:
-    """Return the largest of `sizes` whose forward and backward pass fit on every process; all call it together.
+    """Return the largest of `sizes` whose forward and backward pass fit on every process; all must call it.
 
-    On a GPU they are tried, the largest first. A host that runs out of memory kills a process, so on a CPU a size that
-    surely fits is tried, and the need of the others is extrapolated. The caller must zero the gradients; weights,
-    moments and random numbers do not change.
+    On a GPU sizes are tried, the largest first. On a CPU only sizes that fit are tried, and the memory of the others is
+    extrapolated. The caller must zero the gradients; weights, moments and random numbers do not change.
 
     Args:
-        task: model, and made-up batches that need the most memory.
+        task: model, and synthetic batches that need the most memory.
         sizes: in sequences, the largest first, the same on every process.
         later_bytes: bytes that this process will allocate later, such as moments.
-        available: bytes of the host that are free for all its processes.
+        world: the processes.
+        precision: bf16, fp16 or fp32.
+        available: returns the bytes of the host that are free for all its processes.
 
     Raises:
         OutOfMemoryError: not even the smallest fits on some process.
@@ -56,18 +57,31 @@ def largest_micro_batch(
         if world.device.type == "cuda":
             mine = _largest_on_gpu(attempt, sizes, later_bytes, world.device)
         else:
+            # Never by trial and error: Linux overcommits memory, so nothing raises; the kernel kills the process
+            # instead.
             room = int(HOST_SHARE * available()) // world.local_size - later_bytes
-            world.barrier()  # or memory that a faster process has allocated already would count twice
+            # without it, memory that a faster process has allocated for its attempt would count as taken by others
+            world.barrier()
             mine = _largest_on_host(attempt, sizes, room)
     release_memory(world.device)
     found = world.minimum(mine)
     if found == 0:
-        raise no_smaller_batch(1, step=1, device=world.device, can_shard=False)
+        raise micro_batch_error(1, step=1, device=world.device, can_shard=False)
     return found
 
 
 def try_micro_batch(task: TrainingTask[Any], size: int, *, world: World, precision: str) -> None:
-    """Run forward and backward pass over the micro batch of this size that needs the most memory and time."""
+    """Run the forward and backward pass over the micro batch that needs the most memory.
+
+    Args:
+        task: model and batches.
+        size: sequences of the micro batch.
+        world: this process.
+        precision: bf16, fp16 or fp32.
+
+    Raises:
+        RuntimeError, MemoryError: memory ran out.
+    """
     batch = task.largest_batch(size)
     totals = torch.tensor(task.counts(batch), device=world.device)
     accumulate(task, batch, totals, Passes(size, precision), world)
@@ -76,6 +90,7 @@ def try_micro_batch(task: TrainingTask[Any], size: int, *, world: World, precisi
 @contextmanager
 def preserving_state(task: TrainingTask[Any], world: World) -> Iterator[None]:
     """Restore random numbers and the mode of the model after the body; the caller must zero the gradients."""
+    # A run that searched its micro batch must be bit-exact with one that was given it.
     was_training = task.model.training
     with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
         yield
@@ -91,13 +106,14 @@ def _largest_on_gpu(
         fits = _fits_on_gpu(attempt, size, taken, device)
         release_memory(device)
         if fits:
-            torch.cuda.reset_peak_memory_stats(device)
+            torch.cuda.reset_peak_memory_stats(device)  # or reports would show the peak of the search, not of training
             return size
     return 0
 
 
 def _fits_on_gpu(attempt: Callable[[int], None], size: int, taken: int, device: torch.device) -> bool:
     try:
+        # An empty block reserves what is allocated later; without kernels it costs no time.
         reserved = torch.empty(taken, dtype=torch.uint8, device=device)
         attempt(size)
         del reserved
@@ -122,6 +138,7 @@ def _largest_on_host(attempt: Callable[[int], None], sizes: Sequence[int], room:
         return 0
     if sure[0] in (sizes[0], smallest):
         return sure[0]
+    # Two measured points give the part that is proportional to the size, without the constant part.
     growth = (_peak(attempt, sure[0]) - before - least) / (sure[0] - smallest)
     return next(size for size in sizes if size == sure[0] or least + growth * (size - smallest) <= room)
 
@@ -133,19 +150,19 @@ def _peak(attempt: Callable[[int], None], size: int) -> int:
 
 
 class PeakMemory:
-    """Peak memory of this process while the body runs; a thread measures it a thousand times a second.
+    """Context manager that measures the peak memory of this process, in a thread, a thousand times per second."""
 
-    The kernel's own high-water mark never falls, and not every container allows a process to reset it.
-    """
+    # Not VmHWM of /proc/self/status: the kernel's high-water mark never falls, and not every container allows a process
+    # to reset it (/proc/self/clear_refs).
 
     def __init__(self) -> None:
         self.bytes = 0
-        """The highest value measured."""
+        """Highest measured value."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> PeakMemory:
-        self._look()
+        self._sample()
         self._thread.start()
         return self
 
@@ -154,13 +171,13 @@ class PeakMemory:
     ) -> None:
         self._done.set()
         self._thread.join()
-        self._look()
+        self._sample()
 
     def _watch(self) -> None:
-        while not self._done.wait(LOOK_SECONDS):
-            self._look()
+        while not self._done.wait(SAMPLE_SECONDS):
+            self._sample()
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         self.bytes = max(self.bytes, resident_bytes())
 
 

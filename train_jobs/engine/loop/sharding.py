@@ -1,8 +1,8 @@
 """ZeRO stage 1: each process keeps the optimizer state of its share of the tensors, and updates no others.
 
 The paper (Rajbhandari et al. 2020, arXiv 1910.02054, P_os) cuts one vector of all weights into even parts. Here whole
-tensors are assigned: values per tensor, such as LAMB's trust ratio, and therefore the weights are the same to the last
-bit as without sharding.
+tensors are assigned: values per tensor, such as LAMB's trust ratio, and therefore all weights, are bit-exact with
+those of an unsharded run.
 """
 
 from __future__ import annotations
@@ -52,12 +52,15 @@ class ShardedOptimizer:
     @torch.no_grad()
     def step(self) -> None:
         """Update all weights. This overwrites the gradients: processes exchange the new weights in their memory."""
+        # Any optimizer skips parameters without a gradient, so hiding gradients works without knowing its class.
         hidden = [(parameter, parameter.grad) for parameter, _ in self._others]
         for parameter, _ in hidden:
             parameter.grad = None
         self._optimizer.step()
         for parameter, gradient in hidden:
             parameter.grad = gradient
+        # The new weights travel in the gradients' buffer, which is free until the next step zeroes it: no memory of its
+        # own, and one contiguous broadcast per process instead of one per tensor.
         for parameter, slot in self._own:
             slot.copy_(parameter)
         self._world.broadcast_each_(self._parts)
@@ -65,24 +68,31 @@ class ShardedOptimizer:
             parameter.copy_(slot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as without sharding on the main process; what other processes keep arrives in host memory.
+        """Return the complete state, as without sharding; every process must call it.
 
-        On the other processes return their own part. Tensors are sent one by one, so that a device holds at most one
-        tensor of another process.
+        Returns:
+            On the main process the state of all parameters, those of other processes in host memory. On the other
+            processes their own part.
         """
         mine = self._optimizer.state_dict()
-        contents = [json.loads(text) for text in self._world.gather_texts(json.dumps(_described(mine["state"])))]
+        # All processes exchange names, types and shapes first, so that all issue the same broadcasts in the same order.
+        # Tensors follow one by one: a device never holds more than one tensor of another process.
+        contents = [json.loads(text) for text in self._world.gather_texts(json.dumps(_describe_state(mine["state"])))]
         found: dict[int, dict[str, Any]] = {}
         for rank, content in enumerate(contents):
             for number, key, dtype, shape, value in content:
                 if dtype is not None:
-                    value = self._from(rank, mine["state"], number, key, dtype, shape)
+                    value = self._fetch(rank, mine["state"], number, key, dtype, shape)
                 if self._world.is_main:  # elsewhere it would take the memory that sharding saves
                     found.setdefault(number, {})[key] = value
         return {**mine, "state": dict(sorted(found.items()))} if self._world.is_main else mine
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load this process's part of the state of a whole optimizer, sharded when it was saved or not."""
+        """Load this process's part of a complete state.
+
+        Args:
+            state_dict: result of `state_dict` on the main process, or of the same optimizer without sharding.
+        """
         own = {id(parameter) for parameter, _ in self._own}
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
@@ -90,7 +100,7 @@ class ShardedOptimizer:
         state = {number: state_dict["state"][number] for number in ours if number in state_dict["state"]}
         self._optimizer.load_state_dict({**state_dict, "state": state})
 
-    def _from(
+    def _fetch(
         self, rank: int, state: dict[int, dict[str, Any]], number: int, key: str, dtype: str, shape: list[int]
     ) -> torch.Tensor:
         """Return one tensor of the state of process `rank`; on the main process in host memory."""
@@ -104,11 +114,14 @@ class ShardedOptimizer:
 
 
 def assign_owners(sizes: Sequence[int], shares: int) -> list[int]:
-    """Return the share of each tensor: the largest tensor first, each to the share with the fewest elements so far.
+    """Assign tensors to shares greedily: the largest first, each to the share with the fewest elements so far.
 
     Args:
-        sizes: elements of each tensor.
+        sizes: number of elements of each tensor.
         shares: number of shares.
+
+    Returns:
+        The share of each tensor, from 0; the same on every process, since ties go to the first.
     """
     held = [0] * shares
     owners = [0] * len(sizes)
@@ -121,7 +134,10 @@ def assign_owners(sizes: Sequence[int], shares: int) -> list[int]:
 def _slots(
     parameters: Sequence[torch.Tensor], owners: Sequence[int], memory: torch.Tensor
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return a view of `memory` for each parameter, and for each owner one of all its parameters side by side."""
+    """Return a view of `memory` for each parameter, and one for all parameters of each owner.
+
+    Parameters of one owner are adjacent, so that one broadcast sends all of them.
+    """
     slots: dict[int, torch.Tensor] = {}
     parts = []
     begin = end = 0
@@ -134,8 +150,11 @@ def _slots(
     return [slots[number] for number in range(len(parameters))], parts
 
 
-def _described(state: dict[int, dict[str, Any]]) -> list[list[Any]]:
-    """Return JSON-safe rows (number, key, type, shape, value): tensors without value, others without type and shape."""
+def _describe_state(state: dict[int, dict[str, Any]]) -> list[list[Any]]:
+    """Return JSON-safe rows (number, key, type, shape, value).
+
+    Tensors have no value, and other entries neither type nor shape.
+    """
     return [
         [number, key, str(value.dtype).removeprefix("torch."), list(value.shape), None]
         if isinstance(value, torch.Tensor)

@@ -52,7 +52,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Differentiated:
+class BackwardResult:
     """Result of the forward and backward pass over a global batch; the gradients are in their buffer."""
 
     sums: torch.Tensor
@@ -65,13 +65,8 @@ class Differentiated:
     """Whether loss and gradients are finite; otherwise they are useless."""
 
 
-_PLAIN = (
-    "steps",
-    "seconds",
-    "data_seconds",
-    "tokens",
-    "norms",
-)  # fields that are equal on all processes, or reported by rank 0
+# Fields that are equal on all processes, or that only rank 0 reports: no collective is needed to store them.
+_PLAIN = ("steps", "seconds", "data_seconds", "tokens", "norms")
 
 Flops = Callable[[float, float], float]
 
@@ -94,10 +89,20 @@ class Meter:
     def add(
         self, sums: torch.Tensor | None, seconds: float, *, data_seconds: float, tokens: float, norm: float
     ) -> None:
-        """Add one optimizer step; a skipped one took time but has no finite sums (`sums=None`)."""
+        """Add one optimizer step.
+
+        Args:
+            sums: the task's sums over this process's share, on the device; None for a skipped step, whose sums are not
+                finite but whose time counts.
+            seconds: duration of the step.
+            data_seconds: part of it spent waiting for the batch.
+            tokens: tokens of the global batch, without padding.
+            norm: gradient norm before clipping.
+        """
         self.seconds += seconds
         self.data_seconds += data_seconds
         if sums is not None:
+            # fp64 on the device: no synchronisation per step, and counts stay exact over thousands of steps
             sums = sums.to(torch.float64)
             self.sums = sums if self.sums is None else self.sums + sums
             self.steps += 1
@@ -108,9 +113,13 @@ class Meter:
         """Return speed and gradient norm as metrics.
 
         Args:
-            global_batch_size: sequences of a step.
-            flops: sequences, their tokens without padding -> floating-point operations.
-            peak_flops: per second, of all devices together. None: unknown, and no utilisation is reported.
+            global_batch_size: sequences per step.
+            flops: function (sequences, tokens without padding) -> floating-point operations, forward and backward.
+            peak_flops: operations per second of all devices together. None: unknown, so no utilisation is reported.
+
+        Returns:
+            gradient_norm, sequences_per_second, tokens_per_second, data_wait_share (0 to 1) and, with `peak_flops`, mfu
+            (model FLOPs utilisation, 0 to 1).
         """
         sequences = self.steps * global_batch_size
         found = {
@@ -125,6 +134,8 @@ class Meter:
 
     def gather(self, world: World) -> dict[str, Any]:
         """Return the meters of all processes, JSON-safe; every process must call it."""
+        # A row per process, not their total: floating-point sums depend on their order, so metrics.jsonl would differ
+        # in the last digits if a resumed run added the same numbers in another order.
         plain = {field: getattr(self, field) for field in _PLAIN}
         if self.sums is None:  # on all processes: they make every step together
             return {**plain, "sums": []}
@@ -134,7 +145,13 @@ class Meter:
 
     @classmethod
     def restore(cls, stored: Mapping[str, Any], world: World) -> Meter:
-        """Return this process's meter from the result of `gather`: bit-exact with as many processes, else a share."""
+        """Return this process's meter from the result of `gather`.
+
+        Args:
+            stored: result of `gather`, one row of sums per process that wrote it.
+            world: the current processes. With the same number the sums are bit-exact; otherwise each takes a share of
+                the rows, so that only their total is the same.
+        """
         rows = [torch.tensor(row, dtype=torch.float64) for row in stored["sums"][world.rank :: world.size]]
         sums = torch.stack(rows).sum(dim=0).to(world.device) if rows else None
         return cls(sums, **{field: stored[field] for field in _PLAIN})

@@ -1,4 +1,4 @@
-"""The interface between the engine and a task: batches, losses and metrics; and batches made one step ahead."""
+"""The interface between the training loop and a task: batches, losses and metrics; and the prefetching of batches."""
 
 from __future__ import annotations
 
@@ -33,10 +33,20 @@ class TrainingTask(Protocol[BatchT]):
         """The model whose weights are trained and saved."""
 
     def flops(self, sequences: float, tokens: float) -> float:
-        """Return the floating-point operations of forward and backward pass over sequences with `tokens` in total."""
+        """Return the floating-point operations of the forward and backward pass.
+
+        Args:
+            sequences: number of sequences.
+            tokens: number of all their tokens, without padding.
+        """
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[BatchT, dict[str, int]]:
-        """Return this process's share of the next global batch, and the cursor after it."""
+        """Return this process's share of a global batch, and the cursor of the next one.
+
+        Args:
+            cursor: position in the data, JSON-safe, the same on every process; empty at the start. The batch must only
+                depend on it, on rank and world size, so that a resumed run sees the same data.
+        """
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context of all forward and backward passes of one step; the model may add to `.grad` in place."""
@@ -48,23 +58,24 @@ class TrainingTask(Protocol[BatchT]):
         """Return a micro batch's part of the loss of the global batch, and sums to report.
 
         Args:
-            totals: `counts` summed over the global batch.
+            batch: the micro batch.
+            totals: `counts` summed over the global batch, float32 [terms], at least 1 where the sum is 0.
 
         Returns:
-            The scalar whose sum over micro batches and processes is the loss, and a float vector of sums.
+            A 0-dim tensor whose sum over micro batches and processes is the loss, and a float vector of sums.
         """
 
     def largest_batch(self, sequences: int) -> BatchT:
         """Return made-up sequences that need as much memory as any of the data could."""
 
     def metrics(self, sums: list[float]) -> dict[str, float]:
-        """Return metrics, `loss` among them, from sums over any number of global batches."""
+        """Return metrics, including `loss`, from sums over any number of global batches."""
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Return metrics on held-out data, `loss` among them, the same on every process.
+        """Return metrics on held-out data, including `loss`, the same on every process.
 
         Args:
-            micro_batch_size: sequences in one pass.
+            micro_batch_size: sequences per forward pass.
         """
 
 
@@ -73,12 +84,13 @@ Made = tuple[TrainingBatch, Cursor]
 
 
 class Prefetcher:
-    """Batches made one step ahead by a thread of the host, while the device computes.
+    """Prefetcher of one batch, in a thread of the host, while the device computes.
 
-    A batch is a function of its cursor, so making it earlier changes nothing. An error is raised when its batch is due.
+    A batch depends only on its cursor, so reading it earlier does not change it. An error is raised when the batch is
+    due.
 
     Args:
-        make: cursor -> batch and the cursor after it; called by one thread at a time.
+        make: function that returns the batch at a cursor and the next cursor; called by one thread at a time.
     """
 
     def __init__(self, make: Callable[[Cursor], Made]) -> None:
@@ -88,6 +100,7 @@ class Prefetcher:
 
     def __call__(self, cursor: Cursor) -> Made:
         """Return the batch at `cursor`, and the cursor after it."""
+        # Forgotten first: if making the batch raised, a second call must try again and not return the old error.
         expected, self._next = self._next, None
         if expected is None or expected[0] != cursor:
             expected = cursor, self._thread.submit(self._make, cursor)

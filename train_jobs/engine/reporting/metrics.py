@@ -1,4 +1,4 @@
-"""metrics.jsonl, the one file that a job writes its metrics to; its copies in other stores; and the progress line.
+"""metrics.jsonl, the only file that a job writes its metrics to; copies of it in other stores; and the progress line.
 
 One line per report: {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81, ...}}. The module
 `train_jobs.tools.mirror` copies the file to MLflow in a thread; its failures never stop the job.
@@ -34,7 +34,7 @@ class MetricsMirror(Protocol):
 
 
 class MetricsLog:
-    """Appends reports to metrics.jsonl.
+    """Writer of metrics.jsonl.
 
     Args:
         path: the file. None, on all processes but the main one: every call does nothing.
@@ -47,18 +47,32 @@ class MetricsLog:
     def open(self, *, from_step: int) -> None:
         """Open the file for appending, and drop reports after `from_step`.
 
-        Reports after the checkpoint that a run resumes from will be made again.
+        Args:
+            from_step: step of the checkpoint that the run resumes from.
+
+        Raises:
+            StorageError: the file cannot be written.
         """
         if self.path is None:
             return
         with storage_errors(self.path.parent, METRICS_FILE):
+            # The resumed run repeats the steps after its checkpoint: without this their reports would be in the file
+            # twice. The file is replaced atomically, so a kill here loses no report.
             if self.path.exists():
                 kept = [report for _, report in read_reports(self.path) if report["step"] <= from_step]
                 write_text(self.path, "".join(json.dumps(report) + "\n" for report in kept))
             self._stream = self.path.open("a", encoding="utf-8")
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line and flush it to the operating system."""
+        """Append one line and flush it to the operating system.
+
+        Args:
+            step: optimizer step.
+            metrics: name -> value.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
         if self._stream is None or self.path is None:
             return
         line = json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)})
@@ -67,7 +81,7 @@ class MetricsLog:
             self._stream.flush()
 
     def sync(self) -> None:
-        """Sync the file to the disk, so that it is never behind a checkpoint."""
+        """Sync the file to the disk, so that it contains every report before the next checkpoint."""
         if self._stream is not None:
             os.fsync(self._stream.fileno())
 
@@ -80,10 +94,10 @@ class MetricsLog:
 
     @contextmanager
     def mirrored(self, mirror: MetricsMirror | None, *, from_step: int) -> Iterator[None]:
-        """Keep the file open and mirrored for a block, whose end without an error means that the job completed.
+        """Keep the file open and mirrored during the body; if it raises nothing, the job has completed.
 
         Args:
-            mirror: None: no mirror.
+            mirror: copies the file to a tracking service. None: no mirror.
             from_step: see `open`.
         """
         self.open(from_step=from_step)
@@ -100,22 +114,32 @@ class MetricsLog:
 
 
 def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each complete report of a metrics file after byte `offset`, with the offset after it; skip torn lines."""
+    """Yield each complete report of a metrics file, with the byte offset after it; skip incomplete lines.
+
+    Args:
+        path: a metrics.jsonl, which a job may be writing.
+        offset: byte to start from: 0, or an offset that was yielded before.
+    """
     with path.open("rb") as stream:
         stream.seek(offset)
         for line in stream:
             if not line.endswith(b"\n"):
-                return
+                return  # still being written; a later call starts at the same offset
             offset += len(line)
             try:
                 report = json.loads(line)
             except ValueError:
-                continue  # torn by a machine's death and then appended to
+                continue  # a machine died while writing this line, and the next attempt appended to it
             yield offset, report
 
 
 class ProgressLine:
-    """Progress for people: one line rewritten in place on a terminal, one line per report elsewhere."""
+    """Progress output: one line, rewritten in place, on a terminal; one line per report elsewhere.
+
+    Args:
+        total_steps: optimizer steps of the run.
+        stream: text stream to write to. None: stdout.
+    """
 
     def __init__(self, total_steps: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -124,7 +148,13 @@ class ProgressLine:
         self._open = False
 
     def step(self, step: int, metrics: Mapping[str, float], *, seconds_left: float) -> None:
-        """Print a training report."""
+        """Print a training report.
+
+        Args:
+            step: optimizer step.
+            metrics: report with train_loss, learning_rate, sequences_per_second and optionally mfu.
+            seconds_left: estimated seconds until the end of training.
+        """
         width = len(str(self._total))
         text = (
             f"step {step:>{width}}/{self._total}  loss {metrics['train_loss']:.4f}"
@@ -139,7 +169,7 @@ class ProgressLine:
         self._stream.flush()
 
     def line(self, text: str) -> None:
-        """Print any other text on a line of its own."""
+        """Print another text on a separate line."""
         self._stream.write(("\n" if self._open else "") + text + "\n")
         self._stream.flush()
         self._open = False
@@ -153,29 +183,29 @@ def clock(seconds: float) -> str:
 
 
 class Sink(Protocol):
-    """A store that metrics are copied to."""
+    """Store that metrics are copied to."""
 
     def catch_up(self) -> int:
-        """Copy the values that it lacks; return their number."""
+        """Copy all values that the store does not have yet; return their number."""
 
 
 SinkT = TypeVar("SinkT", bound=Sink)
 
 
 class SinkThread(Generic[SinkT]):
-    """Keeps a sink up to date in the background.
+    """Daemon thread that keeps a sink up to date.
 
     Args:
-        name: of the thread.
-        connect: makes the sink, again after each failure; returns None if it cannot yet.
-        trouble: first words of the warning when the sink fails.
+        name: name of the thread.
+        connect: creates the sink, again after each failure; returns None if that is not possible yet.
+        failure: beginning of the warning when the sink fails.
         every_seconds: interval of copying.
     """
 
     def __init__(
-        self, name: str, connect: Callable[[], SinkT | None], *, trouble: str, every_seconds: float = 5.0
+        self, name: str, connect: Callable[[], SinkT | None], *, failure: str, every_seconds: float = 5.0
     ) -> None:
-        self._connect, self._trouble, self._every = connect, trouble, every_seconds
+        self._connect, self._failure, self._every = connect, failure, every_seconds
         self._sink: SinkT | None = None
         self._finish: Callable[[SinkT], None] | None = None
         self._done = threading.Event()
@@ -186,11 +216,11 @@ class SinkThread(Generic[SinkT]):
         self._thread.start()
 
     def stop(self, timeout: float = 60.0, *, finish: Callable[[SinkT], None] | None = None) -> None:
-        """Copy for the last time and end the thread, if it was started.
+        """Copy a last time and end the thread, if it was started.
 
         Args:
-            timeout: maximum seconds to wait.
-            finish: called with the sink when it is complete.
+            timeout: maximum seconds to wait; then the daemon thread is abandoned, so a dead service cannot block a job.
+            finish: called with the sink after the last copy.
         """
         self._finish = finish
         self._done.set()
@@ -204,10 +234,10 @@ class SinkThread(Generic[SinkT]):
             try:
                 self._catch_up(last=last)
                 warned = False
-            except Exception as problem:  # training continues whatever a disk, a store or a network does
-                self._sink = None  # `connect` reads its content again
+            except Exception as problem:  # no failure of a disk, a store or a network may stop training
+                self._sink = None  # the new sink reads which values the store already has
                 if not warned:
-                    print(f"warning: {self._trouble}: {problem}", file=sys.stderr)
+                    print(f"warning: {self._failure}: {problem}", file=sys.stderr)
                 warned = True
 
     def _catch_up(self, *, last: bool) -> None:

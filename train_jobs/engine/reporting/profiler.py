@@ -1,10 +1,10 @@
-"""Profile of a few steps: a trace for a viewer, and a table of the longest operations.
+"""Profiler of a few steps: a trace for a viewer, and a table of the longest operations.
 
     OUTPUT/profile/rank-0.trace.json.gz   a Chrome trace: opens in ui.perfetto.dev and chrome://tracing
     OUTPUT/profile/operations.json        mean time of a step, share of each stage, the longest operations
 
 Only rank 0 is recorded: all ranks do the same work, and a trace of BERT-base takes tens of megabytes per step. Recorded
-steps take longer than others; the weights do not change.
+steps are slower than others; the weights are the same.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from train_jobs.engine.runtime.storage import write_json
 
 TRACE = "rank-0.trace.json.gz"
 OPERATIONS = "operations.json"
-STEP = "step {}"  # the name of a range of the trace
-MOST_OPERATIONS = 30
+STEP = "step {}"  # name of a step's range in the trace
+MAX_OPERATIONS = 30
 
 
 class StepProfiler:
@@ -38,9 +38,9 @@ class StepProfiler:
 
     Args:
         config: steps to record.
-        world: device, and the stages to time.
-        folder: of trace and table. None on all processes but the recorded one.
-        log: callback that receives the path of the written files.
+        world: device, and the activity whose stages are timed.
+        folder: folder of trace and table. None on all processes but the recorded one.
+        log: callback that receives a text with the path of the trace.
     """
 
     def __init__(
@@ -54,7 +54,12 @@ class StepProfiler:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Record the body as optimizer step `number`, from 1; the first call decides which steps are recorded."""
+        """Record the body as an optimizer step, if it is one of those to record.
+
+        Args:
+            number: number of the step, from 1. The first call decides which steps are recorded: without
+                `profile.start` those after a warm-up, also when the run resumes.
+        """
         if self._wanted is None:
             first = self._config.start or number + PROFILE_WARMUP
             self._wanted = range(first, first + self._config.steps)
@@ -79,7 +84,7 @@ class StepProfiler:
             self.close()
 
     def close(self) -> None:
-        """Write what was recorded; if the disk refuses, print a warning and continue."""
+        """Write the recorded steps; if the disk fails, print a warning and continue."""
         recorder, self._recorder = self._recorder, None
         if recorder is None or self._folder is None:
             return
@@ -93,6 +98,7 @@ class StepProfiler:
             }
             try:
                 self._folder.mkdir(exist_ok=True)
+                # Under a temporary name: a trace takes seconds to write, and a viewer rejects a part of one.
                 draft = self._folder / f".{TRACE}"
                 recorder.export_chrome_trace(str(draft))
                 write_json(self._folder / OPERATIONS, table)
@@ -110,14 +116,14 @@ class StepProfiler:
         self._clock.stage(name, self._now() - started)
 
     def _now(self) -> float:
-        """Return the time in seconds, after queued work of the device: it counts for the stage that queued it."""
+        """Return the time in seconds once the device is idle: queued work counts for the stage that queued it."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
 
 class Clock:
-    """Seconds of each step and of each stage of it."""
+    """Durations of the recorded steps and of their stages, in seconds."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -134,7 +140,7 @@ class Clock:
         self._stages[name] += seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Return first and last step, mean milliseconds of a step and of each stage in order."""
+        """Return steps (first, last), step_ms (mean), and stages with name, mean ms and share (0 to 1), JSON-safe."""
         count = len(self.steps)
         stages = {**self._stages, "other": self._seconds - sum(self._stages.values())}
         return {
@@ -148,20 +154,20 @@ class Clock:
 
 
 def operations(events: Iterable[Any], device: torch.device) -> list[dict[str, Any]]:
-    """Return the operations that took longest, without the time of those that they call; the longest first.
+    """Return the operations with the longest own time, without the operations that they call, the longest first.
 
     Args:
         events: torch's FunctionEvents, times in microseconds.
-        device: whose time is compared.
+        device: device whose time decides the order.
 
     Returns:
-        Name, calls, self_cpu_ms, self_device_ms and share of the time of all operations, of at most 30 operations.
+        At most 30 rows with name, calls, self_cpu_ms, self_device_ms and share of the total (0 to 1).
     """
     found: dict[str, dict[str, Any]] = {}
     for event in events:
-        if (
-            event.device_type != DeviceType.CPU or event.is_user_annotation
-        ):  # the time of kernels counts for their operations
+        # Kernels are events of their own, but their time is also in the operation that launched them; and our ranges
+        # contain operations. Counting either would count the same time twice.
+        if event.device_type != DeviceType.CPU or event.is_user_annotation:
             continue
         row = found.setdefault(event.name, {"name": event.name, "calls": 0, "self_cpu_ms": 0.0, "self_device_ms": 0.0})
         row["calls"] += 1
@@ -169,7 +175,7 @@ def operations(events: Iterable[Any], device: torch.device) -> list[dict[str, An
         row["self_device_ms"] += event.self_device_time_total / 1000
     key = "self_device_ms" if device.type == "cuda" else "self_cpu_ms"
     total = sum(row[key] for row in found.values()) or 1.0
-    rows = sorted(found.values(), key=lambda row: row[key], reverse=True)[:MOST_OPERATIONS]
+    rows = sorted(found.values(), key=lambda row: row[key], reverse=True)[:MAX_OPERATIONS]
     return [{**row, "share": row[key] / total} for row in rows]
 
 
@@ -184,6 +190,8 @@ def _in_steps(events: Iterable[Any]) -> Iterator[Any]:
 
 
 def _recorder(device: torch.device) -> profile:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it logs its start and stop on stderr
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise Kineto logs its start and stop to stderr
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    return profile(activities=activities, acc_events=True)  # there is one cycle; torch 2.11 warns of others
+    return profile(
+        activities=activities, acc_events=True
+    )  # one cycle only; without acc_events torch 2.11 warns that a second one would clear events

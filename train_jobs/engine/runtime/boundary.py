@@ -1,4 +1,4 @@
-"""The outer edge of every job: its command line, and at its end an error, a file of it and an exit code.
+"""Entry and exit of every job: its command line, and at its end the error, the error file and the exit code.
 
 Nothing here loads torch: a preparation runs without it.
 """
@@ -25,7 +25,12 @@ SAVED = "a checkpoint is committed, the same command resumes from it"
 
 
 def documented_parser(name: str, documentation: str | None) -> argparse.ArgumentParser:
-    """Return a parser of a module's command line, whose help is the documentation of the module."""
+    """Return a parser whose help is the docstring of a module.
+
+    Args:
+        name: name of the module in `train_jobs`.
+        documentation: docstring of the module; its first paragraph is the summary.
+    """
     summary, _, details = (documentation or "").partition("\n\n")
     return argparse.ArgumentParser(
         prog=f"train_jobs.{name}",
@@ -46,8 +51,8 @@ def job_parser(
     """Return a parser with the options that all jobs share.
 
     Args:
-        name: of the module in `train_jobs`.
-        documentation: of the module.
+        name: name of the module in `train_jobs`.
+        documentation: docstring of the module.
         recipes: names that --config accepts in addition to a file.
         needs_config: whether --config is required.
         device: help text of --device.
@@ -61,24 +66,28 @@ def job_parser(
     return parser
 
 
-def run(job: Callable[[], object], output: Path, *, kept: str = SAVED) -> int:
-    """Run a job; return its exit code, after printing and storing the error if it failed.
+def run(job: Callable[[], object], output: Path, *, resume_hint: str = SAVED) -> int:
+    """Run a job; if it fails, print the error and write its file.
 
     Args:
-        job: reads its configuration and does all the work.
-        output: folder of the run.
-        kept: what is saved and how to resume, printed if SIGTERM or the first Ctrl-C ended the job.
+        job: function that reads the configuration and does all the work.
+        output: output folder of the run.
+        resume_hint: what is saved and how to resume, printed if SIGTERM or the first Ctrl-C stopped the job.
+
+    Returns:
+        The exit code: 0, 75 after SIGTERM, 130 after Ctrl-C, or that of the error.
     """
+    # From the environment, not from a process group: a job may fail before it joins one.
     rank = int(os.environ.get("RANK", "0"))
     try:
         remove_error(output, rank)
         with stacks_on_request(output, rank):
             job()
     except Preempted as ending:
-        print(f"stopped by {ending.by}; {ending.kept or kept}", flush=True)
+        print(f"stopped by {ending.by}; {ending.resume_hint or resume_hint}", flush=True)
         return INTERRUPTED if ending.by == CTRL_C else PREEMPTED
-    except KeyboardInterrupt:  # before `StopRequest.listen`, or the second one
-        print("ended by Ctrl-C; the same command resumes from what was saved before", flush=True)
+    except KeyboardInterrupt:  # before `StopRequest.listen`, or at the second Ctrl-C
+        print("stopped by Ctrl-C; the same command resumes from the last saved state", flush=True)
         return INTERRUPTED
     except UserError as problem:
         return report_error(problem, output, rank)
@@ -87,29 +96,30 @@ def run(job: Callable[[], object], output: Path, *, kept: str = SAVED) -> int:
     return 0
 
 
-def leave(code: int) -> NoReturn:
-    """End the process with this exit code.
-
-    The interpreter takes a second to exit, without signal handlers: a launcher that ends the peers of a faster rank
-    must not turn "saved" into "killed".
-    """
+def exit_process(code: int) -> NoReturn:
+    """End the process with this exit code, ignoring SIGTERM."""
+    # The interpreter restores the default handlers and then takes about a second to exit. torchrun sends SIGTERM to the
+    # other ranks once the first has exited, and would turn their exit code 75, "saved", into "killed by a signal".
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)
 
 
 def _explained(problem: Exception, output: Path, rank: int) -> UserError:
-    """Return the user's error behind an exception; print its traceback unless a disk refused to be written.
+    """Return the error to report for an exception; print its traceback unless it came from a disk.
 
     Args:
-        problem: not caught by the job; call this while it is handled.
-        output: folder of the run.
-        rank: of this process.
+        problem: exception that the job did not catch; call this in its except clause.
+        output: output folder of the run.
+        rank: rank of this process.
+
+    Returns:
+        StorageError, OutOfMemoryError, PeerError or, for any other exception, InternalError.
     """
     if refused := storage.explain(problem, output, "the run's output"):
         return refused
     traceback.print_exc()
     found: UserError | None = None
-    if "torch" in sys.modules:
+    if "torch" in sys.modules:  # importing it now would take seconds, and a job without it cannot have these errors
         from train_jobs.engine.runtime.devices import explain_memory_error
         from train_jobs.engine.runtime.distributed import explain_lost_peer
 

@@ -26,14 +26,22 @@ SIDE, TRIES = 1024, 5
 
 
 def peak_flops(world: World, precision: str) -> float | None:
-    """Return the peak floating-point operations per second of all devices, for utilisation; None for an unknown GPU.
+    """Return the peak floating-point operations per second of all devices, for utilisation.
 
-    For a GPU it is the data sheet's. For a CPU it is measured with a matrix product of 1024 x 1024 x 1024: the best of
-    five, since other programs may be running. All devices are assumed to be as fast as this one.
+    For a GPU it is that of the data sheet. For a CPU it is measured: the best of five matrix products of 1024 x 1024 x
+    1024. All devices are assumed to be as fast as this one.
+
+    Args:
+        world: device and number of processes.
+        precision: bf16, fp16 or fp32.
+
+    Returns:
+        The sum over all devices; None for a GPU without a data sheet.
     """
     if world.device.type == "cuda":
         peaks = data_sheet(world.device_name)
         return None if peaks is None else peaks[precision == "fp32"] * world.size
+    # The minimum, not the median: other programs can only make a product slower, and the peak is wanted.
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     x = torch.ones(SIDE, SIDE, dtype=dtype)
     return 2 * SIDE**3 / min(timeit.repeat(lambda: x @ x, number=1, repeat=TRIES)) * world.size
@@ -43,17 +51,23 @@ def memory_bytes(device: torch.device) -> int:
     """Return the peak memory of this process in bytes: GPU memory as torch counts it, or resident on the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
 
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Resolve "auto" to "bf16" if the hardware multiplies its matrices natively, else "fp16" (GPU) or "fp32" (CPU)."""
+    """Resolve "auto" to "bf16" if the hardware multiplies bf16 matrices, else to "fp16" on a GPU and "fp32" on a CPU.
+
+    Args:
+        precision: auto, bf16, fp16 or fp32.
+        device: device to compute on.
+    """
     if precision != "auto":
         return precision
     if device.type == "cuda":
+        # from Ampere on; torch.cuda.is_bf16_supported also accepts earlier GPUs, which emulate it
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
     # private names that may vanish: without them only the automatic choice is lost
     probes = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
@@ -61,7 +75,7 @@ def resolve_precision(precision: str, device: torch.device) -> str:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context of the forward pass."""
+    """Return the autocast context of a forward pass; empty for fp32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[precision])
@@ -69,7 +83,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 @dataclass
 class LossScale:
-    """fp16 dynamic loss scale: doubled after `interval` good steps, halved on a bad one, never below `floor`.
+    """Dynamic loss scale of fp16: doubled after `interval` finite steps, else halved, and never below `floor`.
 
     The scale of NVIDIA's recipe has no floor and decayed to zero in endless loops (DeepLearningExamples issues 252 and
     543). In the other precisions the scale is always 1.
@@ -87,17 +101,23 @@ class LossScale:
 
     @property
     def at_floor(self) -> bool:
-        """Whether the scale cannot be the cause of a gradient that is not finite."""
+        """Whether the scale is the lowest, so that it cannot cause an overflow."""
         return self.scale <= self.floor
 
     def update(self, finite: bool, *, dynamic: bool) -> None:
-        """Update the scale after a step whose gradients were finite or not."""
+        """Update the scale after a step.
+
+        Args:
+            finite: whether the gradients of the step were finite.
+            dynamic: whether the precision is fp16; otherwise the scale stays 1.
+        """
         if not dynamic:
             return
         if not finite:
             self.scale, self.good_steps = max(self.scale / 2, self.floor), 0
             return
         self.good_steps += 1
+        # A factor of two keeps the scale a power of two, so that scaling and unscaling round nothing.
         if self.good_steps % self.interval == 0:
             self.scale *= 2
 
@@ -106,29 +126,37 @@ ROUNDS = 3
 
 
 def require_determinism() -> None:
-    """Make torch use deterministic algorithms, or raise where it lacks one; call this before a GPU is used.
-
-    cuBLAS reads its variable at its first use; without it, with several streams, it may choose another algorithm each
-    time (cuBLAS documentation, "Results reproducibility").
-    """
+    """Make torch use deterministic algorithms only; operations without one raise. Call this before a GPU is used."""
+    # cuBLAS reads this variable at its first use. Without it, it may choose another algorithm each time if there are
+    # several streams (cuBLAS documentation, "Results reproducibility").
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    # filling would reveal reads of uninitialised memory, at a cost. The module's class defines the property.
+    # Deterministic mode also fills every new tensor, to reveal reads of uninitialised memory. It costs time and changes
+    # no result of a program without such reads. The property is defined by the class of the module, so mypy does not
+    # know it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def time_determinism(attempt: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Return the median seconds of `attempt` with deterministic and with the fastest algorithms, measured in turns."""
+    """Measure `attempt` with deterministic and with the fastest algorithms, alternately.
+
+    Args:
+        attempt: function to measure.
+        device: device that it computes on.
+
+    Returns:
+        Median seconds with deterministic algorithms, and with the fastest ones.
+    """
     taken: dict[bool, list[float]] = {True: [], False: []}
     try:
         for number in range(ROUNDS + 1):
             for deterministic, seconds in taken.items():
                 torch.use_deterministic_algorithms(deterministic)
-                _synchronize(device)
+                _synchronize(device)  # kernels of the previous attempt may still be queued
                 started = time.perf_counter()
                 attempt()
                 _synchronize(device)
-                if number:  # the first round takes longer
+                if number:  # the first round includes the selection of algorithms and the allocation of memory
                     seconds.append(time.perf_counter() - started)
     finally:
         torch.use_deterministic_algorithms(True)
@@ -140,51 +168,56 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-# Allocators' messages in a RuntimeError: torch's on the CPU (c10/core/impl/alloc_cpu.cpp), CUDA's own, cuBLAS's.
-SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+# Texts in a RuntimeError, since only CUDA's caching allocator raises torch.OutOfMemoryError: torch's allocator on the
+# CPU (c10/core/impl/alloc_cpu.cpp), CUDA's own, cuBLAS's.
+OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
     """Return whether an exception means that memory ran out, of a GPU or of the host."""
     if isinstance(problem, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(problem, RuntimeError) and any(sign in str(problem) for sign in SIGNS)
+    return isinstance(problem, RuntimeError) and any(sign in str(problem) for sign in OUT_OF_MEMORY_TEXTS)
 
 
 def release_memory(device: torch.device) -> None:
     """Release memory that is no longer referenced."""
+    # Exceptions and their frames form reference cycles, which only the collector frees; and the caching allocator keeps
+    # blocks that are free but too small for the next attempt.
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def no_smaller_batch(micro_batch_size: int, *, step: int, device: torch.device, can_shard: bool) -> OutOfMemoryError:
+def micro_batch_error(micro_batch_size: int, *, step: int, device: torch.device, can_shard: bool) -> OutOfMemoryError:
     """Return the error for a micro batch that cannot be made smaller.
 
     Args:
-        micro_batch_size: the size that did not fit: one sequence, or the number that the recipe fixes.
-        can_shard: the optimizer state could be sharded over processes, and is not.
+        micro_batch_size: sequences that did not fit: 1, or the number that the recipe fixes.
+        step: optimizer step, for the message.
+        device: device whose memory ran out.
+        can_shard: whether `optimizer.sharded` would save memory.
     """
-    facts = {"need": f"more than there is for a micro batch of {micro_batch_size}", **_memory_of(device)}
+    facts = {"need": f"more memory for a micro batch of {micro_batch_size}", **_memory_of(device)}
     if micro_batch_size == 1:
         fix = "start a new run with a shorter data.sequence_length or a smaller model"
     else:
-        facts["why"] = "train.loss_normalization is micro_batch: with another micro batch it is another recipe"
+        facts["why"] = "train.loss_normalization is micro_batch: another micro batch would change the recipe"
         half = -(-micro_batch_size // 2)
         fix = f"start a new run with --set train.micro_batch_size={half} or --set train.loss_normalization=global"
     if can_shard:
-        fix = f"--set optimizer.sharded=true, which resumes from the last checkpoint; else {fix}"
+        fix = f"resume with --set optimizer.sharded=true, or {fix}"
     return OutOfMemoryError(f"out of memory in step {step}", facts=facts, fix=fix)
 
 
 def explain_memory_error(problem: BaseException) -> OutOfMemoryError | None:
-    """Return the error for memory that ran out outside forward and backward pass; None for other exceptions."""
+    """Return the error for memory that ran out outside of the forward and backward pass; None for other exceptions."""
     if not is_out_of_memory(problem):
         return None
     return OutOfMemoryError(
-        "out of memory outside forward and backward pass",
+        "out of memory outside of the forward and backward pass",
         facts={"says": (str(problem) or type(problem).__name__).splitlines()[0][:200]},
-        fix="--set optimizer.sharded=true, if there are several processes, or start a new run with a smaller model",
+        fix="resume with --set optimizer.sharded=true (needs several processes), or start a run with a smaller model",
     )
 
 

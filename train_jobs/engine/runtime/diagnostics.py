@@ -5,16 +5,16 @@
     OUTPUT/stacks/rank-0.txt        stacks of all its threads at each SIGUSR2, innermost frame first
     OUTPUT/stacks/hang-rank-0.txt   its stacks when the watchdog ended it
 
-SIGUSR2 is answered from inside a C call as well, and without waiting for Python's lock.
+SIGUSR2 also works inside a C call, and without waiting for Python's lock (GIL).
 
-The watchdog ends a process that makes no progress. Each process watches itself, under any launcher. A process that
-hangs takes its peers along: they wait for it in a collective. So each of them finds out, each leaves its stacks in its
-log and in OUTPUT/stacks, and they end in an order that names the cause first: one that is stuck in work of its own
-before those that wait, which look for it and name it. All with exit code 76.
+The watchdog ends a process that makes no progress, with exit code 76. Each process watches itself, under any launcher.
+If one process hangs, its peers wait for it in a collective, so all of them report a hang. Each writes its stacks to its
+log and to OUTPUT/stacks. A process that is stuck in its own work ends first; those that wait end later, so that they
+can read its error file and name it as the cause.
 
-Only time in which the process ran counts: one that was stopped, by a debugger or with its container, is not guilty when
-it continues. One that holds Python's lock runs none of this: a timer in C dumps its stacks and ends it a little later,
-with exit code 1, for another cannot be chosen there. (The timer's clock does not stop: it sets a limit to the first.)
+Only time in which the process ran counts: a process that a debugger or a paused container stopped has not hung. If
+Python's lock is held, no Python code runs, so a timer in C dumps the stacks and ends the process a little later. Its
+exit code is 1, since faulthandler offers no other.
 
 Nothing here loads torch: a preparation runs without it.
 """
@@ -43,32 +43,46 @@ if TYPE_CHECKING:
     from train_jobs.engine.runtime.distributed import World
 
 FOLDER = "stacks"
-LOOKS = 10  # at the activity, within the time that a hang takes; at most one a second
+CHECKS_PER_HANG = 10  # checks of the activity until a hang is reported; at most one per second
 STDERR = 2
-MOST_NAMED = 8  # ranks in a message
+MAX_NAMED_RANKS = 8  # ranks in a message
 
 
 def write_error(problem: UserError, output: Path, rank: int) -> None:
-    """Write the error file of a rank, as JSON and text; do nothing if the disk refuses, which may be the problem."""
+    """Write the error file of a rank; ignore a failing disk, which may be the error to report.
+
+    Args:
+        problem: the error.
+        output: output folder of the run.
+        rank: rank of this process.
+    """
     with suppress(OSError):
         write_json(_error_file(output, rank), {**problem.as_json(), "text": str(problem)})
 
 
 def report_error(problem: UserError, output: Path, rank: int) -> int:
-    """Print an error and write its file; return the exit code of the process."""
+    """Print an error to stderr and write its file; return the exit code of the process."""
     print(problem, file=sys.stderr, flush=True)
     write_error(problem, output, rank)
     return problem.exit_code
 
 
 def remove_error(output: Path, rank: int) -> None:
-    """Remove the error file that an earlier start of this rank left."""
+    """Remove the error file of an earlier start of this rank."""
     with suppress(NotADirectoryError):  # a file has the folder's name: the first write reports it
         _error_file(output, rank).unlink(missing_ok=True)
 
 
 def read_errors(output: Path, ranks: range) -> dict[int, dict[str, Any]]:
-    """Return the errors that ranks left: rank -> {kind, message, facts, fix}."""
+    """Read the error files of ranks.
+
+    Args:
+        output: output folder of the run.
+        ranks: ranks to read; those without a readable file are left out.
+
+    Returns:
+        rank -> {kind, message, facts, fix}.
+    """
     found = {}
     for rank in ranks:
         with suppress(OSError, ValueError, KeyError):  # no file; or, on a mounted blob store, a part of it
@@ -85,21 +99,23 @@ def stacks_on_request(output: Path, rank: int) -> Iterator[None]:
     """Write the stacks of all threads at each SIGUSR2 while the body runs.
 
     Args:
-        output: folder of the run.
-        rank: of this process.
+        output: output folder of the run.
+        rank: rank of this process.
 
     Raises:
-        StorageError: the folder cannot be written.
+        StorageError: the folder cannot be created or written.
     """
     folder, pid = output / FOLDER, os.getpid()
-    with storage_errors(output, "making the output folder"):
+    with storage_errors(output, "the output folder"):
         folder.mkdir(parents=True, exist_ok=True)
         answers = (folder / f"rank-{rank}.txt").open("ab")
     with answers:
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # restored behind the body: a late signal must not kill
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the handler after `unregister`: a late signal must not kill
         faulthandler.register(signal.SIGUSR2, answers, all_threads=True, chain=False)
         try:
-            with storage_errors(output, "stacks"):  # only now: before, the signal would have killed the process
+            # Written after the handler is registered: a sender that reads the pid earlier would kill the process. Start
+            # time and boot id distinguish this process from a later one with the same pid.
+            with storage_errors(output, "the stacks"):
                 identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "host": gethostname()}
                 write_json(folder / f"rank-{rank}.json", identity)
             yield
@@ -108,7 +124,7 @@ def stacks_on_request(output: Path, rank: int) -> Iterator[None]:
 
 
 def hang_file(output: Path, rank: int) -> Path:
-    """Return the path of the stacks of a rank that hung."""
+    """Return the path of the stacks file of a rank that hung."""
     return output / FOLDER / f"hang-rank-{rank}.txt"
 
 
@@ -116,11 +132,11 @@ class Watchdog:
     """Ends the process if it makes no progress while the `with` block runs.
 
     Args:
-        config: how long a process may make no progress.
+        config: seconds without progress that count as a hang; None disables the watchdog.
         world: rank, number of ranks, and the activity to watch.
-        output: folder of the run.
-        grace_seconds: for one more rank to find out that it hangs as well.
-        last_resort_seconds: for everything done in Python, before the timer in C ends the process.
+        output: output folder of the run.
+        grace_seconds: time for another rank to detect the same hang and to write its error file.
+        last_resort_seconds: time for the report in Python, before the timer in C ends the process.
     """
 
     def __init__(
@@ -147,42 +163,47 @@ class Watchdog:
     def __exit__(self, *problem: object) -> None:
         if self._thread is not None:
             self._done.set()
-            self._thread.join()  # one that is ending the process finishes that
+            self._thread.join()  # a thread that is already ending the process does so
             faulthandler.cancel_dump_traceback_later()
 
     def _watch(self, limit: float, watched: int) -> None:
-        every = min(1.0, limit / LOOKS)
+        every = min(1.0, limit / CHECKS_PER_HANG)
         idle, seen, looked = 0.0, self._activity.beats, time.monotonic()
         while idle < limit:
-            # fires if this thread does not get here again in time
+            # Re-armed by every check. It fires if this thread does not run in time, since another holds the GIL.
             faulthandler.dump_traceback_later(limit + self._last_resort, exit=True, file=STDERR)
             if self._done.wait(every):
                 return
             now = time.monotonic()
-            idle += min(now - looked, 2 * every)  # more time has passed if the process was stopped
+            # Capped: between two checks of a process that was stopped (SIGSTOP, paused container) hours may have
+            # passed.
+            idle += min(now - looked, 2 * every)
             looked = now
             if self._activity.beats != seen or _being_debugged(watched):
                 idle, seen = 0.0, self._activity.beats
         self._end(limit)
 
     def _end(self, limit: float) -> NoReturn:
-        """Report the stage and the stacks of this process, then end it."""
+        """Report stage and stacks of this process, then end it."""
         stage, rank = self._activity.stage, self._world.rank
         problem = HangError(
             f"rank {rank} made no progress for {limit:g} s (last: {stage})",
             facts={"waits": "for other ranks"} if stage.waits else None,
-            fix="look in the stacks for what does not return, then resume the run",
+            fix="look in the stacks for the call that does not return, then resume the run",
         )
         stacks = self._write_stacks(problem)
         write_error(problem, self._output, rank)
+        # The stuck rank ends one grace period before those that wait, so its error is the first that the launcher
+        # reports. It sleeps as well: the others must find the error file of every stuck rank.
         time.sleep(2 * self._grace if stage.waits else self._grace)
         problem.facts |= {**(self._others() if stage.waits else {}), "stacks": stacks}
         report_error(problem, self._output, rank)
-        os._exit(problem.exit_code)
+        os._exit(problem.exit_code)  # not sys.exit: the main thread is stuck, and its clean-up would hang again
 
     def _write_stacks(self, problem: HangError) -> Path | str:
-        """Write the stacks to the log and to a file of their own; return the file, or a hint to the log."""
+        """Write the stacks to the log and to a file; return the path of the file, or a hint if the disk fails."""
         print(f"stacks of rank {self._world.rank}, innermost frame first", file=sys.stderr, flush=True)
+        # to the log first: the disk may be what hangs
         faulthandler.dump_traceback(STDERR)
         path = hang_file(self._output, self._world.rank)
         with suppress(OSError):
@@ -194,21 +215,22 @@ class Watchdog:
         return "in the log, above"
 
     def _others(self) -> dict[str, str]:
-        """Return the ranks that this one may be waiting for: those that report a hang, and those that are silent."""
+        """Return the ranks that this one may be waiting for: those that are stuck, and those without an error file."""
         ranks = range(self._world.size)
         errors = read_errors(self._output, ranks)
         stuck = [
             error["message"] for error in errors.values() if error["kind"] == "hang" and "waits" not in error["facts"]
         ]
         silent = [f"rank {rank}" for rank in ranks if rank not in errors]
-        found = {"stuck": "; ".join(stuck[:MOST_NAMED])} if stuck else {}
+        found = {"stuck": "; ".join(stuck[:MAX_NAMED_RANKS])} if stuck else {}
         if silent:
-            found["silent"] = f"{', '.join(silent[:MOST_NAMED])}: stopped, unreachable, or holding Python's lock"
+            found["silent"] = f"{', '.join(silent[:MAX_NAMED_RANKS])}: stopped, unreachable, or holding Python's lock"
         return found
 
 
 def _being_debugged(thread: int) -> bool:
     """Return whether a debugger traces the thread, or waits at its prompt in it."""
+    # pdb sets f_trace in the frames that it steps through; sys.gettrace alone knows only about the calling thread.
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and frame.f_trace is None:
         frame = frame.f_back

@@ -23,7 +23,7 @@ from train_jobs.config import PeerError, SpecError
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
-AFTER_WATCHDOG = timedelta(minutes=5)  # which needs half a minute to report all processes
+AFTER_WATCHDOG = timedelta(minutes=5)  # the watchdog needs half a minute until every process has reported
 
 
 class Stage(NamedTuple):
@@ -51,7 +51,12 @@ class Activity:
 
     @contextmanager
     def doing(self, name: str, *, step: int) -> Iterator[None]:
-        """Run the body as a stage; its start and its end count as progress."""
+        """Run the body as a stage; its start and its end count as progress.
+
+        Args:
+            name: name of the stage, as in `Stage`.
+            step: optimizer step that the stage is part of.
+        """
         self.stage = Stage(name, step)
         self.beat()
         with self.observer(name) if self.observer else nullcontext():
@@ -61,6 +66,7 @@ class Activity:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Mark the body as waiting for all other processes; its start and its end count as progress."""
+        # Without `finally`: after an error the stage stays, so that reports name the stage in which it happened.
         stage = self.stage
         self.stage = stage._replace(waits=True)
         self.beat()
@@ -92,11 +98,13 @@ class World:
         return self.rank == 0
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum `tensor` over all processes, in place."""
+        """Sum `tensor` over all processes, in place, and return it; every process must call it."""
         if self.size > 1:
             with self.activity.waiting():
                 dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
-                if tensor.is_cuda:  # there the call only queues it; every caller reads the sum next anyway
+                # With nccl the call only queues the reduction, so a hang would be attributed to the stage after it.
+                # Waiting here costs nothing: every caller reads the sum next.
+                if tensor.is_cuda:
                     torch.cuda.current_stream(tensor.device).synchronize()
         return tensor
 
@@ -106,13 +114,15 @@ class World:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
 
     def minimum(self, value: int) -> int:
-        """Return the lowest `value` of all processes."""
+        """Return the lowest `value` of all processes; every process must call it."""
+        # A sum of one-hot entries instead of a MIN reduction: `sum_` is the only reduction that the watchdog and the
+        # benchmarks observe.
         values = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         values[self.rank] = value
         return int(self.sum_(values).min())
 
     def from_main(self, value: int) -> int:
-        """Return the main process's `value` on every process."""
+        """Return the main process's `value` on every process; every process must call it."""
         return int(self.sum_(torch.tensor(value if self.is_main else 0, dtype=torch.int64, device=self.device)).item())
 
     def broadcast_(self, tensor: torch.Tensor, rank: int) -> None:
@@ -125,11 +135,13 @@ class World:
         """Broadcast each `parts[rank]` from the process of that rank to all, in place."""
         if self.size > 1:
             with self.activity.waiting():
+                # All are started before the first wait, so that sends of different processes overlap.
                 for work in [dist.broadcast(part, rank, async_op=True) for rank, part in enumerate(parts)]:
                     work.wait()
 
     def gather_texts(self, text: str) -> list[str]:
-        """Return the `text` of every process, in the order of ranks."""
+        """Return the `text` of every process, in the order of ranks; every process must call it."""
+        # Not all_gather_object: it unpickles data from the network, and pads every text to the longest.
         mine = torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).to(self.device)
         sizes = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         sizes[self.rank] = len(mine)
@@ -141,7 +153,12 @@ class World:
         return [bytes(part.tolist()).decode("utf-8") for part in parts]
 
     def shares_folder(self, folder: Path) -> bool:
-        """Return whether all processes see the same `folder`, which is created if it does not exist."""
+        """Return whether all processes see the same `folder`, which is created if it does not exist.
+
+        Args:
+            folder: path on each node; on several nodes it may be a local disk or a shared one.
+        """
+        # The random name keeps a file of an earlier job with the same folder from answering for this one.
         sign = folder / f".seen-{self.gather_texts(uuid.uuid4().hex)[0]}"
         folder.mkdir(parents=True, exist_ok=True)
         if self.is_main:
@@ -155,20 +172,20 @@ class World:
             sign.unlink(missing_ok=True)
         return everywhere
 
-    def say(self, text: str) -> None:
-        """Print on the main process."""
+    def log(self, text: str) -> None:
+        """Print `text` on the main process."""
         if self.is_main:
             print(text, flush=True)
 
     def barrier(self) -> None:
-        """Wait for all processes."""
+        """Wait until every process calls it."""
         if self.size > 1:
             with self.activity.waiting():
                 dist.barrier()
 
 
-def alone() -> World:
-    """Return a world of one process, without a group."""
+def single_process_world() -> World:
+    """Return a world of one process on the CPU, without a process group."""
     return World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
@@ -176,9 +193,11 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     """Join the process group: nccl on GPUs, gloo on CPUs.
 
     Args:
-        device: "auto" (a GPU if there is one), "cpu" or "gpu".
-        hang_seconds: after which a watchdog ends a process that hangs; collectives time out later, since they do not
-            know the cause. None: no watchdog.
+        device: "auto" (a GPU if the machine has one), "cpu" or "gpu".
+        hang_seconds: seconds after which the watchdog ends a process that hangs. None: no watchdog.
+
+    Returns:
+        This process in the group; without the variables of a launcher, a world of one process.
 
     Raises:
         SpecError: there is no GPU although one is required, or fewer GPUs than processes on this node.
@@ -187,16 +206,16 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if device == "gpu" and gpus == 0:
-        raise SpecError("compute.device is gpu, and this machine has no GPU", fix="--set compute.device=auto")
+        raise SpecError("cannot use compute.device gpu: this machine has no GPU", fix="--set compute.device=auto")
     if gpus and local_rank >= gpus:
         raise SpecError(
-            "more processes than GPUs on this node",
+            "cannot start: more processes than GPUs on this node",
             facts={"need": f"{os.environ.get('LOCAL_WORLD_SIZE', local_rank + 1)} GPUs", "have": gpus},
             fix=f"--set compute.processes_per_node={gpus}",
         )
     place = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if place.type == "cuda":
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(place)  # before the group: nccl binds a rank to the current device
     if size > 1:
         dist.init_process_group(
             "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_timeout(hang_seconds)
@@ -209,23 +228,27 @@ def _timeout(hang_seconds: float | None) -> timedelta | None:
     """Return the timeout of collectives; None: torch's default, 10 minutes with nccl."""
     if hang_seconds is None:
         return None
+    # Later than the watchdog: its report names the rank that hangs, while a timeout of a collective only names a
+    # victim.
     return max(MINIMUM_TIMEOUT, timedelta(seconds=hang_seconds) + AFTER_WATCHDOG)
 
 
 def explain_lost_peer(problem: BaseException, rank: int) -> PeerError | None:
     """Return the PeerError for a collective that failed because another process ended; None for other exceptions."""
+    # gloo raises a plain RuntimeError with the address of the peer; only nccl and the store have exceptions of their
+    # own.
     text = str(problem)
     lost = isinstance(problem, dist.DistError) or (isinstance(problem, RuntimeError) and "gloo" in text.lower())
     if not lost:
         return None
     return PeerError(
-        f"rank {rank} lost contact with another process of the job",
+        f"rank {rank} lost the connection to another process of the job",
         facts={"says": text.splitlines()[0][:200]},
-        fix="look for the rank that ended first in the other logs, then resume the run",
+        fix="look in the logs of the other ranks for the one that ended first, then resume the run",
     )
 
 
 def stop() -> None:
-    """Leave the process group, if there is one."""
+    """Destroy the process group, if this process joined one."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

@@ -1,12 +1,13 @@
-"""Requests to stop: SIGTERM, Ctrl-C, and a machine that is about to be taken away.
+"""Stop requests: SIGTERM, Ctrl-C and announced evictions.
 
-Azure announces an eviction half a minute before, in its scheduled events:
+Azure announces an eviction half a minute in advance, as a scheduled event:
 
     GET /metadata/scheduledevents           {"Events": [{"EventType": "Preempt", "Resources": ["aml_3"], ...}]}
     GET /metadata/instance/compute/name     aml_3
 
-Source: Azure's "Scheduled Events for Linux VMs" (version 2020-07-01 of the document). Events of the machine's
-neighbours are in it too. Azure promises none of this for low-priority nodes, so nothing may rely on it.
+Source: Azure's "Scheduled Events for Linux VMs" (version 2020-07-01 of the document). The document
+also lists events of neighbouring machines. Azure does not guarantee events for low-priority nodes, so nothing may rely
+on them.
 """
 
 from __future__ import annotations
@@ -25,83 +26,88 @@ from types import FrameType
 from train_jobs.artifacts.host import METADATA_VARIABLE
 
 SIGTERM, CTRL_C = "SIGTERM", "Ctrl-C"
-STDERR = 2  # its descriptor: the signal may have interrupted a print
+STDERR = 2  # file descriptor: print is not reentrant, and the signal may have interrupted one
 
 
 class Preempted(Exception):  # noqa: N818 - a request, not an error
     """A run stopped by SIGTERM or Ctrl-C, after its last finished step was committed.
 
     Args:
-        by: SIGTERM or Ctrl-C.
-        kept: what is saved instead of a checkpoint and how to resume, for the message.
+        by: "SIGTERM" or "Ctrl-C", for the message and the exit code.
+        resume_hint: what is saved and how to resume, for the message. None: a checkpoint is saved.
     """
 
-    def __init__(self, by: str = SIGTERM, *, kept: str | None = None) -> None:
+    def __init__(self, by: str = SIGTERM, *, resume_hint: str | None = None) -> None:
         super().__init__(f"stopped by {by}")
-        self.by, self.kept = by, kept
+        self.by, self.resume_hint = by, resume_hint
 
 
 @dataclass
 class StopRequest:
-    """A request to stop: set by SIGTERM, the first Ctrl-C or an announced eviction.
+    """Stop request of this process: set by SIGTERM, the first Ctrl-C or an announced eviction.
 
-    The loop shares it with all processes at the next step, so that all stop at the same one.
+    The loop shares it with all processes at the next step, so that all stop after the same step.
     """
 
-    asked: bool = False
+    requested: bool = False
     interrupted: bool = False
-    """By Ctrl-C."""
-    _kept: str | None = None
-    """Text for `Preempted`, inside the block of `at_once`."""
+    """Whether Ctrl-C set it."""
+    _resume_hint: str | None = None
+    """Text for `Preempted`, inside the block of `interruptible`."""
 
     def listen(self) -> None:
         """Turn SIGTERM, Ctrl-C and an announced eviction into a request to stop after the current step."""
-        signal.signal(signal.SIGTERM, self._note)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a shell's background job
-            signal.signal(signal.SIGINT, self._interrupt)
-        listen_for_eviction(self._announced, os.environ)
+        signal.signal(signal.SIGTERM, self._handle_sigterm)
+        # Shells start background jobs with SIGINT ignored: their Ctrl-C is meant for the foreground job.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._handle_sigint)
+        listen_for_eviction(self._handle_eviction, os.environ)
 
-    def ending(self) -> Preempted:
-        """Return the exception to raise when everything is saved."""
+    def preempted(self) -> Preempted:
+        """Return the exception to raise once everything is saved."""
         return Preempted(CTRL_C if self.interrupted else SIGTERM)
 
     @contextmanager
-    def at_once(self, kept: str) -> Iterator[None]:
-        """Let a request interrupt the body: for work without steps that can resume from its files.
+    def interruptible(self, resume_hint: str) -> Iterator[None]:
+        """Let a stop request interrupt the body; for work without steps, which resumes from its files.
 
         Args:
-            kept: see `Preempted`.
+            resume_hint: see `Preempted`.
 
         Raises:
-            Preempted: a request came.
+            Preempted: a stop request arrived before or during the body.
         """
-        self._kept = kept
+        self._resume_hint = resume_hint
         try:
             self._interrupt_body()
             yield
         finally:
-            self._kept = None
+            self._resume_hint = None
 
     def _interrupt_body(self) -> None:
-        if self.asked and self._kept is not None:
-            kept, self._kept = self._kept, None  # a second request must not interrupt the clean-up
-            raise Preempted(self.ending().by, kept=kept)
+        # Raised from the signal handler, in the middle of any statement of the body: only a body that survives a kill
+        # at any point may be interrupted like this. Training is not such a body, so it checks `requested` between
+        # steps.
+        if self.requested and self._resume_hint is not None:
+            resume_hint, self._resume_hint = self._resume_hint, None  # a second request must not interrupt the clean-up
+            raise Preempted(self.preempted().by, resume_hint=resume_hint)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
-        self.asked = True
+    def _handle_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        self.requested = True
         self._interrupt_body()
 
-    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+    def _handle_sigint(self, signum: int, frame: FrameType | None) -> None:
+        # Python's own handler for the second one: the user must be able to end a job whose step does not return.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.asked = self.interrupted = True
+        self.requested = self.interrupted = True
         self._interrupt_body()
         os.write(STDERR, b"Ctrl-C: stopping after this step; a second Ctrl-C ends the job immediately\n")
 
-    def _announced(self, event: str) -> None:
-        self.asked = True
+    def _handle_eviction(self, event: str) -> None:
+        self.requested = True
         print(f"eviction: {event}: stopping after this step, with a checkpoint", flush=True)
-        if self._kept is not None:
-            os.kill(os.getpid(), signal.SIGTERM)  # interrupts the main thread
+        if self._resume_hint is not None:
+            os.kill(os.getpid(), signal.SIGTERM)  # this is the polling thread; only the main one can be interrupted
 
 
 LAST_EVENTS = frozenset({"Preempt", "Terminate", "Redeploy", "Reboot"})
@@ -109,16 +115,16 @@ LAST_EVENTS = frozenset({"Preempt", "Terminate", "Redeploy", "Reboot"})
 EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 SECONDS = 2.0
-FIRST_SECONDS = 150.0  # the service may take two minutes over the first answer
+FIRST_SECONDS = 150.0  # timeout; Azure starts the service at the first request, which can take two minutes
 
 
 def listen_for_eviction(notify: Callable[[str], None], environ: Mapping[str, str], *, seconds: float = SECONDS) -> None:
-    """Poll in a thread, in one process per machine, until an eviction is announced or the service does not answer.
+    """Poll for an eviction in a daemon thread, in one process per machine; the thread ends if the service fails.
 
     Args:
-        notify: called once in that thread, with the event.
-        environ: environment variables.
-        seconds: interval of polling.
+        notify: called at most once, in that thread, with a text that describes the event.
+        environ: environment variables; the address of the service and LOCAL_RANK.
+        seconds: polling interval.
     """
     address = environ.get(METADATA_VARIABLE)
     if address and environ.get("LOCAL_RANK", "0") == "0":
@@ -126,7 +132,8 @@ def listen_for_eviction(notify: Callable[[str], None], environ: Mapping[str, str
 
 
 def _poll_events(address: str, notify: Callable[[str], None], seconds: float) -> None:
-    with suppress(OSError, ValueError):  # training continues without the warning
+    # Outside of Azure nothing answers at this address: training then continues, without advance notice of evictions.
+    with suppress(OSError, ValueError):
         name = _get(address + NAME, FIRST_SECONDS).decode().strip()
         while not (found := announced_eviction(json.loads(_get(address + EVENTS, FIRST_SECONDS)), name)):
             time.sleep(seconds)
@@ -134,7 +141,11 @@ def _poll_events(address: str, notify: Callable[[str], None], seconds: float) ->
 
 
 def announced_eviction(document: object, name: str) -> str | None:
-    """Return the event of a document that will end this machine, or None.
+    """Return the announced event that will end this machine, or None.
+
+    Args:
+        document: JSON of the scheduled events, as Azure returns it.
+        name: name of this machine.
 
     Raises:
         ValueError: the document does not list events.
@@ -149,7 +160,9 @@ def announced_eviction(document: object, name: str) -> str | None:
 
 
 def _get(url: str, seconds: float) -> bytes:
-    """Send a request to the machine's own service, never through a proxy."""
+    """Send a GET request to the metadata service."""
+    # Its address is link-local: a proxy from the environment would ask its own machine, or fail. Azure rejects requests
+    # without the Metadata header.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(urllib.request.Request(url, headers={"Metadata": "true"}), timeout=seconds) as answer:
         content: bytes = answer.read()

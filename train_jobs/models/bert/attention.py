@@ -1,4 +1,4 @@
-"""Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), by the fastest kernel of the device."""
+"""Scaled dot-product attention (Vaswani et al. 2017, section 3.2.1) with the fastest kernel of the device."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from train_jobs.models.packing import Group, Packing
 def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
     """Return weighted sums of the values of padded sequences.
 
-    On CPUs plain matrix products take 1.6 to 3.7 times less time than torch's fused kernel on sequences as short as
-    BERT's (forward and backward, bf16, lengths 64 to 256: benchmarks/attention_cpu.py).
-
     Args:
         joint: queries, keys and values, [B, S, 3, heads, D].
-        mask: bool, broadcastable to [B, heads, S, S], True where a key may be attended to; None for everywhere.
-        dropout: share of the probabilities to drop.
+        mask: bool, broadcastable to [B, heads, S, S], True where a key may be attended to. None: everywhere.
+        dropout: probability of dropping an attention weight, 0 to 1.
 
     Returns:
         [B, S, heads, D].
     """
     query, key, value = joint.permute(2, 0, 3, 1, 4).unbind(0)
+    # On CPUs plain matrix products are 1.6 to 3.7 times as fast as torch's fused kernel at BERT's lengths (forward and
+    # backward, bf16, lengths 64 to 256: benchmarks/attention_cpu.py). Longer sequences would need too much memory.
     if query.device.type == "cpu" and key.shape[2] <= LONGEST_PLAIN_ATTENTION:
         mixed = plain_attention(query, key, value, mask, dropout)
     else:
@@ -45,7 +44,7 @@ def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
     Args:
         joint: queries, keys and values, [T, 3, heads, D].
         packing: the sequence of each token.
-        dropout: share of the probabilities to drop.
+        dropout: probability of dropping an attention weight, 0 to 1.
 
     Returns:
         [T, heads, D].
@@ -54,6 +53,7 @@ def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
         return _flash(joint, packing.starts, packing.places.shape[1], dropout)
     if packing.groups:
         return _attend_groups(joint, packing.groups, dropout)
+    # padded positions point to the last filling token, see `Packing.places`: no second tensor for the mask
     mask = packing.places < len(joint) - 1
     laid_out = packing.lay_out(joint.flatten(1)).unflatten(-1, joint.shape[1:])
     mixed = attend(laid_out, mask=mask[:, None, None, :], dropout=dropout)
@@ -61,7 +61,8 @@ def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
 
 
 def _attend_groups(joint: Tensor, groups: Sequence[Group], dropout: float) -> Tensor:
-    """Attend group by group; filling tokens, which belong to no sequence, give zeros."""
+    """Attend group by group; return zeros for filling tokens, which belong to no sequence."""
+    # Groups are consecutive in the packed order, so splitting makes views instead of copies.
     sizes = [len(group.tokens) for group in groups]
     *parts, fill = joint.flatten(1).split([*sizes, len(joint) - sum(sizes)])
     each = []
@@ -73,10 +74,18 @@ def _attend_groups(joint: Tensor, groups: Sequence[Group], dropout: float) -> Te
 
 @functools.cache
 def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Return whether FlashAttention (Dao 2023) takes packed sequences here, by comparing it with plain attention.
+    """Return whether torch's FlashAttention kernel (Dao 2023) supports packed sequences on this device.
 
-    torch's public function for them has no dropout, and the operation that it calls may change: so it is tried once.
+    Args:
+        device: device to compute on.
+        dtype: type of queries, keys and values.
+        head_size: D.
+
+    Raises:
+        RuntimeError: memory ran out during the trial.
     """
+    # torch's public function for packed sequences (varlen_attn) has no dropout. The private operation that it calls
+    # has, but its signature changes between releases, so it is compared once with plain attention instead of trusted.
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
     try:
@@ -84,7 +93,7 @@ def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) 
             return _agrees_with_plain(device, dtype, head_size)
     except (RuntimeError, TypeError, AttributeError) as problem:  # an older GPU, another signature, no such operation
         if is_out_of_memory(problem):
-            raise  # no fact about the kernel, yet the answer would be cached for the whole run
+            raise  # nothing about the kernel is known, and the cache would keep the answer for the whole run
         return False
 
 
@@ -97,6 +106,7 @@ def _agrees_with_plain(device: torch.device, dtype: torch.dtype, head_size: int)
     heads = [part[None].permute(2, 0, 3, 1, 4) for part in joint.split(lengths)]
     each = [plain_attention(part[0], part[1], part[2], None, 0.0) for part in heads]
     expected = torch.cat([part[0].transpose(0, 1) for part in each])
+    # random weights: in the gradient of a plain sum, errors of different positions could cancel
     weights = torch.randn_like(mixed)
     grads = [torch.autograd.grad((found * weights).sum(), joint)[0] for found in (mixed, expected)]
     _flash(joint, starts, max(lengths), 0.5)  # raises if dropout is not supported
@@ -112,9 +122,20 @@ def _flash(joint: Tensor, starts: Tensor, longest: int, dropout: float) -> Tenso
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Attend by matrix products: three times [B, heads, S, D], a mask as in `attend` -> [B, heads, S, D]."""
+    """Compute attention with plain matrix products.
+
+    Args:
+        query, key, value: [B, heads, S, D].
+        mask: see `attend`.
+        dropout: see `attend`.
+
+    Returns:
+        [B, heads, S, D].
+    """
+    # the query is scaled, not the scores: S x D multiplications instead of S x S
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    if mask is not None:  # added: masked_fill of the scores would also fill their gradient
+    # Added in place: masked_fill of the scores would copy them, and its backward pass fills their gradient as well.
+    if mask is not None:
         scores += torch.zeros(mask.shape, dtype=scores.dtype).masked_fill_(~mask, -math.inf)
-    probabilities = torch.softmax(scores, dim=-1)  # sums in fp32 inside, whatever the type
+    probabilities = torch.softmax(scores, dim=-1)  # torch accumulates in fp32 for every dtype
     return drop(probabilities, dropout) @ value

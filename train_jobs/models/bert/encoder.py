@@ -21,12 +21,12 @@ from train_jobs.models.bert.primitives import Dropout, Linear, embedding, joint_
 from train_jobs.models.packing import Packing
 
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
-Where = Tensor | Packing | None
-"""Positions of tokens: for padded sequences a mask, bool [B, 1, 1, S], or None without padding; or the packing."""
+TokenPositions = Tensor | Packing | None
+"""Positions of tokens: a mask, bool [B, 1, 1, S], or None without padding; for packed sequences their `Packing`."""
 
 
 class InputEmbeddings(nn.Module):
-    """Sum of word, position and segment embeddings, normalised."""
+    """Normalised sum of word, position and segment embeddings (Devlin et al. 2019, figure 2)."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -37,25 +37,26 @@ class InputEmbeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, packing: Packing | None = None) -> Tensor:
-        """int64 [B, S], int64 [B, S] -> [B, S, H], or packed [T, H]."""
+        """Map int64 [B, S] ids and segments to [B, S, H], or packed [T, H]."""
         length = input_ids.shape[1]
         table = self.position_embeddings.weight
         assert length <= table.shape[0], f"sequence of {length} in a model of {table.shape[0]} positions"
         positions = table[:length]
         if packing is not None:
             input_ids, token_type_ids = packing.pack(input_ids), packing.pack(token_type_ids)
+            # the remainder is the position in the sequence, since tokens are numbered in the padded layout
             positions = self.position_embeddings(packing.tokens % length)
-        # the lookup of [PAD] sends no gradient to its row, as in Hugging Face's model
+        # no gradient to the row of [PAD], as in Hugging Face's model (padding_idx): it stays zero
         words = embedding(input_ids, self.word_embeddings.weight, padding=PAD_ID)
         words = words + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(words + positions))
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention, bidirectional.
+    """Bidirectional multi-head attention."""
 
-    query, key and value are separate parameters: a fused one would have another trust ratio in LAMB.
-    """
+    # query, key and value are separate parameters although one product computes them: LAMB has one trust ratio for each
+    # parameter, so a fused one would be another optimizer, and checkpoints need the names of Hugging Face.
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -65,17 +66,17 @@ class SelfAttention(nn.Module):
         self.key = Linear(config.hidden_size, config.hidden_size)
         self.value = Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
-        """[B, S, H] or [T, H], where -> the same shape."""
+    def forward(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
+        """Map [B, S, H] or [T, H] to the same shape."""
         joint = joint_linear(hidden, (self.query, self.key, self.value)).unflatten(-1, (3, self.heads, -1))
         dropout = self.dropout_prob if self.training else 0.0
-        if isinstance(where, Packing):
-            return attend_packed(joint, where, dropout=dropout).flatten(-2)
-        return attend(joint, mask=where, dropout=dropout).flatten(-2)
+        if isinstance(positions, Packing):
+            return attend_packed(joint, positions, dropout=dropout).flatten(-2)
+        return attend(joint, mask=positions, dropout=dropout).flatten(-2)
 
 
 class ResidualOutput(nn.Module):
-    """Projection to the hidden size, dropout, residual, LayerNorm: the end of both halves of a layer."""
+    """Output of both halves of a layer: projection to the hidden size, dropout, residual connection, LayerNorm."""
 
     def __init__(self, config: ModelConfig, input_size: int) -> None:
         super().__init__()
@@ -84,37 +85,37 @@ class ResidualOutput(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        """[..., input_size], [..., H] -> [..., H]."""
+        """Map [..., input_size] and a residual [..., H] to [..., H]."""
         return self.LayerNorm(self.dropout(self.dense(hidden)) + residual)
 
 
 class Attention(nn.Module):
-    """The attention half of a layer."""
+    """Attention half of a layer."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self = SelfAttention(config)
         self.output = ResidualOutput(config, config.hidden_size)
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
-        """[B, S, H] or [T, H], where -> the same shape."""
-        return self.output(self.self(hidden, where), hidden)
+    def forward(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
+        """Map [B, S, H] or [T, H] to the same shape."""
+        return self.output(self.self(hidden, positions), hidden)
 
 
 class Intermediate(nn.Module):
-    """The widening projection of the feed-forward half of a layer."""
+    """First projection of the feed-forward half of a layer, with exact GELU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.intermediate_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] -> [..., intermediate_size]."""
+        """Map [..., H] to [..., intermediate_size]."""
         return F.gelu(self.dense(hidden))
 
 
 class EncoderLayer(nn.Module):
-    """One layer: attention, then feed-forward."""
+    """Encoder layer: attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -122,14 +123,14 @@ class EncoderLayer(nn.Module):
         self.intermediate = Intermediate(config)
         self.output = ResidualOutput(config, config.intermediate_size)
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
-        """[B, S, H] or [T, H], where -> the same shape."""
-        attended = self.attention(hidden, where)
+    def forward(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
+        """Map [B, S, H] or [T, H] to the same shape."""
+        attended = self.attention(hidden, positions)
         return self.output(self.intermediate(attended), attended)
 
 
 class Encoder(nn.Module):
-    """The stack of layers."""
+    """Stack of encoder layers."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -137,51 +138,56 @@ class Encoder(nn.Module):
         self.compiled = False
         self._head_size = config.hidden_size // config.num_attention_heads
 
-    def forward(self, hidden: Tensor, where: Where) -> Tensor:
-        """[B, S, H] or [T, H], where -> the same shape."""
-        if isinstance(where, Packing):
-            where = where._replace(kernel=has_packed_kernel(hidden.device, _arithmetic(hidden), self._head_size))
+    def forward(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
+        """Map [B, S, H] or [T, H] to the same shape."""
+        if isinstance(positions, Packing):
+            positions = positions._replace(
+                kernel=has_packed_kernel(hidden.device, _arithmetic(hidden), self._head_size)
+            )
+            # Groups differ between batches, so a compiled layer would be specialised for each set of them.
             if hidden.device.type == "cpu" and not self.compiled:
-                where = where.grouped()
-            if self.compiled:  # compile once, for any number of tokens
+                positions = positions.grouped()
+            # Without this, the number of tokens is a constant of the graph, and every new one recompiles all layers.
+            if self.compiled:
                 torch._dynamo.mark_dynamic(hidden, 0)
-                torch._dynamo.mark_dynamic(where.tokens, 0)
+                torch._dynamo.mark_dynamic(positions.tokens, 0)
         for layer in self.layer:
-            hidden = layer(hidden, where)
+            hidden = layer(hidden, positions)
         return hidden
 
     def compile_layers(self) -> None:
-        """Compile each layer with torch.compile; one compilation serves all of them."""
+        """Compile each layer with torch.compile."""
+        # Layers instead of the model: all have the same code, so one compilation serves all of them.
         self.compiled = True
         for layer in self.layer:
             layer.compile()
 
 
 def _arithmetic(x: Tensor) -> torch.dtype:
-    """Return the type of matrix products of `x`."""
+    """Return the dtype of matrix products of `x` under the current autocast."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class Pooler(nn.Module):
-    """The representation of a whole sequence: a projection of its [CLS]."""
+    """Pooler: a projection of [CLS] with tanh, the representation of a sequence."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, packing: Packing | None = None) -> Tensor:
-        """[B, S, H], or packed [T, H] -> [B, H]."""
+        """Map [B, S, H], or packed [T, H], to [B, H]."""
         return torch.tanh(self.dense(hidden[:, 0] if packing is None else packing.first(hidden)))
 
 
 class BertModel(nn.Module):
-    """Embeddings, encoder and pooler.
+    """BERT without heads: embeddings, encoder and pooler.
 
     Args:
-        config: the shape.
+        config: shape of the model.
         vocab_size: rows of the embedding table, padding rows included.
-        pooler: create a pooler; heads that use every token need none.
+        pooler: whether to create a pooler; heads that use every token have none.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, *, pooler: bool = True) -> None:
@@ -202,29 +208,34 @@ class BertModel(nn.Module):
 
         Args:
             input_ids: int64 [B, S].
-            token_type_ids: int64 [B, S], the segment of each token.
-            attention_mask: bool [B, S], True where a token is; None if no sequence is padded, which lets
-                attention use its fastest kernel, or with a packing.
-            packing: compute only these tokens.
+            token_type_ids: int64 [B, S], segment of each token (0 or 1).
+            attention_mask: bool [B, S], True for tokens. None: no sequence is padded, which allows the fastest
+                attention kernel, or there is a packing.
+            packing: compute only these tokens. None: compute padding as well.
 
         Returns:
             [B, S, H], or packed [T, H].
         """
-        where = packing if attention_mask is None else attention_mask[:, None, None, :]
-        return self.encoder(self.embeddings(input_ids, token_type_ids, packing), where)
+        positions = packing if attention_mask is None else attention_mask[:, None, None, :]
+        return self.encoder(self.embeddings(input_ids, token_type_ids, packing), positions)
 
 
 def is_compiled(wanted: Literal["auto"] | bool, device: torch.device) -> bool:
-    """Return whether to compile for a configuration's `compile`; auto: on GPUs."""
+    """Return whether to compile the model.
+
+    Args:
+        wanted: the configuration's `compile`; auto: on GPUs only, since a CPU needs a C++ compiler.
+        device: device to compute on.
+    """
     return device.type == "cuda" if wanted == "auto" else wanted
 
 
 def require_compiler(device: torch.device, *, key: str) -> None:
-    """Require what torch.compile needs on the device.
+    """Check that torch.compile works on the device.
 
     Args:
-        device: to compile for.
-        key: configuration key that asks for compilation.
+        device: device to compile for.
+        key: configuration key that enables compilation, for the message.
 
     Raises:
         SpecError: a CPU needs a C++ compiler, and none is installed.
@@ -232,7 +243,7 @@ def require_compiler(device: torch.device, *, key: str) -> None:
     compilers = [os.environ.get("CXX", "g++"), "clang++"]
     if device.type == "cpu" and not any(map(shutil.which, compilers)):
         raise SpecError(
-            f"{key} needs a C++ compiler on a CPU",
+            f"cannot compile for a CPU: {key} needs a C++ compiler",
             facts={"looked for": ", ".join(compilers)},
             fix=f"--set {key}=auto, or install g++",
         )

@@ -3,7 +3,7 @@
 The decoder of the language model is the embedding table, not a second parameter. It is applied to masked positions
 only: at every position it would cost 9% (large) to 23% (base) more arithmetic.
 
-Losses are sums: only the engine knows the whole global batch, so it takes the mean.
+Losses are sums, since only the engine knows the counts of the global batch and can divide by them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from train_jobs.models.packing import Packing
 
 
 class PredictionTransform(nn.Module):
-    """Dense, GELU, LayerNorm before the decoder."""
+    """Dense layer, GELU and LayerNorm in front of the decoder."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class PredictionTransform(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
+        """Map [..., H] to [..., H]."""
         return self.LayerNorm(F.gelu(self.dense(hidden)))
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Scores every piece of the vocabulary."""
+    """Head that scores every piece of the vocabulary."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class MaskedLanguageModelHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """[..., H], embedding table [V, H] -> logits [..., V]."""
+        """Map [..., H], with the embedding table [V, H], to logits [..., V]."""
         return linear(self.transform(hidden), table, self.bias)
 
 
 class PretrainingHeads(nn.Module):
-    """The two heads, under Hugging Face's names."""
+    """Both heads, with the names of Hugging Face's parameters."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class BertForPreTraining(nn.Module):
     Weights are torch's defaults: call `initialise` or load some.
 
     Args:
-        config: the shape.
+        config: shape of the model.
         vocab_size: rows of the embedding table, padding rows included (`config.padded_vocab_size(pieces)`).
     """
 
@@ -85,13 +85,14 @@ class BertForPreTraining(nn.Module):
 
         Args:
             input_ids: int64 [B, S].
-            token_type_ids: int64 [B, S], the segment of each token.
-            attention_mask: bool [B, S], True where a token is; None if no sequence is padded.
-            masked_positions: int64 [B, P], where to predict; None for every position (P = S).
-            packing: compute only the tokens, instead of an attention mask; needs masked_positions.
+            token_type_ids: int64 [B, S], segment of each token (0 or 1).
+            attention_mask: bool [B, S], True for tokens. None: no sequence is padded, or there is a packing.
+            masked_positions: int64 [B, P], positions to predict. None: every position (P = S).
+            packing: compute only the tokens; replaces the attention mask and needs masked_positions.
 
         Returns:
-            Masked language model logits [B, P, V] and next-sentence logits [B, 2] (0: is next, 1: random).
+            Logits of the masked language model, [B, P, V], and of next-sentence prediction, [B, 2] (0: next, 1:
+            random).
         """
         hidden = self.bert(input_ids, token_type_ids, attention_mask, packing)
         next_sentence = self.cls.seq_relationship(self.bert.pooler(hidden, packing))
@@ -103,18 +104,25 @@ class BertForPreTraining(nn.Module):
         return self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight), next_sentence
 
     def freeze_next_sentence(self) -> None:
-        """Exclude pooler and next-sentence head from training, and so from weight decay."""
+        """Exclude pooler and next-sentence head from training."""
+        # Without a loss they have no gradient, but weight decay would still shrink them to zero, and the export
+        # contains them.
         self.bert.pooler.requires_grad_(False)
         self.cls.seq_relationship.requires_grad_(False)
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Draw fresh weights in place, on any device, as a pure function of `seed` and the model's shape.
+    """Initialise weights in place, depending only on `seed` and the shape of the model.
 
     Matrices are Normal(0, initializer_range), with the row of [PAD] zero; biases are zero; LayerNorm is the identity.
-    All weights are drawn on the CPU: generators of other devices give other numbers.
+
+    Args:
+        model: a model of this package, on any device.
+        seed: seed of the generator.
     """
+    # On the CPU, one parameter after the other: the generator of a GPU yields other numbers, and the same seed must
+    # give the same weights on every machine.
     assert isinstance(model.config, ModelConfig), "a model of ours"
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -128,11 +136,11 @@ def initialise(model: nn.Module, seed: int) -> None:
     model.get_parameter("bert.embeddings.word_embeddings.weight")[PAD_ID].zero_()
 
 
-IGNORED = -100  # label without a loss: an unused slot of masked_labels, a sequence that only fills a batch
+IGNORED = -100  # label without a loss (torch's default ignore_index): unused slots of masked_labels, padding sequences
 
 
 class Sums(NamedTuple):
-    """Losses in nats and counts, summed over a micro batch: 0-dim tensors on its device, losses fp32, counts int64."""
+    """Losses in nats and counts, summed over a micro batch: 0-dim tensors on its device; losses fp32, counts int64."""
 
     mlm_loss_sum: Tensor
     mlm_correct: Tensor
@@ -146,17 +154,17 @@ def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, nex
     """Run the model on a micro batch and sum both losses, without waiting for the device.
 
     Args:
-        model: the model, or a wrapper with the same call.
+        model: a `BertForPreTraining`, or a wrapper with the same signature.
         batch: input_ids, token_type_ids int64 [B, S]; lengths int64 [B]; masked_positions, masked_labels int64
             [B, P]; next_sentence_labels int64 [B]. A label of -100 is ignored. With the arrays of
             `packing_arrays`, padding is not computed.
-        next_sentence: include next-sentence prediction; otherwise its three sums are zero, without gradient.
-        padded: whether a sequence is shorter than S, which the caller knows without reading the device.
+        next_sentence: whether to include next-sentence prediction; otherwise its three sums are zero, without gradient.
+        padded: whether any sequence is shorter than S; the caller knows it from the host, without a synchronisation.
 
     Returns:
         The sums; the two losses have gradients.
     """
-    input_ids, packing = batch["input_ids"], Packing.of(batch)
+    input_ids, packing = batch["input_ids"], Packing.from_batch(batch)
     mask = length_mask(batch["lengths"], input_ids.shape[1]) if padded and packing is None else None
     places = {} if packing is None else {"packing": packing}
     mlm_logits, nsp_logits = model(input_ids, batch["token_type_ids"], mask, batch["masked_positions"], **places)
@@ -167,19 +175,23 @@ def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, nex
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
-    """int64 [B] -> bool [B, size], True at the first `lengths` positions."""
+    """Return bool [B, size], True at the first `lengths` positions of each row; lengths are int64 [B]."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]
 
 
 def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[N, C], int64 [N] -> sum of cross entropies, number correct, number counted.
+    """Return the sum of cross entropies, the number of correct labels and that of counted ones; 0-dim each.
 
-    A prediction is correct if no other logit exceeds it: argmax, which also breaks ties, takes a CPU ten times as
-    long as the maximum.
+    Args:
+        logits: [N, C].
+        labels: int64 [N].
     """
+    # fp32: a sum of exponentials over 30,000 pieces in bf16 would lose most of its digits
     logits = logits if logits.dtype == torch.float64 else logits.float()
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     counted = labels != IGNORED
+    # A prediction is correct if no other logit exceeds it. argmax, which also breaks ties, takes a CPU ten times as
+    # long as the maximum.
     chosen = logits.detach().gather(1, labels.clamp(min=0)[:, None])[:, 0]
     correct = (counted & (chosen >= logits.detach().amax(dim=-1))).sum()
     return loss, correct, counted.sum()

@@ -1,8 +1,8 @@
-"""BERT with a head to fine-tune: a class or a number, the span of an answer, a tag for each word; or with none.
+"""BERT with a head for fine-tuning: classes or numbers, answer spans, tags; and without a head, for embeddings.
 
-Parameters have Hugging Face's names, so that what is exported loads in `AutoModelForSequenceClassification` and its
-like. B is the batch, S the sequence length, C the number of classes. Losses are sums: the engine takes the mean over
-a global batch.
+Parameters have Hugging Face's names, so that an export loads in `AutoModelForSequenceClassification` and similar
+classes. B is the batch, S the sequence length, C the number of classes. Losses are sums: the engine divides by the
+counts of the global batch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from train_jobs.models.packing import Packing
 
 
 class Finetuned(nn.Module, ABC):
-    """An encoder with a head.
+    """Encoder with a head.
 
     Args:
-        config: the shape.
+        config: shape of the model.
         vocab_size: rows of the embedding table.
-        pooler: the head uses the pooler.
+        pooler: whether the head uses the pooler.
     """
 
     hugging_face: str
-    """Name of its class in transformers."""
+    """Name of the equivalent class in transformers."""
 
     def __init__(self, config: ModelConfig, vocab_size: int, *, pooler: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Finetuned(nn.Module, ABC):
 
     @abstractmethod
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """Apply the head to the encoder's [B, S, H], or packed [T, H]."""
+        """Apply the head to the output of the encoder, [B, S, H] or packed [T, H]."""
 
     def forward(
         self,
@@ -53,7 +53,7 @@ class Finetuned(nn.Module, ABC):
 
 
 class BertEncoder(Finetuned):
-    """The encoder without a head, for embeddings."""
+    """Encoder without a head, for embeddings."""
 
     hugging_face = "BertModel"
 
@@ -66,10 +66,13 @@ class BertEncoder(Finetuned):
 
 
 class OutputLayer(nn.Linear):
-    """The last layer, always in fp32: bf16 has 128 numbers from 2 to 4, so predictions would tie."""
+    """Last layer, which always computes in fp32."""
+
+    # bf16 has 128 numbers from 2 to 4, so different inputs would have equal logits: ties between classes, and a
+    # threshold that is tuned on dev would not separate them.
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., K] -> [..., N]."""
+        """Map [..., K] to fp32 [..., N]."""
         if not torch.is_autocast_enabled(x.device.type):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
         with torch.autocast(x.device.type, enabled=False):
@@ -77,12 +80,12 @@ class OutputLayer(nn.Linear):
 
 
 class BertForSequenceClassification(Finetuned):
-    """A class for each sequence, or a number.
+    """Classification of sequences, or regression.
 
     Args:
-        config: the shape; the head uses its dropout too.
+        config: shape of the model; the head uses its hidden dropout.
         vocab_size: rows of the embedding table.
-        outputs: classes, or 1 for a number.
+        outputs: number of classes, or 1 for regression.
     """
 
     hugging_face = "BertForSequenceClassification"
@@ -93,12 +96,12 @@ class BertForSequenceClassification(Finetuned):
         self.classifier = OutputLayer(config.hidden_size, outputs)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """[B, S, H], or packed [T, H] -> logits [B, C], or numbers [B, 1]."""
+        """Map [B, S, H], or packed [T, H], to logits [B, C], or to numbers [B, 1]."""
         return self.classifier(self.dropout(self.bert.pooler(hidden, packing)))
 
 
 class BertForQuestionAnswering(Finetuned):
-    """The first and the last token of an answer."""
+    """Extractive question answering: the first and the last token of an answer."""
 
     hugging_face = "BertForQuestionAnswering"
 
@@ -107,12 +110,12 @@ class BertForQuestionAnswering(Finetuned):
         self.qa_outputs = OutputLayer(config.hidden_size, 2)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """[B, S, H], or packed [T, H] -> logits [B, S, 2] of the first and of the last token."""
-        return _laid_out(self.qa_outputs(hidden), packing)
+        """Map [B, S, H], or packed [T, H], to logits [B, S, 2] of the first and of the last token."""
+        return _to_padded(self.qa_outputs(hidden), packing)
 
 
 class BertForTokenClassification(Finetuned):
-    """A tag for each token; see `BertForSequenceClassification` for the arguments."""
+    """Classification of tokens; see `BertForSequenceClassification` for the arguments."""
 
     hugging_face = "BertForTokenClassification"
 
@@ -122,22 +125,25 @@ class BertForTokenClassification(Finetuned):
         self.classifier = OutputLayer(config.hidden_size, outputs)
 
     def head(self, hidden: Tensor, packing: Packing | None) -> Tensor:
-        """[B, S, H], or packed [T, H] -> logits [B, S, C]."""
-        return _laid_out(self.classifier(self.dropout(hidden)), packing)
+        """Map [B, S, H], or packed [T, H], to logits [B, S, C]."""
+        return _to_padded(self.classifier(self.dropout(hidden)), packing)
 
 
-def _laid_out(logits: Tensor, packing: Packing | None) -> Tensor:
-    """[B, S, N], or packed [T, N] -> [B, S, N]; values at padded positions are undefined and must not be used."""
+def _to_padded(logits: Tensor, packing: Packing | None) -> Tensor:
+    """Map [B, S, N], or packed [T, N], to [B, S, N]; values at padded positions are undefined."""
     return logits if packing is None else packing.lay_out(logits)
 
 
 def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the sum of cross entropies, each times the weight of its class.
+    """Return the sum of cross entropies, each multiplied by the weight of its class.
 
     Args:
         logits: [..., C].
-        labels: int64 [...], -100 to ignore a position.
-        weights: fp32 [C].
+        labels: int64 [...], -100 for positions without a label.
+        weights: fp32 [C], weight of each class. None: 1.
+
+    Returns:
+        0-dim, fp32, or fp64 for fp64 logits.
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return F.cross_entropy(
@@ -146,16 +152,23 @@ def class_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) ->
 
 
 def number_loss(numbers: Tensor, targets: Tensor) -> Tensor:
-    """Return the sum of squared errors: [B, 1], [B] -> 0-dim; targets of NaN are ignored."""
+    """Return the sum of squared errors, 0-dim.
+
+    Args:
+        numbers: [B, 1], predictions.
+        targets: float [B]; NaN for rows without a target.
+    """
     found = numbers[:, 0].float()
     counted = ~targets.isnan()
+    # Both sides are replaced before the loss: multiplying a NaN loss by 0 is NaN, and so is its gradient.
     return F.mse_loss(torch.where(counted, found, 0), torch.where(counted, targets, 0).float(), reduction="sum")
 
 
 def span_loss(logits: Tensor, first: Tensor, last: Tensor, lengths: Tensor) -> Tensor:
-    """Return the sum over sequences of the mean of two cross entropies over the tokens of each, without padding.
+    """Return the sum over sequences of the mean cross entropy of the answer's first and last token, 0-dim.
 
-    Hugging Face's loss includes padding among the candidates; the two agree for sequences of equal length.
+    Candidates are the tokens of the sequence. Hugging Face's loss also accepts padding as an answer, so it depends on
+    the other sequences of the batch; the two agree for sequences of equal length.
 
     Args:
         logits: [B, S, 2].

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from train_jobs.config import DataError, did_you_mean
-from train_jobs.tasks.rows.readers import LineReader, bare
+from train_jobs.tasks.rows.readers import LineReader, strip_line_end
 from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems
 
 DOCUMENT = "-DOCSTART-"  # first word of a line that starts a document
@@ -94,7 +94,8 @@ def read_conll(
     found = Sentences(path, [], [])
     need, width, begun = max(word_column, tag_column or word_column + 1), 0, False
     for (_, line), written in reader.lines():
-        columns = _BLANKS.split(bare(written).strip(" \t"))
+        # Every line is checked against the first one: a line with a missing tag would otherwise shift columns silently.
+        columns = _BLANKS.split(strip_line_end(written).strip(" \t"))
         if columns == [""] or columns[0] == DOCUMENT:
             begun = False
             continue
@@ -105,7 +106,7 @@ def read_conll(
             problems.add(f"{path}:{line}", f"{len(columns)} columns, need {least}")
             continue
         word, tag = columns[word_column - 1], columns[(tag_column or 0) - 1] if tagged else ""
-        if tagged and (wrong := _wrong(tag, known)):
+        if tagged and (wrong := _tag_problem(tag, known)):
             problems.add(f"{path}:{line}", wrong)
             continue
         if len(word) > LONG_TEXT:
@@ -119,7 +120,7 @@ def read_conll(
     return found
 
 
-def _wrong(tag: str, known: Sequence[str] | None) -> str:
+def _tag_problem(tag: str, known: Sequence[str] | None) -> str:
     if not _TAG.fullmatch(tag):
         return f"invalid tag {tag!r}, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"
     if known is not None and tag not in known:
@@ -128,7 +129,9 @@ def _wrong(tag: str, known: Sequence[str] | None) -> str:
 
 
 def tag_names(sentences: Sentences) -> tuple[str, ...]:
-    """Return all tags: O first, then sorted by type and letter, independent of the order of the rows."""
+    """Return all tags, O first, then sorted by type and letter."""
+    # Independent of the order of rows: ids of tags must be the same for shuffled copies of the same data. O is included
+    # even if the data lacks it, since predictions need it.
     tags = {tag for row in sentences.tags for tag in row} | {"O"}
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag[2:], tag)))
 
@@ -136,9 +139,11 @@ def tag_names(sentences: Sentences) -> tuple[str, ...]:
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of one sentence as conlleval finds them: a tag that cannot continue an entity begins one.
 
-    So I-PER after O begins a person, as CoNLL-2003's own files intend; and so does any tag after an end. L and U of
-    BILOU are E and S, where seqeval's default mode, which knows neither, merges neighbours.
+    Args:
+        tags: tags of one sentence in BIO, BIOES or BILOU, valid or not.
     """
+    # I-PER after O begins a person, as CoNLL-2003's own files (IOB1) intend; and so does any tag after an end. L and U
+    # of BILOU are E and S; seqeval's default mode, which knows neither, merges neighbours.
     found: list[Entity] = []
     open_type = ""  # type of an entity that the next word may continue
     for number, tag in enumerate(tags):
@@ -160,6 +165,7 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
     Returns:
         precision, recall, f1, and the f1 of each type as f1_TYPE; score is f1.
     """
+    # Sets of (sentence, type, first, last): an entity is correct only if its borders and its type are.
     wanted, found = (
         {(row, *one) for row, tags in enumerate(rows) for one in entities(tags)} for rows in (gold, predicted)
     )
@@ -195,12 +201,14 @@ def make_pieces(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, *, max
     vocabulary = tokenizer.get_vocab()
     cls, sep, unknown = (vocabulary[token] for token in ("[CLS]", "[SEP]", "[UNK]"))
     room = max_length - 2
+    # each different word once: a corpus has many times more words than different ones
     different = list(dict.fromkeys(word for words in sentences for word in words))
     encoded = tokenizer.encode_batch(different, add_special_tokens=False)
     pieces = {word: one.ids[:room] or [unknown] for word, one in zip(different, encoded, strict=True)}
     for number, words in enumerate(sentences):
         first, ids, starts = 0, [cls], list[int]()
         for place, word in enumerate(words):
+            # + 1 for [CLS], which is in `ids`. Never inside a word: its tag is predicted at its first piece only.
             if len(ids) + len(pieces[word]) > room + 1:
                 yield Pieces(number, first, [*ids, sep], starts)
                 first, ids, starts = place, [cls], []

@@ -1,4 +1,4 @@
-"""A tag for each word: named entities, as the engine trains them."""
+"""Named entity recognition: a tag for each word, as a task of the training loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from train_jobs.tasks.entities.conll import (
     read_conll,
     tag_names,
 )
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats, TokenizedTask
+from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.rows.tables import official_path
 from train_jobs.tasks.sequences import IGNORED, Ints, RowBatch, TaggedRows
 
@@ -38,7 +38,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TaggedSentences:
-    """The sentences of a file, and their sequences."""
+    """Sentences of a file, and their sequences."""
 
     sentences: Sentences
     rows: TaggedRows
@@ -47,7 +47,7 @@ class TaggedSentences:
     """[words] number of each word's first token, counted over all rows."""
 
     @classmethod
-    def of(
+    def encode(
         cls, sentences: Sentences, names: tuple[str, ...], tokenizer: Tokenizer, *, max_length: int
     ) -> TaggedSentences:
         """Encode the sentences of a file."""
@@ -73,11 +73,12 @@ class Words(TokenizedTask):
 
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Words:
-        """Read and encode everything that training, evaluation and prediction need."""
+        """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
         files = read_sets(config.data)
         names = tag_names(files["train"])
         sets = {
-            name: TaggedSentences.of(one, names, tokenizer, max_length=config.max_length) for name, one in files.items()
+            name: TaggedSentences.encode(one, names, tokenizer, max_length=config.max_length)
+            for name, one in files.items()
         }
         notes = [note for one in files.values() for note in one.notes]
         return cls(config=config, rows=sets["train"].rows, labels=names, notes=notes, sets=sets)
@@ -110,7 +111,7 @@ def read_sets(data: ExamplesConfig) -> dict[str, Sentences]:
     known = tag_names(train)
     if known == ("O",):
         raise DataError(
-            f"cannot train: {train.path} has no entity",
+            f"cannot train: {train.path} contains no entity",
             facts={"where": f"{train.path}, column {data.tag_column or 'the last'}"},
             fix="--set data.tag_column=N, counted from 1",
         )
@@ -137,7 +138,7 @@ def _find(folder: Path | None, split: str) -> Path:
 
 
 class Tagging(Finetuning):
-    """Learns a tag for each word, predicted at its first piece."""
+    """Training of a tag for each word, at its first piece (Devlin et al. 2019, section 5.3)."""
 
     def __init__(self, model: Finetuned, task: Words, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
@@ -150,7 +151,7 @@ class Tagging(Finetuning):
         """
         return self._measure(micro_batch_size)[0]
 
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return files of words with their gold and predicted tags, and the scores of a test set with tags."""
         metrics, tags = self._measure(micro_batch_size)
         files = {"dev.txt": conll_text(self._dev.sentences.words, self._dev.sentences.tags, tags)}
@@ -160,11 +161,12 @@ class Tagging(Finetuning):
             if gold:
                 scores = entity_scores(gold, found)
                 metrics |= {f"test_{name}": scores[name] for name in ("precision", "recall", "f1")}
-        return Conclusion(metrics, files)
+        return FinalEvaluation(metrics, files)
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[list[str]]]:
         logits, tags = self._predict(self._dev, micro_batch_size)
         found = entity_scores(self._dev.sentences.tags, tags)
+        # Every report must have the same metrics: a type that neither gold nor predictions contain counts as 0.
         types = {f"f1_{name[2:]}": 0.0 for name in self._names if name != "O"}
         targets = torch.from_numpy(self._dev.rows.targets[self._dev.firsts])
         loss = class_loss(torch.from_numpy(logits), targets) / len(targets)

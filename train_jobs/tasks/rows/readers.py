@@ -1,8 +1,6 @@
-"""Files read row by row, from any row on: TSV, CSV, JSON Lines, Parquet, and lines of text.
+"""Readers of TSV, CSV, JSON Lines, Parquet and text files, row by row, from any row.
 
-In place of a row that cannot be used comes its problem, so that the caller can name all of them. TSV
-has no quotes unless configured: GLUE's texts begin with quotation marks that never end, and a reader that honours those
-merges rows (98 of MRPC's 3,668).
+For a row that cannot be used a reader yields its problem, so that the caller can report all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from train_jobs.config import DataError, did_you_mean, in_shell
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 SEPARATORS = {"tsv": "\t", "csv": ","}
-LONGEST_FIELD = 2**31 - 1  # characters; csv's own limit is 131,072
+LONGEST_FIELD = 2**31 - 1  # characters; the default of csv is 131,072
 BOM = "\ufeff"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 EMPTY_ROW = "an empty row"
@@ -29,35 +27,38 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 class RowStart(NamedTuple):
-    """Start of a row."""
+    """Position of a row in its file."""
 
     offset: int
-    """Byte of the file; for Parquet and SQuAD the number of the row, from 0."""
+    """Byte offset; for Parquet and SQuAD the index of the row, from 0."""
     line: int
-    """Number of the line, from 1; for Parquet and SQuAD that of the row."""
+    """Line number, from 1; for Parquet and SQuAD the number of the row, from 1."""
 
 
 Row = dict[str, Any]
 """Column -> value."""
 Rows = Iterator[tuple[RowStart, Row | str]]
-"""Each row, or its problem, and its start."""
+"""Start of each row, and the row or its problem."""
 
 
 class Reader(ABC):
-    """A file of rows.
+    """Reader of a file of rows.
 
     Args:
         path: the file.
         columns: names of the columns to read.
+
+    Raises:
+        DataError: the file does not exist or cannot be opened.
     """
 
     unit = ""
-    """Word before the number of a row's start."""
+    """Word in front of a row's number in messages."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, list(columns)
         self.notes: list[str] = []
-        """What is unusual in the file, each with its place; complete once all rows were read."""
+        """Warnings about the file, each with its line; complete once all rows were read."""
         try:
             if not path.is_file():
                 raise DataError(f"no such file: {path}", fix="give the path of a file")
@@ -67,7 +68,7 @@ class Reader(ABC):
 
     @abstractmethod
     def rows(self, start: RowStart | None = None) -> Rows:
-        """Yield the rows from a start on.
+        """Yield the rows from `start`, by default from the first.
 
         Raises:
             DataError: the file cannot be read, or lacks a column.
@@ -79,15 +80,20 @@ class Reader(ABC):
 
 
 class TextReader(Reader):
-    """A UTF-8 file. LF ends a line; a CR before it, and a byte-order mark before the first line, are no text."""
+    """Reader of UTF-8 text. LF ends a line; a CR before it and a byte-order mark are not part of the text."""
 
     def lines(self, start: RowStart | None = None) -> Iterator[tuple[RowStart, str]]:
-        """Yield lines with their ends, and the start of each.
+        """Yield the start of each line, and the line with its end.
+
+        Args:
+            start: line to start from. None: the first.
 
         Raises:
-            DataError: one is not UTF-8.
+            DataError: the file is UTF-16 or not UTF-8, or its lines end with CR alone.
         """
         crlf = first_crlf = 0
+        # Bytes, not text mode: offsets must be exact, so that a later call can start at any row, and an invalid byte
+        # must be reported with its line.
         with self.path.open("rb") as stream:
             head = stream.read(len(BOM.encode()))
             if head.startswith(UTF16):
@@ -101,10 +107,11 @@ class TextReader(Reader):
                 except UnicodeDecodeError as problem:
                     where = f":{number}, byte {offset + problem.start} of the file"
                     raise self._unreadable("is not UTF-8", where, "latin1") from None
+                # One line with a CR and no LF is a file of old Mac programs; as one row it would only be "too long".
                 if number == 1 and "\r" in text and not text.endswith("\n"):
                     lf = in_shell(f"{self.path.stem}.lf{self.path.suffix}")
                     raise DataError(
-                        f"{self.path} ends its lines with CR alone",
+                        f"cannot read {self.path}: its lines end with CR alone",
                         facts={"where": f"{self.path}:1"},
                         fix=f"tr '\\r' '\\n' < {in_shell(self.path)} > {lf}",
                     )
@@ -112,8 +119,8 @@ class TextReader(Reader):
                     crlf, first_crlf = crlf + 1, first_crlf or number
                 yield RowStart(offset, number), text
                 offset += len(raw)
-        mark = f"{self.path}:1: begins with a byte-order mark, which is no part of the first column"
-        ends = f"{self.path}:{first_crlf}: {crlf} lines end with CRLF, read as ends of lines"
+        mark = f"{self.path}:1: a byte-order mark, which is not part of the first column"
+        ends = f"{self.path}:{first_crlf}: {crlf} lines end with CRLF, read as LF"
         self.notes = [*([mark] if begin else []), *([ends] if crlf else [])]
 
     def _unreadable(self, what: str, where: str, encoding: str) -> DataError:
@@ -126,41 +133,48 @@ class TextReader(Reader):
 
 
 class LineReader(TextReader):
-    """A file with a text on each line."""
+    """Reader of text files with one text per line."""
 
     def rows(self, start: RowStart | None = None) -> Rows:
         for place, line in self.lines(start):
-            text = bare(line)
+            text = strip_line_end(line)
             yield place, dict.fromkeys(self.columns, text) if text.strip() else EMPTY_ROW
 
 
 class JsonReader(TextReader):
-    """A file with a JSON object on each line."""
+    """Reader of JSON Lines."""
 
     def rows(self, start: RowStart | None = None) -> Rows:
         for place, line in self.lines(start):
-            row = json_row(bare(line))
+            row = json_row(strip_line_end(line))
             if isinstance(row, dict) and (missing := [name for name in self.columns if name not in row]):
-                yield place, f"there is no column {', '.join(map(repr, missing))}; have {', '.join(row) or 'none'}"
+                yield place, f"missing column {', '.join(map(repr, missing))}; have {', '.join(row) or 'none'}"
             else:
                 yield place, row if isinstance(row, str) else {name: row[name] for name in self.columns}
 
     def names(self) -> list[str]:
-        """Return the columns that any row has."""
-        rows = (json_row(bare(line)) for _, line in self.lines())
+        """Return the columns of all rows."""
+        # of all rows, not of the first: JSON Lines has no header, and an optional key may occur later
+        rows = (json_row(strip_line_end(line)) for _, line in self.lines())
         return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
 
 
 class TableReader(TextReader):
-    """A TSV or CSV file.
+    """Reader of TSV and CSV.
 
     Args:
         path: the file.
         columns: names of the columns to read.
         separator: separator of fields.
-        quoted: a field in quotation marks may hold separators and ends of lines.
-        header: names of all columns, if the first line is a row already.
+        quoted: whether quotation marks quote fields, which may then contain separators and line ends.
+        header: names of all columns. None: the first line contains them.
+
+    Raises:
+        DataError: the file cannot be read, or a column is missing or duplicate.
     """
+
+    # TSV is read without quotes by default: texts of GLUE begin with quotation marks that never close, and a reader
+    # that interprets them merges rows (98 of MRPC's 3,668).
 
     def __init__(
         self, path: Path, columns: Sequence[str], *, separator: str, quoted: bool, header: Sequence[str] | None
@@ -169,7 +183,7 @@ class TableReader(TextReader):
         self._separator, self._fields = separator, self._quoted_fields if quoted else self._plain_fields
         self._has_header = header is None
         self._header = next(self._fields(None), (RowStart(0, 1), []))[1] if header is None else list(header)
-        self._places = column_places(f"{path}:1", self._header, columns)
+        self._places = column_indices(f"{path}:1", self._header, columns)
 
     def rows(self, start: RowStart | None = None) -> Rows:
         what = "tabs" if self._separator == "\t" else "commas"
@@ -191,19 +205,20 @@ class TableReader(TextReader):
 
     def _plain_fields(self, start: RowStart | None) -> Iterator[tuple[RowStart, list[str]]]:
         for place, line in self.lines(start):
-            yield place, bare(line).split(self._separator)
+            yield place, strip_line_end(line).split(self._separator)
 
     def _quoted_fields(self, start: RowStart | None) -> Iterator[tuple[RowStart, list[str]]]:
         lines = self.lines(start)
-        while (first := next(lines, None)) is not None:  # a reader for each row: it asks for the lines of that alone
+        # A csv reader for each row: it consumes exactly the lines of that row, so the start of the next one is known.
+        while (first := next(lines, None)) is not None:
             place, line = first
-            limit = csv.field_size_limit(LONGEST_FIELD)
+            limit = csv.field_size_limit(LONGEST_FIELD)  # global in csv: restored below, since callers may use csv too
             try:
                 text = chain([line], (text for _, text in lines))
                 row = next(csv.reader(text, delimiter=self._separator, strict=True))
             except csv.Error as problem:
                 raise DataError(
-                    f"{self.path} has quotation marks that do not pair up",
+                    f"cannot read {self.path}: unbalanced quotation marks",
                     facts={"where": f"{self.path}:{place.line}", "why": problem},
                     fix='double a quotation mark inside a quoted field (""), or turn quoting off',
                 ) from None
@@ -213,7 +228,7 @@ class TableReader(TextReader):
 
 
 class ParquetReader(Reader):
-    """A Parquet file."""
+    """Reader of Parquet."""
 
     unit = "row "
 
@@ -223,7 +238,7 @@ class ParquetReader(Reader):
         super().__init__(path, columns)
         with self._errors(), pq.ParquetFile(path) as file:
             self._names = list(file.schema_arrow.names)
-            column_places(str(path), self._names, columns)
+            column_indices(str(path), self._names, columns)
             sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         self._firsts = [sum(sizes[:number]) for number in range(len(sizes))]
 
@@ -231,6 +246,8 @@ class ParquetReader(Reader):
         import pyarrow.parquet as pq
 
         wanted = start.offset if start else 0
+        # Row groups are the smallest unit that Parquet can seek to: from the last that begins at or before the wanted
+        # row.
         groups = [number for number, first in enumerate(self._firsts) if first <= wanted][-1:]
         groups += [number for number, first in enumerate(self._firsts) if first > wanted]
         number = self._firsts[groups[0]] if groups else 0
@@ -263,14 +280,14 @@ def open_table(
     header: Sequence[str] | None = None,
     quoting: bool | None = None,
 ) -> Reader:
-    """Open a table.
+    """Return the reader of a table.
 
     Args:
         path: the file, UTF-8 or Parquet.
         columns: names of the columns to read.
-        format: tsv, csv, jsonl or parquet. None: by the file's name.
-        header: names of all columns of a file whose first line is a row already. None: the first line has them.
-        quoting: TSV and CSV: a field in quotation marks may hold separators and ends of lines. None: in CSV.
+        format: tsv, csv, jsonl or parquet. None: by the suffix of the file.
+        header: names of all columns, for TSV and CSV without a header. None: the first line contains them.
+        quoting: whether quotation marks of TSV and CSV quote fields. None: in CSV only.
 
     Raises:
         DataError: no such file, an unknown format, or a missing column.
@@ -288,22 +305,31 @@ def open_table(
     return (JsonReader if kind == "jsonl" else ParquetReader)(path, columns)
 
 
-def whole_text(path: Path) -> tuple[str, list[str]]:
-    """Return a file's text without its byte-order mark, and notes on that and on CRLF."""
+def read_text(path: Path) -> tuple[str, list[str]]:
+    """Return the text of a UTF-8 file without a byte-order mark, and warnings about it and about CRLF.
+
+    Raises:
+        DataError: the file does not exist or is not UTF-8.
+    """
     reader = LineReader(path, [])
     return "".join(line for _, line in reader.lines()), reader.notes
 
 
-def bare(line: str) -> str:
+def strip_line_end(line: str) -> str:
     """Return a line without its end."""
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def column_places(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Return the index in the header of each column.
+def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) -> list[int]:
+    """Return the index of each column in the header.
+
+    Args:
+        where: place of the header, for messages.
+        header: names of all columns.
+        columns: names to find.
 
     Raises:
-        DataError: no column has that name, or several have; the error lists the names.
+        DataError: a column is missing, or the header contains a name twice.
     """
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
@@ -311,20 +337,20 @@ def column_places(where: str, header: Sequence[str], columns: Sequence[str]) -> 
     missing = [name for name in columns if name not in header]
     if missing:
         raise DataError(
-            f"{where}: there is no column {', '.join(f'{name!r}{did_you_mean(name, header)}' for name in missing)}",
+            f"{where}: unknown column {', '.join(f'{name!r}{did_you_mean(name, header)}' for name in missing)}",
             facts={"have": ", ".join(header) or "an empty line"},
-            fix="name the columns as the first line has them",
+            fix="use the column names of the first line",
         )
     return [list(header).index(name) for name in columns]
 
 
 def json_row(line: str) -> dict[str, Any] | str:
-    """Return the object of a line, or its problem."""
+    """Return the JSON object of a line, or its problem as text."""
     if not line.strip():
         return EMPTY_ROW
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # RecursionError: deeply nested arrays
         return f"not JSON: {problem}"
     if not isinstance(row, dict):
         return f"not a JSON object, but of type {type(row).__name__}"
@@ -332,9 +358,8 @@ def json_row(line: str) -> dict[str, Any] | str:
 
 
 def half_character(document: Any) -> str:
-    """Return the problem of a JSON document that holds half of a surrogate pair; "" without one.
-
-    A program that truncates texts to N units of UTF-16 leaves one where it cuts an emoji in two.
-    """
+    """Return the problem of a JSON document that contains half of a surrogate pair; "" without one."""
+    # Programs that truncate texts to N units of UTF-16 cut emojis in two. Python reads the half without an error, and
+    # the tokenizer fails on it much later.
     half = _HALF.search(json.dumps(document, ensure_ascii=False))
     return f"half a character: \\u{ord(half[0]):x} without its other half" if half else ""

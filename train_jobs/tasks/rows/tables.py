@@ -1,6 +1,6 @@
-"""Tables of text in files, or in a dataset of Hugging Face, and what their columns hold.
+"""Tables of text from files or Hugging Face datasets, and conversion of their columns.
 
-No row is dropped or merged silently: one error names every row that cannot be used, with its file and line.
+No row is dropped or merged silently: one error lists the rows that cannot be used, with file and line.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
 from train_jobs.config.tasks import OfficialFile
-from train_jobs.tasks.rows.readers import EMPTY_ROW, column_places, open_table
+from train_jobs.tasks.rows.readers import EMPTY_ROW, column_indices, open_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 LONG_TEXT = 100_000  # characters; noted, since almost all of it is truncated
-LISTED = 10  # problems spelled out in an error; the rest are counted
+LISTED = 10  # problems listed in an error; the rest are counted
 LONGEST_SHOWN = 80  # characters of a value
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
-"""Our names of splits -> those of datasets."""
+"""Our name of a split -> its name in Hugging Face datasets."""
 NO_CLASS = -1  # label of an unlabelled row, in datasets whose labels are classes
 
 
@@ -40,24 +40,24 @@ class RowTable:
     lines: list[int]
     """Line of each row, or in Parquet its number, counted from 1."""
     notes: list[str] = field(default_factory=list)
-    """What is unusual in the file but was read as intended, each with its place."""
+    """Warnings about the file, each with its line."""
     unit: str = ""
-    """Word before the number of a place."""
+    """Word in front of a row's number in messages."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def where(self, row: int) -> str:
-        """Return the place of a row for messages."""
+        """Return the file and line of a row, for messages."""
         return f"{self.path}:{self.unit}{self.lines[row]}"
 
 
 class RowProblems:
-    """Problems with the rows of files: collected, and raised together.
+    """Collector of problems with rows, which are raised as one error.
 
     Args:
         what: message of the error.
-        fix: its fix.
+        fix: fix of the error.
     """
 
     def __init__(self, what: str, *, fix: str) -> None:
@@ -66,13 +66,22 @@ class RowProblems:
         self._count = 0
 
     def add(self, where: str, what: str) -> None:
-        """Add a problem at its place."""
+        """Add a problem.
+
+        Args:
+            where: file and line.
+            what: description of the problem.
+        """
         self._count += 1
         if self._count <= LISTED:
             self._found.append(f"{where}: {what}")
 
     def check(self) -> None:
-        """Raise DataError if there are any."""
+        """Raise the collected problems, if there are any.
+
+        Raises:
+            DataError: with the first problems and the number of the others.
+        """
         if not self._count:
             return
         more = [f"and {self._count - LISTED} more"] if self._count > LISTED else []
@@ -86,16 +95,16 @@ def read_table(
     format: str | None = None,  # noqa: A002  # the word for it
     header: Sequence[str] | None = None,
     quoting: bool | None = None,
-    pass_over: bool = False,
+    skip_malformed: bool = False,
 ) -> RowTable:
     """Read some columns of a table.
 
-    A byte-order mark is no part of the first column, CRLF ends a line as LF does, and the last line needs no end; the
-    table's notes name the first two.
+    A byte-order mark is ignored and CRLF is read as LF, both with a note; the last line may lack its end.
 
     Args:
         path, columns, format, header, quoting: see `open_table`.
-        pass_over: TSV without quoting: leave out a row with a wrong number of fields, with a note.
+        skip_malformed: whether to skip rows of TSV with a wrong number of fields, with a note, instead of raising. For
+            QQP, whose official files contain such rows.
 
     Raises:
         DataError: no such file, not UTF-8, a missing column, no row, or rows that cannot be used: each with its line.
@@ -108,8 +117,8 @@ def read_table(
             table.lines.append(place.line)
             for name, values in table.columns.items():
                 values.append(row[name])
-        elif pass_over and row != EMPTY_ROW:
-            table.notes.append(f"{path}:{place.line}: left out: {row}")
+        elif skip_malformed and row != EMPTY_ROW:
+            table.notes.append(f"{path}:{place.line}: skipped: {row}")
         else:
             problems.add(f"{path}:{reader.unit}{place.line}", row)
     problems.check()
@@ -118,7 +127,13 @@ def read_table(
 
 
 def official_path(folder: Path, names: Sequence[str], *, need: str, fix: str) -> Path:
-    """Return the first of some files of a folder that exists.
+    """Return the first existing file of a folder.
+
+    Args:
+        folder: the folder.
+        names: candidates, in order of preference.
+        need: required files, for the error.
+        fix: fix of the error.
 
     Raises:
         DataError: none exists.
@@ -130,25 +145,32 @@ def official_path(folder: Path, names: Sequence[str], *, need: str, fix: str) ->
 
 
 def official_differences(official: OfficialFile, path: Path, count: int, *, unit: str = "rows") -> list[str]:
-    """Return a note if a file differs from the official one, in its row count or its content."""
+    """Return a note if a file differs from the official one, in row count or content; empty if it does not.
+
+    Args:
+        official: row count and SHA-256 of the official file.
+        path: the file.
+        count: its number of rows.
+        unit: word for rows, in the note.
+    """
     if official.rows is not None and count != official.rows:
         return [f"{path}: {count:,} {unit}, the official file has {official.rows:,}"]
     if official.sha256 is not None and (found := file_sha256(path)) != official.sha256:
-        return [f"{path}: SHA-256 {found[:8]}, that of the official file is {official.sha256[:8]}: other content"]
+        return [f"{path}: SHA-256 {found[:8]}, the official file has {official.sha256[:8]}: other content"]
     return []
 
 
 def _complete(table: RowTable, *, fix: str) -> RowTable:
     if not len(table):
         raise DataError(f"{table.path} has no row", fix=fix)
-    table.notes.extend(long_texts(table, more=", cut to the longest sequence"))
+    table.notes.extend(long_texts(table, suffix=", truncated to the maximum length"))
     return table
 
 
-def long_texts(table: RowTable, *, more: str = "") -> list[str]:
-    """Return notes on suspiciously long texts."""
+def long_texts(table: RowTable, *, suffix: str = "") -> list[str]:
+    """Return a note for each text of more than 100,000 characters, followed by `suffix`."""
     return [
-        f"{table.where(row)}: a text of {len(value):,} characters{more}"
+        f"{table.where(row)}: a text of {len(value):,} characters{suffix}"
         for values in table.columns.values()
         for row, value in enumerate(values)
         if isinstance(value, str) and len(value) > LONG_TEXT
@@ -156,7 +178,14 @@ def long_texts(table: RowTable, *, more: str = "") -> list[str]:
 
 
 def texts(table: RowTable, column: str, problems: RowProblems, *, may_be_empty: bool = False) -> list[str]:
-    """Return a column as texts; another type is a problem, and so is an empty text, or a note if it may be empty."""
+    """Return a column of texts; add a problem for each value that is not text or empty.
+
+    Args:
+        table: the table.
+        column: name of the column.
+        problems: receives the problems.
+        may_be_empty: whether an empty text is only a note.
+    """
     for row, value in enumerate(table.columns[column]):
         if not isinstance(value, str):
             kind = "missing" if value is None else f"of type {type(value).__name__}"
@@ -169,23 +198,26 @@ def texts(table: RowTable, column: str, problems: RowProblems, *, may_be_empty: 
 
 
 def numbers(table: RowTable, column: str, problems: RowProblems) -> list[float]:
-    """Return a column as finite numbers; NaN, infinity, missing values and words are problems."""
+    """Return a column of finite numbers; add a problem for each other value, including NaN and infinity."""
     return _converted(table, column, problems, _number)
 
 
 def classes(table: RowTable, column: str, problems: RowProblems) -> list[str]:
-    """Return a column as names of classes; missing values and NaN are problems."""
+    """Return a column of class names; add a problem for each missing value, including NaN."""
     return _converted(table, column, problems, _class)
 
 
 def class_ids(
     table: RowTable, column: str, ids: Mapping[str, int], problems: RowProblems, unknown: Callable[[str], str]
 ) -> list[int]:
-    """Return a column as ids of classes.
+    """Return a column of class names as their ids; add a problem for each unknown name.
 
     Args:
+        table: the table.
+        column: name of the column.
         ids: name of a class -> its id.
-        unknown: message about a name without an id.
+        problems: receives the problems.
+        unknown: returns the message about a name without an id.
     """
     found = classes(table, column, problems)
     for row, name in enumerate(found):
@@ -206,16 +238,22 @@ def _converted(table: RowTable, column: str, problems: RowProblems, convert: Cal
 
 
 def _number(value: Any) -> float:
+    # A pattern, not float(): that also accepts "nan", "inf", "1_000" and digits of other alphabets.
     written = isinstance(value, str) and _NUMBER.fullmatch(value)
     if written or (isinstance(value, int | float) and not isinstance(value, bool)):
-        with suppress(OverflowError):  # a whole number may be larger than any float
+        with suppress(OverflowError):  # JSON integers may be larger than any float
             if isfinite(found := float(value)):
                 return found
     raise ValueError(f"{repr(value)[:LONGEST_SHOWN]} is not a finite number")
 
 
 def _class(value: Any) -> str:
-    """Return a class as text, as also true and 1 of JSON and Parquet; NaN is a missing value."""
+    """Return a class as text, also from booleans and whole numbers of JSON and Parquet.
+
+    Raises:
+        ValueError: the value is missing, NaN, or cannot be a class.
+    """
+    # Parquet stores integers of a column with missing values as floats: 1.0 must be the class "1" of another file.
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) or (isinstance(value, str) and value.strip()):
@@ -226,40 +264,46 @@ def _class(value: Any) -> str:
 
 
 def open_dataset(name: str) -> Mapping[str, Dataset]:
-    """Return the splits of a dataset by our names: train, dev and, if there is one, test.
+    """Load a Hugging Face dataset; return its splits by our names: train, dev and, if it exists, test.
 
     Args:
-        name: NAME[:CONFIGURATION], of the Hub or of a folder.
+        name: NAME[:CONFIGURATION], on the Hub or in a local folder.
 
     Raises:
-        DataError: `datasets` is not installed, there is no such dataset, or it lacks a split.
+        DataError: `datasets` is not installed, the dataset does not exist, or a split is missing.
     """
     try:
         from datasets import load_dataset
     except ImportError:
         raise DataError(
-            f"{name} is a dataset of Hugging Face, and `datasets` is not installed", fix="pip install datasets"
+            f"cannot read the dataset {name}: `datasets` is not installed", fix="pip install datasets"
         ) from None
     owner, _, configuration = name.partition(":")
     with _errors(name):
         splits = load_dataset(owner, configuration or None)
     if missing := [SPLITS[split] for split in ("train", "dev") if SPLITS[split] not in splits]:
         raise DataError(
-            f"the dataset {name} has no split {' and no split '.join(missing)}",
+            f"cannot use the dataset {name}: missing split {', '.join(missing)}",
             facts={"have": ", ".join(splits)},
-            fix="save its splits as Parquet, and name the files in data.train and data.validation",
+            fix="save its splits as Parquet, and set data.train and data.validation to the files",
         )
     return {ours: splits[theirs] for ours, theirs in SPLITS.items() if theirs in splits}
 
 
 def dataset_table(name: str, split: str, dataset: Dataset, columns: Sequence[str]) -> RowTable:
-    """Read some columns of a split; classes become their names.
+    """Read columns of a split; ids of a ClassLabel become class names.
+
+    Args:
+        name: name of the dataset, for messages.
+        split: our name of the split.
+        dataset: the split.
+        columns: names of the columns to read.
 
     Raises:
         DataError: a column is missing.
     """
     path = Path(f"{name}@{SPLITS[split]}")
-    column_places(str(path), dataset.column_names, columns)
+    column_indices(str(path), dataset.column_names, columns)
     with _errors(name):
         values = {column: _named(dataset[column][:], dataset.features[column]) for column in columns}
     table = RowTable(path, values, list(range(1, len(dataset) + 1)), unit="row ")
@@ -267,7 +311,7 @@ def dataset_table(name: str, split: str, dataset: Dataset, columns: Sequence[str
 
 
 def is_labelled(dataset: Dataset, label: str) -> bool:
-    """Return whether a split has labels: test sets often have a column of -1."""
+    """Return whether a split has labels; test sets often have a label column that contains only -1."""
     return label in dataset.column_names and any(value not in (None, NO_CLASS) for value in dataset[label])
 
 
@@ -280,7 +324,7 @@ def _named(values: list[Any], feature: Any) -> list[Any]:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Turn what `datasets` and the network raise into a DataError."""
+    """Convert errors of `datasets` and of the network to DataError."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as problem:
@@ -288,5 +332,5 @@ def _errors(name: str) -> Iterator[None]:
         raise DataError(
             f"cannot read the dataset {name}",
             facts={"why": why[:300]},
-            fix="give NAME[:CONFIGURATION] as huggingface.co/datasets has it, or files in data.train, data.validation",
+            fix="use NAME[:CONFIGURATION] of huggingface.co/datasets, or set data.train and data.validation",
         ) from None

@@ -1,4 +1,4 @@
-"""A class or a number for each text, or pair of texts."""
+"""Classification of, or regression on, texts and pairs of texts, as a task of the training loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, TokenizedTask
+from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
 from train_jobs.tasks.sentences.glue import is_collapsed, predictions_text, scores
 from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
@@ -24,7 +24,7 @@ Outputs = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(TokenizedTask):
-    """Texts, or pairs of texts, each with a class or a number."""
+    """Texts or pairs of texts with their classes or numbers."""
 
     data: TaskData
     sets: dict[str, EncodedRows]
@@ -32,7 +32,7 @@ class Texts(TokenizedTask):
 
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Texts:
-        """Read and encode everything that training, evaluation and prediction need."""
+        """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
         data = read_data(config)
         settings: dict[str, Any] = {"max_length": config.max_length, "regression": data.task.regression}
         splits = {"train": data.train, **data.dev, **data.test}
@@ -42,11 +42,11 @@ class Texts(TokenizedTask):
 
     def describe(self) -> list[str]:
         counts = ", ".join(f"{name} {len(split):,}" for name, split in self.sets.items())
-        cut = ", ".join(f"{split.cut:,} of {name}" for name, split in self.sets.items() if split.cut)
+        cut = ", ".join(f"{split.truncated:,} of {name}" for name, split in self.sets.items() if split.truncated)
         what = f"classes {', '.join(self.labels)}" if self.labels else "a number"
         return [
             f"task       {self.config.task}: {what}; scored by {' and '.join(self.data.task.metrics)}",
-            f"rows       {counts}" + (f"; cut to {self.config.max_length} tokens: {cut}" if cut else ""),
+            f"rows       {counts}" + (f"; truncated to {self.config.max_length} tokens: {cut}" if cut else ""),
         ]
 
     def model(self, shape: ModelConfig, rows: int) -> Finetuned:
@@ -60,10 +60,10 @@ def encode(examples: Examples, tokenizer: Tokenizer, *, max_length: int, regress
     """Encode a split.
 
     Args:
-        examples: the split; without labels no target counts.
+        examples: the split; without labels its targets are IGNORED or NaN.
         tokenizer: tokenizer of the model.
-        max_length: tokens of a sequence, see `encode_texts`.
-        regression: targets are numbers.
+        max_length: maximum tokens of a sequence, see `encode_texts`.
+        regression: whether targets are numbers.
     """
     tokens, cut = encode_texts(tokenizer, examples.texts, examples.pairs, max_length=max_length)
     labels = examples.labels or [math.nan if regression else IGNORED] * len(tokens)
@@ -72,7 +72,7 @@ def encode(examples: Examples, tokenizer: Tokenizer, *, max_length: int, regress
 
 
 class Classification(Finetuning):
-    """Learns a class, or a number, for each row. Several dev sets, as MNLI has, count by their mean."""
+    """Training of classes or numbers. With several dev sets, as in MNLI, the score is their mean."""
 
     def __init__(self, model: Finetuned, task: Texts, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
@@ -85,7 +85,7 @@ class Classification(Finetuning):
         found = {key: float(np.mean([one[key] for one in each.values()])) for key in next(iter(each.values()))}
         return found if len(each) == 1 else {**found, **{f"{name}_score": one["score"] for name, one in each.items()}}
 
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return the metrics of dev, and a table of predictions for each test set."""
         files = {
             f"{name}.tsv": predictions_text(
@@ -93,22 +93,24 @@ class Classification(Finetuning):
             )
             for name, encoded in self._test.items()
         }
-        return Conclusion(self.validate(micro_batch_size), files)
+        return FinalEvaluation(self.validate(micro_batch_size), files)
 
     def predict(self, encoded: EncodedRows, micro_batch_size: int) -> Outputs:
         """Return logits, [rows, classes], or numbers, [rows, 1], in the order of the rows, on every process."""
         outputs = max(len(self._task.labels), 1)
+        # Each process fills its rows of zeros, so the sum is a gather. fp64 keeps every fp32 logit exactly.
         found = torch.zeros(len(encoded), outputs, dtype=torch.float64, device=self._world.device)
         for rows, logits in self._shared_logits(encoded, micro_batch_size):
             found[torch.from_numpy(rows).to(found.device)] = logits.double()
         return self._world.sum_(found).cpu().numpy()
 
     def predictions(self, outputs: Outputs) -> npt.NDArray[np.generic]:
-        """Return ids of classes, the first in a tie, or numbers, [rows]."""
+        """Return [rows]: ids of classes, the first in a tie, or numbers."""
         return outputs[:, 0] if self._task.regression else outputs.argmax(1)
 
     def _validate(self, encoded: EncodedRows, micro_batch_size: int) -> dict[str, float]:
         outputs = self.predict(encoded, micro_batch_size)
+        # without class weights, so that losses of runs with different weights are comparable
         loss = self._loss_of(torch.from_numpy(outputs), torch.from_numpy(encoded.targets)) / len(encoded)
         predictions = self.predictions(outputs)
         found = scores(self._task.metrics, encoded.targets, predictions)

@@ -1,7 +1,7 @@
-"""Metrics of sentence tasks, their table over seeds and over GLUE, and the zip file that GLUE's server takes.
+"""Metrics of sentence tasks, tables over seeds and over GLUE, and the zip file for GLUE's server.
 
-scikit-learn and SciPy compute the metrics. Where a definition divides zero by zero, which happens when a model predicts
-one value for all rows, the score is 0: scikit-learn warns of that case and SciPy returns NaN, so it is handled here.
+scikit-learn and SciPy compute the metrics. If a definition divides zero by zero, because a model predicts one value for
+all rows, the score is 0: scikit-learn warns about that case and SciPy returns NaN, so it is handled here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ FILES: Mapping[str, tuple[SentenceTask, int]] = {
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
-    """Return the share of correct predictions."""
+    """Return the share of correct predictions, 0 to 1."""
+    # imported here and below: scikit-learn and SciPy take a second to import, and a plan or a dry run needs no metric
     from sklearn.metrics import accuracy_score
 
     return float(accuracy_score(*_aligned(labels, predictions)))
 
 
 def f1(labels: Values, predictions: Values) -> float:
-    """Return F1 of class 1 of two, the harmonic mean of precision and recall; 0 without a true positive."""
+    """Return F1 of class 1 of two classes, 0 to 1; 0 without a true positive."""
     from sklearn.metrics import f1_score
 
     wanted, found = (values == 1 for values in _aligned(labels, predictions))
@@ -59,7 +60,7 @@ def pearson(labels: Values, predictions: Values) -> float:
     wanted, found = (values.astype(np.float64) for values in _aligned(labels, predictions))
     if _is_constant(wanted) or _is_constant(found):
         return 0.0
-    with warnings.catch_warnings():  # predictions of a collapsed model are nearly constant, which SciPy warns of
+    with warnings.catch_warnings():  # predictions of a collapsed model are nearly constant, and SciPy warns about that
         warnings.simplefilter("ignore")
         return float(pearsonr(wanted, found).statistic)
 
@@ -81,13 +82,27 @@ METRICS: Mapping[str, Callable[[Values, Values], float]] = {
 
 
 def scores(names: Sequence[str], labels: Values, predictions: Values) -> dict[str, float]:
-    """Return metrics by name, and their mean as `score`, which GLUE averages and which selects the best checkpoint."""
+    """Return metrics by name, and their mean as `score`, which selects the best checkpoint.
+
+    Args:
+        names: keys of METRICS.
+        labels: [rows] gold ids of classes, or numbers.
+        predictions: [rows] predicted ones.
+    """
     found = {name: METRICS[name](labels, predictions) for name in names}
     return {**found, "score": fmean(found.values())}
 
 
 def is_collapsed(labels: Values, predictions: Values, *, regression: bool) -> bool:
-    """Return whether a model learned nothing: one number for all rows, or no better than the most frequent label."""
+    """Return whether a model learned nothing: one number for all rows, or no better than the most frequent label.
+
+    Args:
+        labels: [rows] gold ids of classes, or numbers.
+        predictions: [rows] predicted ones.
+        regression: whether they are numbers.
+    """
+    # Fine-tuning BERT-large on small sets fails on some seeds (Devlin et al. 2019, section 4.1), and a mean over seeds
+    # hides it: so collapsed runs are counted separately.
     wanted, found = _aligned(labels, predictions)
     if regression:
         return _is_constant(found)
@@ -132,7 +147,16 @@ OMITTED = Cell("WNLI", "WNLI", "accuracy", "accuracy")  # by the paper, since no
 
 
 def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean, standard deviation (of a sample), median and maximum of each metric over the seeds."""
+    """Summarise the results of several seeds.
+
+    Args:
+        task: name of the task.
+        runs: results of the seeds, each with seed and metrics.
+
+    Returns:
+        task; metrics: name -> mean, sd (of a sample), median, max; collapsed: number of collapsed runs; best_seed: the
+        one with the highest score on dev; seeds: the results.
+    """
     figures = {
         name: {
             "mean": statistics.fmean(values),
@@ -174,6 +198,7 @@ def glue_table(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """
     cells = [_filled(cell, results[cell.task]) for cell in (*PAPER, OMITTED) if cell.task in results]
     averaged = [cell["mean"] for cell in cells if cell["name"] != OMITTED.name]
+    # The paper's columns use one metric for each task; GLUE's score averages all metrics of a task first.
     scores = {name: 100 * _figure(results[name], "score")[0] for name in GLUE_TASKS if name in results}
     return {
         "cells": cells,
@@ -230,10 +255,10 @@ def _figure(result: Mapping[str, Any], name: str) -> tuple[float, float]:
 
 
 def predictions_text(task: SentenceTask, predictions: Sequence[float]) -> str:
-    """Return a file of predictions: names of classes, and numbers, which have three decimals for GLUE's server.
+    """Return the text of a prediction file: class names, or numbers, for GLUE with three decimals.
 
     Args:
-        task: task that they belong to.
+        task: task of the predictions.
         predictions: ids of classes, or numbers, in the order of the test file.
     """
     rows = (f"{number}\t{_written(task, value)}\n" for number, value in enumerate(predictions))
@@ -251,14 +276,14 @@ def collect_predictions(output: Path) -> dict[str, list[float]]:
 
 
 def read_predictions(task: SentenceTask, path: Path) -> list[float]:
-    """Read a file that `predictions_text` made."""
+    """Read a prediction file that `predictions_text` created."""
     ids = {name: number for number, name in enumerate(task.labels)}
     written = (line.split("\t")[1] for line in path.read_text(encoding="utf-8").splitlines()[1:])
     return [float(value) if task.regression else ids[value] for value in written]
 
 
 def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> None:
-    """Write the zip file.
+    """Write the zip file that GLUE's server accepts.
 
     Args:
         path: path of the zip file.
@@ -268,6 +293,7 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
         DataError: a file is missing or unknown, or has a wrong number of predictions, or invalid numbers: the server
             would refuse it, and count it as an attempt.
     """
+    # Checked before anything is written: the server limits attempts and counts those that it rejects.
     problems = [f"{name}.tsv: missing" for name in FILES if name not in predictions]
     problems += [f"{name}.tsv: unknown to GLUE's server" for name in predictions if name not in FILES]
     for name, values in predictions.items():
@@ -275,10 +301,10 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
         if len(values) != rows:
             problems.append(f"{name}.tsv: {len(values):,} predictions, need {rows:,}")
         if strange := [row for row, value in enumerate(values) if not math.isfinite(value)]:
-            problems.append(f"{name}.tsv: row {strange[0]}: {values[strange[0]]} is not a number")
+            problems.append(f"{name}.tsv: row {strange[0]}: {values[strange[0]]} is not a finite number")
     if problems:
         raise DataError(
-            "GLUE's server would refuse these predictions",
+            "GLUE's server would reject these predictions",
             problems=problems,
             fix="predict every task's official test set, AX with the model of MNLI",
         )

@@ -1,4 +1,4 @@
-"""Rows of sentence tasks: GLUE's official files, and the user's own tables with their classes."""
+"""Rows of sentence tasks: GLUE's official files, and the user's own tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Examples:
     labels: list[int] | list[float] | None
     """Ids of classes, or numbers; None where they are unknown, as in GLUE's test sets."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know of the file, each with its place."""
+    """Warnings about the file, each with its line."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -66,7 +66,7 @@ class TaskData:
 
 
 def read_data(config: FinetuneConfig) -> TaskData:
-    """Read everything that training, evaluation and prediction need.
+    """Read the rows of training, dev and test sets.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used: each with its line.
@@ -83,10 +83,10 @@ def has_training_data(config: FinetuneConfig) -> bool:
 
 def _read_own_tables(data: ExamplesConfig) -> TaskData:
     if data.dataset is not None:
-        task, splits = read_named(data, data.dataset)
+        task, splits = read_dataset_task(data, data.dataset)
     else:
         files = {"train": data.train, "dev": data.validation, "test": data.test}
-        task, splits = read_own(data, {split: path for split, path in files.items() if path is not None})
+        task, splits = read_table_task(data, {split: path for split, path in files.items() if path is not None})
     test = {"predictions": splits["test"]} if "test" in splits else {}
     return TaskData(task, splits["train"], {"dev": splits["dev"]}, test)
 
@@ -133,16 +133,19 @@ def read_split(task: SentenceTask, split: str, glue: Path | None, *, file: Path 
             glue, official.paths, need="GLUE's folder as its download script makes it", fix="--set data.glue=FOLDER"
         )
     columns = [task.text, *([task.pair] if task.pair else []), *([task.label] if official.labelled else [])]
-    table = read_table(file, columns, format="tsv", header=official.header, quoting=False, pass_over=task.known_flaws)
+    table = read_table(
+        file, columns, format="tsv", header=official.header, quoting=False, skip_malformed=task.known_flaws
+    )
     found = make_examples(task, table, labelled=official.labelled, empty_texts=task.known_flaws)
     differs = official_differences(official, file, len(found))
+    # Flaws of the official files are known to every user of GLUE; warnings about them in each run would hide others.
     if official.sha256 is not None and not differs:
         found.notes.clear()
     found.notes[:0] = differs
     return found
 
 
-def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SentenceTask, dict[str, Examples]]:
+def read_table_task(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[SentenceTask, dict[str, Examples]]:
     """Read a task of the user's own, and its splits.
 
     Its classes are those of the training data, sorted as numbers if every one is an integer, else alphabetically.
@@ -163,8 +166,8 @@ def read_own(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[Sentenc
     return _assemble_task(columns, tables, labelled, names.get("test", []))
 
 
-def read_named(columns: ColumnsConfig, name: str) -> tuple[SentenceTask, dict[str, Examples]]:
-    """Read a task of the user's own from the splits of a dataset, as `read_own` does from files.
+def read_dataset_task(columns: ColumnsConfig, name: str) -> tuple[SentenceTask, dict[str, Examples]]:
+    """Read a task of the user's own from the splits of a dataset, as `read_table_task` does from files.
 
     Args:
         name: NAME[:CONFIGURATION].
@@ -187,6 +190,7 @@ def _assemble_task(
 ) -> tuple[SentenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
         _note_misspelt_label(columns, tables["test"], test_names)
+    # The same names and metrics as in GLUE: F1 is that of class 1, so it needs exactly two.
     labels = () if columns.regression else _found_classes(columns, tables["train"])
     metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
     origin = tables["train"].path
@@ -204,10 +208,12 @@ def _format_settings(columns: ColumnsConfig) -> dict[str, Any]:
 
 def _note_misspelt_label(columns: ColumnsConfig, table: RowTable, names: list[str]) -> None:
     """Add a note if a test set without labels has a column with a similar name."""
+    # A test set may lack labels, so a misspelt column is no error, and its scores would be missing without an
+    # explanation.
     others = {name.lower(): name for name in names if name not in (columns.text, columns.pair, columns.label)}
     if close := difflib.get_close_matches(columns.label.lower(), others, n=1):
         hint = f'(did you mean "{others[close[0]]}"?)'
-        table.notes.append(f"{table.path}: there is no column {columns.label!r} {hint}: read as a set without labels")
+        table.notes.append(f"{table.path}: missing column {columns.label!r} {hint}: read as a set without labels")
 
 
 def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
@@ -220,8 +226,9 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
         raise DataError(
             f"cannot train: {table.path} has only one label",
             facts={"where": f"{table.where(0)}, column {columns.label!r}", "have": ", ".join(found)},
-            fix="name another column of labels, or give rows of all classes",
+            fix="set data.label to another column, or add rows of the other classes",
         )
+    # Labels such as 3.5 are a regression whose switch was forgotten: as classes they would train without an error.
     if any(map(_FRACTION.fullmatch, found)) and all(
         _WHOLE.fullmatch(name) or _FRACTION.fullmatch(name) for name in found
     ):
@@ -231,6 +238,7 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
             fix="--set data.regression=true",
         )
     table.notes.extend(_nearly_the_same(table, found))
+    # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
     whole = all(map(_WHOLE.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
 

@@ -1,4 +1,4 @@
-"""Answers as spans of a text, or none: SQuAD 1.1 and 2.0, as the engine trains them."""
+"""Extractive question answering, SQuAD 1.1 and 2.0, as a task of the training loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SQUAD_2
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
-from train_jobs.tasks.finetuning import Conclusion, Finetuning, Floats, TokenizedTask
+from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch
 from train_jobs.tasks.squad.reading import Squad, read_sets
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
@@ -23,7 +23,7 @@ from train_jobs.tasks.squad.spans import ContextWindow, Prediction, make_windows
 
 @dataclass(frozen=True)
 class EncodedQuestions:
-    """The questions of a file, and their sequences."""
+    """Questions of a file, and their sequences."""
 
     squad: Squad
     windows: list[ContextWindow]
@@ -31,8 +31,8 @@ class EncodedQuestions:
     """The windows, with the first and the last token of the answer as targets."""
 
     @classmethod
-    def of(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> EncodedQuestions:
-        """Cut the contexts of a file into windows."""
+    def encode(cls, squad: Squad, config: FinetuneConfig, tokenizer: Tokenizer) -> EncodedQuestions:
+        """Split the contexts of a file into windows and encode them."""
         windows = make_windows(
             squad.questions,
             tokenizer,
@@ -57,17 +57,17 @@ class Questions(TokenizedTask):
 
     @classmethod
     def read(cls, config: FinetuneConfig, tokenizer: Tokenizer) -> Questions:
-        """Read and encode everything that training, evaluation and prediction need."""
-        sets = {name: EncodedQuestions.of(squad, config, tokenizer) for name, squad in read_sets(config).items()}
-        notes = [note for asked in sets.values() for note in asked.squad.notes]
+        """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
+        sets = {name: EncodedQuestions.encode(squad, config, tokenizer) for name, squad in read_sets(config).items()}
+        notes = [note for encoded in sets.values() for note in encoded.squad.notes]
         return cls(config=config, rows=sets["train"].rows, notes=notes, sets=sets)
 
     def describe(self) -> list[str]:
         version_2 = self.config.task == SQUAD_2
         what = "the answer in a text, or that it has none" if version_2 else "the answer in a text"
         counts = (
-            f"{name} {len(asked.squad.questions):,} questions in {len(asked.rows):,} sequences"
-            for name, asked in self.sets.items()
+            f"{name} {len(encoded.squad.questions):,} questions in {len(encoded.rows):,} sequences"
+            for name, encoded in self.sets.items()
         )
         return [
             f"task       {self.config.task}: {what}; scored by F1{' at the best threshold' if version_2 else ''}",
@@ -82,7 +82,7 @@ class Questions(TokenizedTask):
 
 
 class QuestionAnswering(Finetuning):
-    """Learns the first and the last token of an answer; both are [CLS] where a sequence has none."""
+    """Training of the first and the last token of answers; both are [CLS] in a sequence without an answer."""
 
     def __init__(self, model: Finetuned, task: Questions, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
@@ -90,14 +90,14 @@ class QuestionAnswering(Finetuning):
         self._version_2, self._evaluation = task.config.task == SQUAD_2, task.config.evaluation
 
     def counts(self, batch: RowBatch) -> list[float]:
-        """Return the number of sequences that count."""
+        """Return the number of labelled sequences."""
         return [float((batch.targets[:, 0] != IGNORED).sum())]
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
         """Return loss, and the official scores of the dev set in percent, see `scores`."""
         return self._measure(micro_batch_size)[0]
 
-    def conclude(self, micro_batch_size: int) -> Conclusion:
+    def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return predictions in the format of the official script; for 2.0 with the best threshold for F1 on dev."""
         metrics, found = self._measure(micro_batch_size)
         threshold = metrics["best_f1_thresh"] if self._version_2 else None
@@ -109,7 +109,7 @@ class QuestionAnswering(Finetuning):
             for name, predictions in sets.items()
             for file, text in prediction_files(predictions, threshold=threshold).items()
         }
-        return Conclusion(metrics, files, {} if threshold is None else {"null_threshold": threshold})
+        return FinalEvaluation(metrics, files, {} if threshold is None else {"null_threshold": threshold})
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[Prediction]]:
         logits = self._span_logits(self._dev, micro_batch_size)
@@ -117,18 +117,18 @@ class QuestionAnswering(Finetuning):
         loss = mean_span_loss(self._dev.rows, logits)
         return {"loss": loss, **scores(self._dev.squad, found, version_2=self._version_2)}, found
 
-    def _span_logits(self, asked: EncodedQuestions, micro_batch_size: int) -> Floats:
-        return self._token_logits(asked.rows, 2, micro_batch_size)
+    def _span_logits(self, encoded: EncodedQuestions, micro_batch_size: int) -> Floats:
+        return self._token_logits(encoded.rows, 2, micro_batch_size)
 
-    def _predict(self, asked: EncodedQuestions, logits: Floats) -> list[Prediction]:
+    def _predict(self, encoded: EncodedQuestions, logits: Floats) -> list[Prediction]:
         """Return the answer to each question, in their order."""
-        each = np.split(logits, asked.rows.begins[1:])
+        each = np.split(logits, encoded.rows.begins[1:])
         found = []
-        for question, group in groupby(zip(asked.windows, each, strict=True), lambda pair: pair[0].question):
+        for question, group in groupby(zip(encoded.windows, each, strict=True), lambda pair: pair[0].question):
             windows, outputs = zip(*group, strict=True)
             found.append(
                 predict(
-                    asked.squad.questions[question],
+                    encoded.squad.questions[question],
                     windows,
                     [(one[:, 0], one[:, 1]) for one in outputs],
                     version_2=self._version_2,
@@ -148,8 +148,10 @@ def mean_span_loss(rows: EncodedRows, logits: Floats) -> float:
 
     Args:
         rows: rows with their targets.
-        logits: [tokens of all rows, 2].
+        logits: [tokens of all rows, 2], of the first and of the last token.
     """
+    # On the host, from logits that are gathered anyway: log-sum-exp of each sequence without a padded copy. fp64, since
+    # the reduction adds up to 384 terms one after the other.
     normalisers = np.logaddexp.reduceat(logits.astype(np.float64), rows.begins, axis=0)
     chosen = np.take_along_axis(logits, rows.begins[:, None] + rows.targets.astype(np.int64), axis=0)
     return float((normalisers - chosen).mean())
@@ -169,6 +171,6 @@ def scores(squad: Squad, predictions: Sequence[Prediction], *, version_2: bool) 
         return {**found, "score": found["f1"], "collapsed": float(found["exact_match"] == 0)}
     null_odds = {found.id: found.null_odds for found in predictions}
     found = score_v2(squad.questions, answers, null_odds, threshold=0.0)
-    silent = 100 * sum(not question.answers for question in squad.questions) / len(squad.questions)
+    never_answering = 100 * sum(not question.answers for question in squad.questions) / len(squad.questions)
     kept = {name: value for name, value in found.items() if not name.endswith("total")}
-    return {**kept, "score": found["best_f1"], "collapsed": float(found["best_f1"] <= silent)}
+    return {**kept, "score": found["best_f1"], "collapsed": float(found["best_f1"] <= never_answering)}

@@ -1,4 +1,4 @@
-"""SQuAD's files: JSON of articles, paragraphs and questions, official or the user's own."""
+"""Reader of SQuAD's format: JSON with articles, paragraphs and questions, official or the user's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from train_jobs.config import DataError, FinetuneConfig
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
-from train_jobs.tasks.rows.readers import half_character, whole_text
+from train_jobs.tasks.rows.readers import half_character, read_text
 from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems, official_differences, official_path
 
 
@@ -59,11 +59,13 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     raw, document, notes = _document(path)
     problems = RowProblems(f"{path} has questions that cannot be used", fix=f"fix or delete those questions of {path}")
     version = str(document.get("version") or "").removeprefix("v")
+    # SQuAD 2.0 files of users often lack the version, so the key that only 2.0 has decides as well.
     found = Squad(path, [], version.startswith("2") or '"is_impossible"' in raw, notes)
     seen: set[str] = set()
+    # searched once in the raw text, since serialising every question again would double the reading time
     surrogates = "\\ud" in raw.lower()
     for context, qa in _each(path, document):
-        if lacking := _lacks(context, qa) or (surrogates and half_character([context, qa])):
+        if lacking := _missing_fields(context, qa) or (surrogates and half_character([context, qa])):
             problems.add(_where(path, raw, qa), lacking)
             continue
         question = _question(context, qa)
@@ -87,7 +89,7 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
 
 def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
     """Return text, JSON, and notes on what is unusual in it."""
-    raw, notes = whole_text(path)
+    raw, notes = read_text(path)
     try:
         document = json.loads(raw)
     except json.JSONDecodeError as problem:
@@ -96,7 +98,7 @@ def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
             facts={"where": f"{path}:{problem.lineno}, column {problem.colno}", "why": problem.msg},
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"{path} is not in SQuAD's format", facts={"need": '{"data": [{"paragraphs": ...}]}'})
+        raise DataError(f"cannot read {path}: not in SQuAD's format", facts={"need": '{"data": [{"paragraphs": ...}]}'})
     return raw, document, notes
 
 
@@ -109,13 +111,13 @@ def _each(path: Path, document: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
                     yield paragraph["context"], qa
         except (KeyError, TypeError) as problem:
             raise DataError(
-                f"{path} is not in SQuAD's format",
+                f"cannot read {path}: not in SQuAD's format",
                 facts={"where": f"article {article_number}", "lacks": problem},
-                fix="each article has paragraphs, each paragraph a context and qas",
+                fix="give each article paragraphs, and each paragraph a context and qas",
             ) from None
 
 
-def _lacks(context: Any, qa: Any) -> str:
+def _missing_fields(context: Any, qa: Any) -> str:
     """Return what a question lacks; "" if it is complete."""
     if not isinstance(qa, dict):
         return "is not a JSON object"
@@ -162,6 +164,7 @@ def _contradictions(qa: dict[str, Any], question: Question, *, training: bool, v
 
 def _where(path: Path, raw: str, qa: Any) -> str:
     """Return the place of a question: the line of its id, and the id, since official files have one line only."""
+    # Found by its id in the raw text: the JSON parser does not keep positions.
     name = qa.get("id") if isinstance(qa, dict) else None
     line = raw.count("\n", 0, max(raw.find(json.dumps(name)), 0)) + 1
     return f"{path}:{line}: question {name}"
@@ -218,7 +221,7 @@ def _check_version(task: str, squad: Squad) -> None:
     if without and task == SQUAD_1:
         more = f" and {len(without) - LISTED:,} more" if len(without) > LISTED else ""
         raise DataError(
-            f"{squad.path} has questions without an answer, which {SQUAD_1} does not allow",
+            f"cannot use {squad.path} for {SQUAD_1}: it has questions without an answer",
             facts={"where": f"question {', '.join(without[:LISTED])}{more}"},
             fix=f"--set task={SQUAD_2}",
         )

@@ -1,4 +1,4 @@
-"""Exact match and F1 of SQuAD, exactly as its two official scripts compute them, evaluate-v1.1.py and evaluate-v2.0.py.
+"""Exact match and F1 of SQuAD, as the official scripts evaluate-v1.1.py and evaluate-v2.0.py compute them.
 
 They differ where a normalised answer is empty: 1.1's F1 of two empty texts is 0, 2.0's is 1. They also differ for a
 question without a prediction: 1.1 counts it as wrong, 2.0 leaves it out of the mean (and its script then fails). No
@@ -21,6 +21,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def normalised(text: str) -> str:
     """Return a text in lower case, without ASCII punctuation, articles and extra white space."""
+    # The order is that of the scripts: punctuation first, so that "the-end" becomes one word and keeps its article.
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -30,7 +31,13 @@ def exact(gold: str, answer: str) -> float:
 
 
 def f1(gold: str, answer: str, *, version_2: bool) -> float:
-    """Return F1 of the words that both have, as often as both have them."""
+    """Return F1 of the words of a gold answer and a predicted one, counted with multiplicity; 0 to 1.
+
+    Args:
+        gold: gold answer.
+        answer: predicted answer.
+        version_2: whether to score empty answers like evaluate-v2.0.py.
+    """
     wanted, found = normalised(gold).split(), normalised(answer).split()
     if version_2 and not (wanted and found):
         return float(wanted == found)
@@ -44,9 +51,13 @@ def f1(gold: str, answer: str, *, version_2: bool) -> float:
 def question_scores(
     questions: Sequence[Question], answers: Mapping[str, str], *, version_2: bool
 ) -> dict[str, tuple[float, float]]:
-    """Return id -> exact match and F1 with the best-matching answer of each question, before any threshold.
+    """Return id -> exact match and F1 with the best-matching gold answer, 0 to 1, before any threshold.
 
-    In 2.0 a question whose answers are empty after normalisation has the answer "".
+    Args:
+        questions: questions with their gold answers.
+        answers: id -> predicted answer.
+        version_2: whether to score like evaluate-v2.0.py. There a question whose gold answers are empty after
+            normalisation has the gold answer "".
     """
     found = {}
     for question in questions:
@@ -63,7 +74,12 @@ def question_scores(
 
 
 def score_v1(questions: Sequence[Question], answers: Mapping[str, str]) -> dict[str, float]:
-    """Return exact_match and f1 in percent, as evaluate-v1.1.py prints them."""
+    """Return exact_match and f1 in percent, as evaluate-v1.1.py prints them.
+
+    Args:
+        questions: questions with their gold answers.
+        answers: id -> predicted answer.
+    """
     found = question_scores(questions, answers, version_2=False).values()
     return {"exact_match": 100 * fmean(pair[0] for pair in found), "f1": 100 * fmean(pair[1] for pair in found)}
 
@@ -78,16 +94,17 @@ def score_v2(
     """Return the scores of evaluate-v2.0.py, in percent and under its names.
 
     Args:
-        questions: with their answers.
-        answers: id -> text, `""` for no answer.
-        null_odds: id -> odds of no answer. None: 0, as without the script's --na-prob-file.
-        threshold: odds above which the answer is `""`: --na-prob-thresh.
+        questions: questions with their gold answers.
+        answers: id -> predicted text, `""` for no answer.
+        null_odds: id -> odds of no answer. None: 0, as without --na-prob-file of the script.
+        threshold: odds above which the answer is `""` (--na-prob-thresh of the script).
 
     Returns:
         exact, f1, total; the same of answerable and other questions as HasAns_ and NoAns_; with null_odds best_exact
         and best_f1 with their thresholds.
     """
     raw = question_scores(questions, answers, version_2=True)
+    # above the threshold the answer is "": right for a question without an answer, wrong for any other
     odds = null_odds or dict.fromkeys(answers, 0.0)
     has_answer = {question.id: bool(question.answers) for question in questions}
     kept = {key: (float(not has_answer[key]),) * 2 if odds[key] > threshold else pair for key, pair in raw.items()}
@@ -111,12 +128,20 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Return the best score over all thresholds above which the answer is `""`, as evaluate-v2.0.py finds it.
 
-    The search starts with no question answered, and answers them in the order of their odds. The answers must be the
-    best non-empty ones: those that another threshold has emptied already leave nothing to tune.
+    The search starts without answers and adds them in the order of their odds. Answers must be the best non-empty ones,
+    before any threshold.
+
+    Args:
+        scores: id -> score before any threshold, 0 to 1.
+        answers: id -> predicted text.
+        null_odds: id -> odds of no answer.
+        has_answer: id -> whether the question has a gold answer.
 
     Returns:
         The score in percent, and the threshold: the odds of one of the questions, or 0.
     """
+    # One pass over sorted odds: answering one more question changes the score by its own score, or by -1 if it has no
+    # answer and the prediction is not empty.
     current = best = float(sum(not answerable for answerable in has_answer.values()))
     threshold = 0.0
     for key in sorted(null_odds, key=lambda name: null_odds[name]):

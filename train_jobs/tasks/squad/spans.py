@@ -1,9 +1,9 @@
-"""Questions and contexts as windows of tokens, and their logits as answers.
+"""Questions and contexts as windows of tokens, and answers from their logits.
 
-The rules are those of Google's run_squad.py. A sequence is [CLS] question [SEP] window [SEP]; windows of a long context
-overlap. A token that several windows have is predicted where it has the most context on both sides. A
-window without the whole answer has its [CLS] as target. Unlike there, an answer is a stretch of the context's own
-characters, so nothing has to be aligned again, and the best positions are searched among the possible ones only.
+The rules are those of google-research/bert, run_squad.py. A sequence is [CLS] question [SEP] window [SEP]; windows of a
+long context overlap. A token in several windows is predicted in the one where it has the most context on both sides. A
+window without the complete answer has its [CLS] as target. Unlike there, an answer is a substring of the context, so
+that no tokens have to be aligned with text again, and only valid positions are candidates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ContextWindow:
     offsets: Ints
     """[tokens of context, 2] characters of the context that each token covers."""
     is_best: npt.NDArray[np.bool_]
-    """[tokens of context] no other window has more context around this token."""
+    """[tokens of context] whether no other window has more context around the token."""
     start: int
     """Position of the answer's first token; 0, which is [CLS], without an answer in this window."""
     end: int
@@ -61,18 +61,18 @@ def make_windows(
     """Return all windows of all questions, in their order.
 
     Args:
-        questions: their first answer, if any, is the one to learn.
-        tokenizer: yields tokens with their characters.
-        max_length: tokens of a sequence.
-        stride: tokens from the start of a window to that of the next, at most the size of a window.
-        max_query_length: tokens of a question; the rest of it is cut off.
+        questions: questions; the first answer, if any, is the target.
+        tokenizer: tokenizer of the model.
+        max_length: maximum tokens of a sequence, special tokens included.
+        stride: tokens from the start of a window to that of the next one (doc_stride of run_squad.py).
+        max_query_length: maximum tokens of a question; the rest is truncated.
 
     Raises:
-        SpecError: a question leaves no room for context.
+        SpecError: a question of maximum length leaves no room for context.
     """
     if max_length - max_query_length - SPECIAL_TOKENS < 1:
         raise SpecError(
-            f"data.max_length {max_length} leaves no room for the context",
+            f"invalid data.max_length {max_length}: no room for the context",
             facts={"need": f"more than max_query_length {max_query_length} + {SPECIAL_TOKENS}"},
             fix=f"--set data.max_length={max_query_length + SPECIAL_TOKENS + 256}",
         )
@@ -95,6 +95,7 @@ def _context_windows(
     answer = answer_tokens(question, offsets)
     best, first = best_window(len(ids), spans), len(query)
     for place, (begin, end) in enumerate(spans):
+        # Partly visible answers count as none: a truncated target would teach the model wrong ends.
         inside = answer is not None and begin <= answer[0] and answer[1] < end
         yield ContextWindow(
             question=number,
@@ -108,21 +109,26 @@ def _context_windows(
 
 
 def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """Return the first token and the one after the last of each window; one window if the context fits."""
+    """Return the first token and the one after the last of each window; one window if the context fits.
+
+    Args:
+        tokens: tokens of the context.
+        room: tokens of a window.
+        stride: tokens between the starts of two windows.
+    """
     spans, begin = [], 0
     while True:
         end = min(begin + room, tokens)
         spans.append((begin, end))
         if end == tokens:
             return spans
-        begin += min(stride, room)
+        begin += min(stride, room)  # a larger stride would skip tokens between two windows
 
 
 def best_window(tokens: int, spans: Sequence[tuple[int, int]]) -> Ints:
-    """Return the window in which each token has the most context on its poorer side, [tokens].
-
-    Of equal windows the longest wins, then the first.
-    """
+    """Return the number of the window in which each token has the most context on its shorter side, [tokens]."""
+    # run_squad.py, _check_is_max_context. Its 0.01 x length only decides ties, for the longer window; `>` then prefers
+    # the first one.
     best, scores = np.zeros(tokens, np.int64), np.full(tokens, -1.0)
     for number, (begin, end) in enumerate(spans):
         place = np.arange(end - begin)
@@ -134,9 +140,10 @@ def best_window(tokens: int, spans: Sequence[tuple[int, int]]) -> Ints:
 
 
 def answer_tokens(question: Question, offsets: Ints) -> tuple[int, int] | None:
-    """Return the first and last token that cover the first answer; None without an answer, or without a token in it."""
+    """Return the first and the last token of the first answer; None without an answer, or if no token covers it."""
     if not question.answers:
         return None
+    # Overlap instead of equality: an answer may begin or end inside a token.
     text, start = question.answers[0]
     covered = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
     return (int(covered[0]), int(covered[-1])) if len(covered) else None
@@ -149,7 +156,7 @@ def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, Encoding]:
 
 
 class AnswerSpan(NamedTuple):
-    """A stretch of a context that may be the answer."""
+    """Substring of a context that may be the answer."""
 
     score: float
     """Sum of the two logits."""
@@ -169,14 +176,14 @@ class Prediction:
     best: str
     """The best answer that is not empty."""
     null_odds: float
-    """Score of no answer minus that of the best one; 0 where every question has an answer."""
+    """Score of no answer minus that of the best answer; 0 if every question has an answer."""
     candidates: list[dict[str, str | float]]
-    """The n best, `""` among them where that is allowed: text, probability, start_logit, end_logit."""
+    """The n best answers, including `""` in SQuAD 2.0: text, probability, start_logit, end_logit."""
     begin: int | None = None
     """First character of the best answer in its context; None without one."""
 
     def text(self, threshold: float | None) -> str:
-        """Return the answer, or `""` if the odds of none exceed the threshold. None: every question has an answer."""
+        """Return the answer, or `""` if `null_odds` exceeds the threshold. None: every question has an answer."""
         return "" if threshold is not None and self.null_odds > threshold else self.best
 
 
@@ -189,11 +196,15 @@ def best_spans(
         window: the sequence.
         start: [length] logits of the first token.
         end: [length] logits of the last token.
-        n_best: number of each.
-        max_answer_length: in tokens.
+        n_best: number of first and of last tokens to combine.
+        max_answer_length: maximum tokens of an answer.
     """
+    # [CLS], the question and both [SEP] are left out before the n best are chosen. run_squad.py chooses first and
+    # rejects them after, so it may be left with fewer candidates.
     context = slice(window.first, window.first + len(window.offsets))
     starts, ends = start[context], end[context]
+    # Only the first token must have its best context here, as in run_squad.py: otherwise an answer that crosses the
+    # border between two windows would have no window at all.
     firsts = np.flatnonzero(window.is_best)
     firsts = firsts[np.argsort(-starts[firsts], kind="stable")[:n_best]]
     lasts = np.argsort(-ends, kind="stable")[:n_best]
@@ -226,16 +237,17 @@ def predict(
     Args:
         question: the question.
         windows: all of its windows.
-        logits: those of the first and of the last token in each window, [length].
-        version_2: a question may have no answer.
-        n_best: number of candidates.
-        max_answer_length: in tokens.
+        logits: for each window the logits of the first and of the last token, [length] each.
+        version_2: whether a question may have no answer (SQuAD 2.0).
+        n_best: maximum number of candidates.
+        max_answer_length: maximum tokens of an answer.
     """
     spans = [
         span
         for window, (start, end) in zip(windows, logits, strict=True)
         for span in best_spans(window, start, end, n_best=n_best, max_answer_length=max_answer_length)
     ]
+    # By text: overlapping windows find the same answer several times, and duplicates would split its probability.
     chosen: dict[str, AnswerSpan] = {}
     for span in sorted(spans, key=lambda span: -span.score):
         if len(chosen) == n_best:
@@ -245,15 +257,23 @@ def predict(
     begin = chosen[best].begin if chosen else None
     if not version_2:
         return Prediction(question.id, best, 0.0, _candidates(chosen), begin)
+    # As run_squad.py: the window in which "no answer" is least likely decides for the question, since one window with
+    # an answer is enough.
     null = min(AnswerSpan(float(start[0] + end[0]), float(start[0]), float(end[0]), 0, 0) for start, end in logits)
     null_odds = null.score - (chosen[best].score if chosen else 0.0)
     return Prediction(question.id, best, null_odds, _candidates({**chosen, "": null}), begin)
 
 
 def prediction_files(predictions: Sequence[Prediction], *, threshold: float | None) -> dict[str, str]:
-    """Return the files of a set of predictions: name -> content.
+    """Return the files of a set of predictions, in the format of run_squad.py and of the official evaluation scripts.
 
-    The official script reads predictions.json and, where a question may have no answer, null_odds.json.
+    Args:
+        predictions: predictions of all questions.
+        threshold: odds above which there is no answer. None: every question has an answer, and there is no
+            null_odds.json.
+
+    Returns:
+        File name -> JSON text.
     """
     documents: dict[str, dict[str, object]] = {
         "predictions": {found.id: found.text(threshold) for found in predictions},
@@ -272,7 +292,7 @@ def _candidates(chosen: dict[str, AnswerSpan]) -> list[dict[str, str | float]]:
         return [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
     chosen = dict(sorted(chosen.items(), key=lambda pair: -pair[1].score))
     scores = np.array([span.score for span in chosen.values()])
-    weights = np.exp(scores - scores[0])
+    weights = np.exp(scores - scores[0])  # the largest is subtracted, so that exp cannot overflow
     probabilities = (weights / weights.sum()).tolist()
     return [
         {"text": text, "probability": probability, "start_logit": span.start_logit, "end_logit": span.end_logit}

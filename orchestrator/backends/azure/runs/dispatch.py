@@ -21,7 +21,7 @@ from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest
-from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, is_passing, retry_after
+from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Submission
@@ -30,8 +30,8 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
 PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure gives a time
-SETTLE_SECONDS = 2.0  # for Azure to show a job that it has accepted
-SETTLE_TRIES = 3
+SETTLE_SECONDS = 2.0  # time in which Azure shows a job that it has accepted
+SETTLE_TRIES = 3  # requests for the job within this time
 REQUEST_TAG = "orchestrator.request"
 
 
@@ -85,6 +85,11 @@ def file_submission(file: JobFile, workspace: Workspace) -> FileSubmission:
 def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> None:
     """Send a job file by the SDK's own operation.
 
+    Args:
+        wire: the workspace.
+        submission: of the job file.
+        folder: of the run's record, which is created.
+
     Raises:
         ConflictError: the workspace has a job of that name.
         UserError: Azure refused, or has no such cluster.
@@ -93,9 +98,9 @@ def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> N
     wire.location()
     if wire.job(name) is not None:
         raise ConflictError(
-            f"job {name} exists in the workspace", fix="give the file another name for the job, or none"
+            f"job {name} already exists in the workspace", fix="give the file another name for the job, or none"
         )
-    if "/" not in cluster.name:
+    if "/" not in cluster.name:  # an ARM id may name a cluster of another workspace
         provision(wire, cluster)
     folder.create(submission.documents, name)
     try:
@@ -110,10 +115,19 @@ def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> N
 def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -> None:
     """Create cluster, assets and documents of a run, and submit its first attempt.
 
+    Args:
+        wire: the workspace.
+        submission: of the run.
+        folder: of the run's record, which is created.
+        home: the user's orchestrator folder, which records the assets seen so far.
+
     Raises:
         ConflictError: the workspace has a job of that name.
         UserError: Azure refused; nothing runs then.
     """
+    # The order makes every interruption harmless. Uploads come first: they are named by content and repeatable. Then
+    # the record, before the job: a process that dies after its request has left the job's name, by which the next
+    # `status` finds out whether Azure has it. A job without a record would run, and cost money, unnoticed.
     stage(wire, submission, home)
     folder.create(submission.documents, submission.run)
     submit(wire, submission.request, folder, number=1)
@@ -138,7 +152,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     wire.location()
     if (taken := wire.job(request.name)) is not None:
         raise ConflictError(
-            f"job {request.name} exists in the workspace",
+            f"job {request.name} already exists in the workspace",
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
@@ -147,6 +161,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
         remember_asset(home, request.workspace, asset)
+    # last of the uploads, and in the run's own folder: assets are shared, and an interrupted call may leave them
     documents = {name: text.encode() for name, text in {**submission.documents, **(more or {})}.items()}
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
     Files(store).upload(places.job_folder(request.name), {**documents, **inline})
@@ -155,7 +170,14 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:
     """Submit the last attempt on record. If the reply is lost, Azure is asked for the job; no second one is sent.
 
+    Args:
+        wire: the workspace.
+        request: of the run.
+        folder: of the run's record.
+        number: of the attempt, from 1.
+
     Raises:
+        UnknownError: it is unknown whether Azure has it; the record stays.
         UserError: Azure does not have it. The record of a run without another attempt is removed.
     """
     name, body = folder.read().last.job, request.attempt(number)
@@ -166,9 +188,9 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
         raise
     except UserError as problem:
         if number == 1:
-            shutil.rmtree(folder.path)
+            shutil.rmtree(folder.path)  # nothing of the run exists on Azure: the same command may be repeated
         else:
-            away = isinstance(problem, ServiceError) and is_passing(problem.__cause__)
+            away = isinstance(problem, ServiceError) and is_transient(problem.__cause__)
             ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
             folder.write(folder.read().with_last(**ended, refused=not away))
         raise
@@ -178,7 +200,15 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
 def put(wire: Wire, name: str, body: Body) -> None:
     """Send a job until Azure has it, or has refused it.
 
+    After each failed request Azure is asked for the job: a lost reply and a lost request look the same from here.
+
+    Args:
+        wire: the workspace.
+        name: of the job.
+        body: of the job, with the tag `orchestrator.request`.
+
     Raises:
+        ConflictError: the workspace has another job of that name.
         UnknownError: it is unknown whether Azure has it.
         UserError: Azure does not have it.
     """
@@ -186,21 +216,23 @@ def put(wire: Wire, name: str, body: Body) -> None:
         try:
             return wire.put_job(name, body)
         except UserError as problem:
-            if _arrived(wire, name, body, problem):
+            if _was_accepted(wire, name, body, problem):
                 return None
-            if pause is None or not isinstance(problem, ServiceError) or not is_passing(problem.__cause__):
+            if pause is None or not isinstance(problem, ServiceError) or not is_transient(problem.__cause__):
                 raise
             time.sleep(retry_after(problem.__cause__) or pause)
     return None
 
 
-def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
-    """Whether Azure has the job all the same: its reply was lost, or an earlier request of ours had arrived.
+def _was_accepted(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
+    """Return whether Azure has the job in spite of the error: the reply was lost, or an earlier request had arrived.
 
     Raises:
         ConflictError: it has another job of that name.
         UnknownError: it cannot be asked.
     """
+    # Quota, permission, invalid body, 429: Azure read the request and did nothing. A conflict may come from the job
+    # that an earlier request of this submission created.
     read_and_refused = not isinstance(problem, ServiceError | ConflictError)
     if read_and_refused or getattr(problem.__cause__, "status_code", None) == TOO_MANY:
         return False
@@ -211,25 +243,33 @@ def _arrived(wire: Wire, name: str, body: Body, problem: UserError) -> bool:
             time.sleep(SETTLE_SECONDS / SETTLE_TRIES)
     else:
         return False
+    # the name alone proves nothing: another user may have submitted a job of that name at the same moment
     tags = found["properties"].get("tags") or {}
     if tags.get(REQUEST_TAG) != body["properties"]["tags"][REQUEST_TAG]:
         raise ConflictError(
-            f"the workspace has another job {name}", facts={"tags": json.dumps(tags)}, fix="--new, for another name"
+            f"cannot submit job {name}: the workspace has another job of this name",
+            facts={"tags": json.dumps(tags)},
+            fix="--new, for another name",
         )
     return True
 
 
 def find_job(wire: Wire, name: str, problem: UserError) -> Body | None:
-    """Return the job if Azure has it, after a request to submit it met a `problem`.
+    """Return the job if Azure has it, after a request to submit it failed; None: Azure does not have it.
+
+    Args:
+        wire: the workspace.
+        name: of the job.
+        problem: the error of the request.
 
     Raises:
         UnknownError: Azure cannot be asked.
     """
     try:
         return wire.job(name)
-    except UserError as trouble:
+    except UserError as lookup_error:
         raise UnknownError(
-            f"whether Azure has job {name} is not known",
-            facts={"sent": problem.message, "asked": trouble.message},
+            f"cannot find out whether Azure has job {name}",
+            facts={"submission": problem.message, "query": lookup_error.message},
             fix=f"orchestrator status {name}",
         ) from problem

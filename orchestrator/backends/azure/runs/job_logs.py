@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 
 from orchestrator.backends.azure.runs.observer import Observer
-from orchestrator.backends.azure.wire.azure_errors import explained
+from orchestrator.backends.azure.wire.azure_errors import translated_errors
 from orchestrator.backends.log_query import LineSearch, LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.support.redact import redact
 
-# Rank N of a job of several processes; a job of one has no number.
+# The log of rank N of a job of several processes; that of a single process has no number.
 _RANK = re.compile(r"user_logs/std_log(?:_process_0*(?P<rank>\d+))?\.txt")
 PIECE = 4 * 1024 * 1024  # bytes in one request
 
 
 class RunLogs:
-    """Logs of a run's jobs, read as they grow.
+    """Logs of a run's jobs, read as they grow, from the addresses that the run history gives.
+
+    The SDK's own `stream` shows rank 0 only, and fails on datastores without keys.
 
     Args:
         run: the run.
@@ -45,6 +47,7 @@ class RunLogs:
         """
         for job in [job for job in jobs if job not in self._finished]:
             final = over or job != jobs[-1]
+            # each time: the addresses contain signatures, which expire, and files of ranks appear one by one
             addresses = self._wire.details(job).get("logFiles") or {}
             for path in sorted(addresses):
                 source = self._source(path)
@@ -96,17 +99,21 @@ class _Log:
             yield self._block(rest)
 
     def _block(self, data: bytes) -> LogBlock:
-        """Lines without the secrets that a job may print: Azure puts signatures into the addresses it gives the job."""
+        """Return a block without the secrets that a job may print.
+
+        Azure puts signatures into the addresses that it gives a job, and libraries print these addresses.
+        """
+        # surrogateescape keeps bytes that are not UTF-8 as they are
         text = redact(data.decode(errors="surrogateescape"))
         return LogBlock(text.encode(errors="surrogateescape"), self._source)
 
 
 def _read(address: str, start: int) -> bytes:
-    """Bytes of a file behind an address that includes the permission to read it."""
+    """Return bytes of a file by an address that includes the permission to read it; empty if there are no new ones."""
     from azure.core.exceptions import HttpResponseError
     from azure.storage.blob import BlobClient
 
-    with explained("log file"), BlobClient.from_blob_url(address) as client:
+    with translated_errors("log file"), BlobClient.from_blob_url(address) as client:
         try:
             return bytes(client.download_blob(offset=start, length=PIECE).readall())
         except HttpResponseError as problem:
@@ -130,16 +137,17 @@ def follow(
         ended: whether the run is over; called once a round, and may start another attempt.
         query: which lines, and whether to continue until the run has finished.
         pause: seconds between two rounds.
-        outage: seconds of Azure's absence that a follower tolerates.
+        outage: longest outage of Azure in seconds that a follower tolerates.
 
     Raises:
-        ServiceError: Azure was away for longer.
+        ServiceError: the outage lasted longer.
     """
     search = LineSearch(query.grep) if query.grep else None
     first, answered = True, time.monotonic()
     while True:
         idle = over = False
         try:
+            # before reading, so that the last round reads lines that were written just before the end
             over = ended() if query.follow else True
             blocks = new(over) if search is None else _matching(new(over), search)
             if first and query.tail is not None:
@@ -149,7 +157,7 @@ def follow(
                 idle = False
                 yield block
             first, answered = False, time.monotonic()
-        except ServiceError:  # Azure is away for a moment: the rest is read later
+        except ServiceError:  # an outage: offsets are kept, and the next round reads the missing lines
             over = False
             if not query.follow or time.monotonic() - answered > outage:
                 raise

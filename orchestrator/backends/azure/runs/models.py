@@ -20,7 +20,7 @@ from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage
 
-CODE = "orchestrator-serve"
+CODE = "orchestrator-serve"  # name of the code asset
 SCRIPT = "serve.py"
 ARCHIVE = "train_jobs.zip"  # next to the script, which imports from it
 DEPLOYMENT = "blue"
@@ -29,7 +29,13 @@ ENVIRONMENT = "serve-cpu"
 
 
 def model_body(datastore: str, run: str, tags: dict[str, str]) -> Body:
-    """Return the body of a model asset, which copies nothing: it points at what the run exported."""
+    """Return the body of a model asset. It copies nothing: it points at the folder that the run exported.
+
+    Args:
+        datastore: of the run's outputs.
+        run: the run's name.
+        tags: of the asset, see `model_tags`.
+    """
     return {
         "properties": {
             "description": f"BERT of run {run}",
@@ -44,7 +50,12 @@ def model_body(datastore: str, run: str, tags: dict[str, str]) -> Body:
 
 
 def endpoint_body(location: str, *, traffic: bool) -> Body:
-    """Return the body of an endpoint with key authentication; without traffic until it has a deployment."""
+    """Return the body of an endpoint with key authentication.
+
+    Args:
+        location: region of the workspace.
+        traffic: whether its deployment gets all traffic. Azure refuses traffic to one that does not exist yet.
+    """
     return {
         "location": location,
         "identity": {"type": "SystemAssigned"},
@@ -89,6 +100,14 @@ def deployment_body(location: str, workspace: Workspace, model: Body, code: str,
 def register(run: Observer, status: RunStatus, model: str | None) -> dict[str, Any]:
     """Create the model asset of a run: its version is the run's hash, so a second call changes nothing.
 
+    Args:
+        run: the run.
+        status: its status.
+        model: name of the asset; None: the run's name without its hash.
+
+    Returns:
+        {name, version, uri, tags} of the asset.
+
     Raises:
         ConflictError: the run has no model, or that version belongs to another run.
     """
@@ -111,19 +130,32 @@ def register(run: Observer, status: RunStatus, model: str | None) -> dict[str, A
 def deploy(run: Observer, model: dict[str, Any], endpoint: str, sku: str | None) -> dict[str, Any]:
     """Create an endpoint with one deployment, which gets all traffic.
 
+    Args:
+        run: the run of the model.
+        model: {name, version, ...}, see `register`.
+        endpoint: name of the endpoint.
+        sku: machine size. None: Standard_DS3_v2.
+
+    Returns:
+        {endpoint, uri, run}; requests go to `uri`.
+
     Raises:
         ConflictError: the endpoint exists.
+        SpecError: the machine size is unknown or retired.
+        UsageError: the endpoint's name is invalid.
+        UserError: Azure refused.
     """
     check_endpoint(endpoint)
     wire, size = run.wire, find_size(sku or SIZE, where="--sku")
     if wire.endpoint(endpoint) is not None:
-        raise ConflictError(f"endpoint {endpoint} exists", fix=f"orchestrator model delete {endpoint} -y")
+        raise ConflictError(f"endpoint {endpoint} already exists", fix=f"orchestrator model delete {endpoint} -y")
     location, store = wire.location(), wire.store(run.request["datastore"])
     files = _script()
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[: places.DIGITS]
     code, environment = code_asset(CODE, version, places.content_folder("serve", version)), image(ENVIRONMENT).asset()
     for asset in (code, environment):
         ensure_asset(wire, store, asset, lambda scratch: files)
+    # Endpoint, deployment, traffic: Azure accepts only this order.
     wire.put_endpoint(endpoint, endpoint_body(location, traffic=False))
     report(f"endpoint {endpoint}: created; its machine takes about 10 minutes to start")
     machine = size.name if size else str(sku)
@@ -143,9 +175,10 @@ def _script() -> dict[str, bytes]:
 
 
 def package_archive(package: Path) -> bytes:
-    """Return an archive of a package's modules; the same modules give the same bytes."""
+    """Return an archive of a package's modules; the same modules give the same bytes, and the same asset version."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(package.rglob("*.py")):
+            # a ZipInfo of its own has the fixed date 1980, in place of the time of the file
             archive.writestr(zipfile.ZipInfo(path.relative_to(package.parent).as_posix()), path.read_bytes())
     return buffer.getvalue()

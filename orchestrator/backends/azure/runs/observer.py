@@ -19,7 +19,7 @@ from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, 
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
-from orchestrator.backends.run_progress import TAIL_BYTES, Target, newest, parse_reports, whole_lines
+from orchestrator.backends.run_progress import TAIL_BYTES, Target, complete_lines, newest, parse_reports
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
@@ -47,10 +47,12 @@ STATES = {
     "Failed": RunState.FAILED,
     "Canceled": RunState.CANCELLED,
 }
-PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
-USAGE_CODE = 2  # wrong input: the next attempt would fail too
+PREEMPTED_CODE = 75  # exit code of train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
+USAGE_CODE = 2  # invalid input: the next attempt would fail in the same way
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
-_CODES = {"spec": USAGE_CODE, "data": USAGE_CODE, "usage": USAGE_CODE, "hang": 76}  # of the job's kinds of error
+_CODES = {"spec": USAGE_CODE, "data": USAGE_CODE, "usage": USAGE_CODE, "hang": 76}  # kind of the job's error -> code
+# Azure reports the loss of a machine as a failed or cancelled job; only the text of the error distinguishes it from a
+# failure of the job. A job that reached the time limit of its machines is restarted too: it can resume.
 _LOST = re.compile(
     r"preempt|evict|low.?priority|node\w* (?:\S+ ){0,6}(?:lost|unusable|unhealthy|failed|unreachable|went away)"
     r"|(?:lost|unusable|unhealthy) node|spot|maximum (?:run|execution) time|time.?out|timed out",
@@ -60,7 +62,10 @@ _CODE = re.compile(r"(?:status|exit|return)(?:ed)?[ _-]?code[^0-9-]{0,12}(-?\d+)
 
 
 def state_of(status: str) -> RunState:
-    """Return our state for one of Azure's; running for one that is unknown."""
+    """Return the state of a run for a status of Azure's job; running for one that is unknown.
+
+    Azure may add statuses. Taken for final, one would never be asked for again; taken for running, it is.
+    """
     return STATES.get(status, RunState.RUNNING)
 
 
@@ -71,6 +76,7 @@ def error_text(details: Mapping[str, Any]) -> str | None:
     code = str(error.get("code") or "")
     if not text:
         return code or None
+    # nearly every failure of a job has one of these two codes, which explain nothing
     return f"{code}: {text}" if code and code not in {"UserError", "ExecutionFailed"} else text
 
 
@@ -81,7 +87,7 @@ def exit_code_of(text: str | None) -> int | None:
 
 
 def lost_machine(text: str | None) -> bool:
-    """Return whether Azure took the machine away, or it broke down: the job is not at fault."""
+    """Return whether a message reports the loss of a machine, by eviction or failure: the job itself did not fail."""
     return bool(_LOST.search(text or ""))
 
 
@@ -89,13 +95,13 @@ def ending_state(state: RunState, code: int | None, text: str | None, *, preempt
     """Return the state in which an attempt ended.
 
     Args:
-        state: by Azure's status alone.
+        state: the state by Azure's status alone.
         code: the job's exit code.
         text: Azure's message.
         preempt: it was cancelled to simulate a preemption.
     """
-    by_user = state == RunState.CANCELLED and preempt
-    stopped = state == RunState.FAILED and code == PREEMPTED_CODE
+    by_user = state == RunState.CANCELLED and preempt  # `orchestrator preempt` cancels the job
+    stopped = state == RunState.FAILED and code == PREEMPTED_CODE  # for Azure, any code but 0 is a failure
     lost = state in {RunState.FAILED, RunState.CANCELLED} and lost_machine(text)
     return RunState.PREEMPTED if by_user or stopped or lost else state
 
@@ -106,7 +112,7 @@ def is_retryable(state: RunState, code: int | None) -> bool:
 
 
 def seconds(time: Any) -> float | None:
-    """Return a time of Azure's in seconds since the epoch."""
+    """Return a time in Azure's format (ISO 8601) in seconds since the epoch; None without one."""
     return datetime.fromisoformat(str(time).replace("Z", "+00:00")).timestamp() if time else None
 
 
@@ -120,7 +126,7 @@ def rank_error(document: bytes) -> tuple[str, int] | None:
 
 
 class Observer:
-    """Observer of one run.
+    """Access to one run on Azure: asks for its jobs, reads its files and updates its record.
 
     Args:
         wire: its workspace.
@@ -149,7 +155,13 @@ class Observer:
         return self.files().read(self._outputs + name)
 
     def refresh(self) -> RunRecord:
-        """Return the record after asking Azure about the newest attempt."""
+        """Return the record after asking Azure about the newest attempt; a finished attempt never changes.
+
+        Raises:
+            NotFoundError: the job was deleted from the workspace.
+            StorageError: the record is damaged.
+            UserError: Azure cannot be reached, or refused.
+        """
         record = self.folder.read()
         if record.last.ended is not None:
             return record
@@ -161,11 +173,14 @@ class Observer:
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self.wire.job(attempt.job)
         if job is None:
+            # Confirmed once and missing now: deleted. Never confirmed: the request was lost, and the attempt ended
+            # before it began.
             if attempt.confirmed:
                 raise NotFoundError(f"job {attempt.job} was deleted from workspace {self.wire.workspace.workspace}")
             return {"state": RunState.FAILED, "reason": NOT_ACCEPTED, "ended": attempt.intended, "exit_code": None}
         state = state_of(str(job["properties"].get("status")))
         found: dict[str, Any] = {"confirmed": True, "state": state}
+        # a second request, to the run history, is needed only for the start and the end of an attempt
         if state in {RunState.QUEUED, RunState.STARTING} or (state == RunState.RUNNING and attempt.started is not None):
             return found
         details = self.wire.details(attempt.job)
@@ -173,15 +188,18 @@ class Observer:
         if state == RunState.RUNNING:
             return {**found, "started": found["started"] or time.time()}
         found |= self._ending(attempt, state, details)
-        if cancelled and found["state"] == RunState.PREEMPTED:  # eviction was faster than the user's cancel
+        # an eviction may end the job before the user's cancel does: a restart would ignore what the user asked for
+        if cancelled and found["state"] == RunState.PREEMPTED:
             found["state"] = RunState.CANCELLED
         return found
 
     def _ending(self, attempt: AzureAttempt, state: RunState, details: dict[str, Any]) -> dict[str, Any]:
         """Return state, exit code and reason of an attempt's end: from a rank's error, else from Azure's message."""
+        # A rank's own error names the cause, while Azure reports only an exit code. Not after the loss of a machine:
+        # the errors of the surviving ranks would report a lost peer, or belong to an earlier attempt.
         message = error_text(details)
-        words = self._rank_error() if state == RunState.FAILED and not lost_machine(message) else None
-        reason, code = words or (message, exit_code_of(message))
+        own = self._rank_error() if state == RunState.FAILED and not lost_machine(message) else None
+        reason, code = own or (message, exit_code_of(message))
         ending = ending_state(state, code, message, preempt=attempt.preempt)
         if ending == RunState.COMPLETED:
             code, reason = 0, None
@@ -200,9 +218,9 @@ class Observer:
 
     def _rank_error(self) -> tuple[str, int] | None:
         names = sorted(blob.name for blob in self.files().list(self._outputs) if blob.name.startswith("error-"))
-        found = [words for name in names if (words := rank_error(self.output(name))) is not None]
+        errors = [error for name in names if (error := rank_error(self.output(name))) is not None]
         # the error of a rank that only lost its peers is not the cause
-        return next((words for words in found if "error[peer]" not in words[0]), found[0] if found else None)
+        return next((error for error in errors if "error[peer]" not in error[0]), errors[0] if errors else None)
 
     def last_report(self) -> dict[str, Any]:
         """Return the last reported step and the newest value of each metric, see `newest`."""
@@ -211,7 +229,7 @@ class Observer:
         if not size:
             return {}
         start = max(0, size - TAIL_BYTES)
-        return newest(parse_reports(whole_lines(files.read(name, start), cut=start > 0)))
+        return newest(parse_reports(complete_lines(files.read(name, start), cut=start > 0)))
 
     def store(self) -> str | None:
         """Return the token store that the run prepared, as `--data` takes it; None: it prepared none (yet)."""
@@ -220,7 +238,7 @@ class Observer:
         name = PurePosixPath(json.loads(self.output(RESULT))["store"]).name
         return places.datastore_uri(self.request["datastore"], f"{places.TOKEN_STORES}{name}")
 
-    def _queue_trouble(self) -> str | None:
+    def _queue_problem(self) -> str | None:
         """Return the reason why the cluster has no machine for a queued job, if Azure reports one."""
         name = self.request["cluster"]["name"]
         found = self.wire.compute(name)
@@ -231,7 +249,13 @@ class Observer:
         return f"cluster {name}: {' '.join(redact(str(message)).split())}" if message else None
 
     def status(self) -> RunStatus:
-        """Return the status; a final one is read from the record, without asking Azure again."""
+        """Return the status; a final one is read from the record, without asking Azure again.
+
+        Raises:
+            NotFoundError: the job was deleted from the workspace.
+            StorageError: the record is damaged.
+            UserError: Azure cannot be reached, or refused.
+        """
         record = self.refresh()
         if record.final is not None:
             return record.final
@@ -241,8 +265,8 @@ class Observer:
         world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
             **self._recorded_facts(record),
-            warning=self._queue_trouble() if state == RunState.QUEUED else None,
-            eta=Target.of(self.plan).eta(report) if state == RunState.RUNNING else None,
+            warning=self._queue_problem() if state == RunState.QUEUED else None,
+            eta=Target.from_plan(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
             results=read_results(json.loads(self.output(RESULT))) if self._kind.scored and completed else None,
@@ -250,7 +274,7 @@ class Observer:
             tracking_uri=self.wire.tracking_uri() if last.started is not None else None,
             metrics=report.get("metrics", {}),
         )
-        if state.terminal:
+        if state.terminal:  # `list` shows hundreds of finished runs: each costs requests only once
             self.folder.write(record.model_copy(update={"final": status}))
         return status
 
@@ -265,7 +289,7 @@ class Observer:
 
     def _recorded_facts(self, record: RunRecord) -> dict[str, Any]:
         """Return the fields of a status that are on record here."""
-        last, target = record.last, Target.of(self.plan)
+        last, target = record.last, Target.from_plan(self.plan)
         attempts = [
             RunAttempt.model_validate(one.model_dump(include={*RunAttempt.model_fields}))
             for one in record.attempts
@@ -297,7 +321,7 @@ class Observer:
 
 
 def adopt(wire: Wire, folder: RecordFolder) -> None:
-    """Make the record of a run that another machine submitted; nothing of it stays if that fails.
+    """Create the record of a run that another machine submitted. After an error, no part of it remains.
 
     Args:
         wire: the workspace of the run.
@@ -306,7 +330,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
     Raises:
         NotFoundError: the workspace has no such run, or its files were deleted.
     """
-    wire.location()
+    wire.location()  # fails with a clear message if the workspace does not exist: a missing job would look the same
     attempts: list[AzureAttempt] = []
     datastore = None
     while (job := wire.job(places.attempt_name(folder.name, len(attempts) + 1))) is not None:
@@ -316,7 +340,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
     if datastore is None:
         trial, place = places.trial_of(folder.name), wire.workspace.workspace
         raise NotFoundError(
-            f"no run {folder.name} in workspace {place}",
+            f"unknown run {folder.name!r} in workspace {place}",
             fix=f"orchestrator sweep show azure://{place}/{trial[0]}" if trial else "orchestrator list -b azure",
         )
     files, place = Files(wire.store(datastore)), places.job_folder(folder.name)
@@ -335,7 +359,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
 def adopt_trial(
     folder: RecordFolder, plan: dict[str, Any], request: dict[str, Any], settings: Settings, created: float
 ) -> None:
-    """Make the record of a trial of Azure's sweep service: a run like any other, except that it cannot be resumed.
+    """Create the record of a trial of Azure's sweep service: a run like any other, except that it cannot be resumed.
 
     Args:
         folder: of the record; its name is the trial's.

@@ -63,7 +63,7 @@ def outputs_of(files: Files, run: str, store: str | None) -> dict[str, RemoteOut
 
 
 def download(run: Observer, outputs: Sequence[str], to: Path, *, force: bool, progress: Progress | None) -> list[Path]:
-    """Copy outputs to below `to`, all of them or none. The same command after an interruption resumes.
+    """Copy outputs to below `to`, all of them or none. After an interruption, the same command resumes the download.
 
     Args:
         run: the run.
@@ -87,6 +87,7 @@ def download(run: Observer, outputs: Sequence[str], to: Path, *, force: bool, pr
     for target in targets.values():
         if (any(target.iterdir()) if target.is_dir() else target.exists()) and not force:
             raise ConflictError(f"{target} already exists", fix="--to another folder, or --force to replace it")
+    # without a process id, unlike downloads on this machine: the next command continues in this folder
     draft = to / f"{DRAFT}{name}"
     blobs = [blob for output in chosen for blob in output.files]
     try:
@@ -125,7 +126,7 @@ def _check_commits(folder: Path) -> None:
         for name, written in read_commit(commit.parent).files.items():
             if file_sha256(commit.parent / name) != written.sha256:
                 raise ConflictError(
-                    f"{commit.parent.name}/{name} is damaged",
+                    f"cannot use the copy of {commit.parent.name}/{name}: it is damaged",
                     facts={"where": commit.parent},
-                    fix="the same command with an earlier checkpoint",
+                    fix="run the same command with an earlier checkpoint",
                 )

@@ -46,7 +46,7 @@ class AzureAttempt(AttemptEnd):
 
 
 class RunRecord(Config):
-    """Attempts of a run, and what became of them."""
+    """Attempts of a run, and their ends."""
 
     created: float
     """Submission, seconds since the epoch."""
@@ -55,7 +55,7 @@ class RunRecord(Config):
     cancelled: bool = False
     """Whether its user cancelled it: it is not submitted again then."""
     final: RunStatus | None = None
-    """Its status, once that cannot change by itself any more."""
+    """Its status, once it can no longer change without a command of its user."""
 
     @property
     def begun(self) -> int:
@@ -72,7 +72,10 @@ class RunRecord(Config):
         return self.model_copy(update={"attempts": (*self.attempts[:-1], self.last.model_copy(update=changes))})
 
     def with_another(self, job: str) -> RunRecord:
-        """Return the record with one more attempt, which is about to be submitted."""
+        """Return the record with one more attempt, which is about to be submitted.
+
+        A cancel is withdrawn: only its user resumes a cancelled run.
+        """
         attempts = (*self.attempts, AzureAttempt(job=job, intended=time.time()))
         return self.model_copy(update={"attempts": attempts, "cancelled": False, "final": None})
 
@@ -98,7 +101,7 @@ class RecordFolder:
             return RunRecord.model_validate_json((self.path / RECORD).read_text())
 
     def write(self, record: RunRecord) -> None:
-        """Replace record.json."""
+        """Replace record.json as a whole: other processes that follow the run read it at any moment."""
         write_text(self.path / RECORD, record.model_dump_json(indent=1))
 
     def document(self, name: str) -> dict[str, Any]:
@@ -126,10 +129,10 @@ class RecordFolder:
             yield
         except (OSError, ValueError, TypeError) as problem:
             raise StorageError(
-                f"the record of run {self.name} is damaged: {name}",
+                f"cannot read {name} of run {self.name}: it is damaged",
                 facts={
                     "reason": f"{type(problem).__name__}: {problem}".splitlines()[0],
-                    "then": f"orchestrator attach azure://WORKSPACE/{self.name} makes it again",
+                    "afterwards": f"orchestrator attach azure://WORKSPACE/{self.name} creates the record again",
                 },
                 fix=f"rm -r {in_shell(self.path)}",
             ) from problem
@@ -147,7 +150,13 @@ class RecordFolder:
         self.fill(documents, RunRecord(created=intended, attempts=(attempt,)))
 
     def fill(self, documents: Mapping[str, str], record: RunRecord) -> None:
-        """Create the folder; request.json, which makes it a run, last."""
+        """Create the folder, or complete it.
+
+        Args:
+            documents: name -> text.
+            record: content of record.json.
+        """
+        # request.json last: only with it the folder counts as a run, so that an interrupted call leaves none
         self.path.mkdir(parents=True, exist_ok=True)
         self.write(record)
         for name in sorted(documents, key=lambda name: name == REQUEST):

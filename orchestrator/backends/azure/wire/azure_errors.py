@@ -18,15 +18,17 @@ from orchestrator.support.errors import (
 )
 from orchestrator.support.redact import redact
 
-LONGEST = 400  # of Azure's message, which repeats itself
+MAX_MESSAGE_CHARS = 400  # of Azure's message, which repeats itself
 TOO_MANY = 429  # HTTP status: too many requests
-_AGAIN = "the same command again"
+_AGAIN = "run the same command again"
+# By Azure's code or message first: quota and capacity arrive with several status codes, some of which (400, 409) have
+# other meanings too.
 _BY_TEXT: tuple[tuple[str, type[UserError], str, str], ...] = (
     (
         r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*limit",
         QuotaError,
         "the quota does not allow it",
-        "https://ml.azure.com/quota",
+        "request quota: https://ml.azure.com/quota",
     ),
     (
         r"AllocationFail|OutOfCapacity|SkuNotAvailable|ZonalAllocation|not enough capacity",
@@ -49,8 +51,13 @@ _BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn an error that Azure's SDK raises inside into one of ours, whose message begins with `what`.
+def translated_errors(what: str) -> Iterator[None]:
+    """Translate an error that Azure's SDK raises inside into a `UserError`, whose message begins with `what`.
+
+    The SDK's error becomes its `__cause__`: `is_transient` and `retry_after` read it.
+
+    Args:
+        what: subject of the request, such as `cluster NAME`.
 
     Raises:
         UserError: Azure refused, cannot be reached, or does not accept the sign-in.
@@ -64,7 +71,12 @@ def explained(what: str) -> Iterator[None]:
 
 
 def explain(problem: Any, what: str) -> UserError:
-    """Return our error for one of Azure's SDK."""
+    """Return the `UserError` for an error of Azure's SDK.
+
+    Args:
+        problem: the SDK's error; without a status code, no reply arrived.
+        what: subject of the request, the beginning of the message.
+    """
     status: Any = getattr(problem, "status_code", None)
     code = error_code(problem)
     facts = {"reason": reason(problem), **({"code": code} if code else {})}
@@ -80,26 +92,30 @@ def explain(problem: Any, what: str) -> UserError:
 
 
 def error_code(problem: Any) -> str | None:
-    """Return Azure's own code of an error."""
+    """Return Azure's own code of an error, such as ClusterCoreQuotaReached; None without one."""
     code = getattr(getattr(problem, "error", None), "code", None) or getattr(problem, "error_code", None)
     return None if code is None else str(getattr(code, "value", code))
 
 
 def reason(problem: Any) -> str:
     """Return Azure's message, on one line, without secrets."""
+    # redacted, because messages quote requests: addresses of blobs contain signatures
     text = getattr(getattr(problem, "error", None), "message", None) or getattr(problem, "message", None) or problem
     line = " ".join(redact(str(text)).split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 3] + "..."
 
 
-def is_passing(problem: Any) -> bool:
-    """Return whether an error may pass by itself: no answer, too many requests, a fault of the server."""
+def is_transient(problem: Any) -> bool:
+    """Return whether a retry may succeed: no reply, too many requests, or an error of the server."""
     status = getattr(problem, "status_code", None)
     return status is None or status == TOO_MANY or status >= 500
 
 
 def retry_after(problem: Any) -> float | None:
-    """Return the seconds that Azure asks to wait; None: it gives none."""
+    """Return the time in seconds after which Azure allows the next request; None: the reply does not contain it.
+
+    Azure's own header in milliseconds has precedence over HTTP's Retry-After.
+    """
     headers = getattr(getattr(problem, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
         with suppress(KeyError, ValueError):

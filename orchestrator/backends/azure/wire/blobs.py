@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, explained, retry_after
+from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, retry_after, translated_errors
 from orchestrator.backends.azure.wire.control_plane import Store
 from orchestrator.backends.base import Progress
 from orchestrator.jobs.inputs import Content
@@ -24,8 +24,8 @@ from train_jobs.artifacts.files import file_sha256
 
 T = TypeVar("T")
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure gives a time
-THREADS = 8
-BLOCK = 4 * 1024 * 1024  # bytes of a file in one request
+THREADS = 8  # files in transfer at a time
+BLOCK = 4 * 1024 * 1024  # bytes of a file in one request: what an interruption loses at most
 SHA256 = "sha256"  # key of the blob's hash in its metadata
 PART = ".part"  # suffix of a file in download
 NO_SUCH_RANGE = 416  # HTTP status: the blob ends before it
@@ -39,7 +39,7 @@ class Blob(NamedTuple):
     size: int
     """Bytes."""
     etag: str
-    """Version, which changes with the content."""
+    """Azure's version of the blob, which changes with every write."""
     sha256: str | None
     """Hash of its content, if its writer recorded it, as `upload` does."""
     md5: bytes | None = None
@@ -49,8 +49,11 @@ class Blob(NamedTuple):
 class Files:
     """Files of one container.
 
+    The SDK repeats a request up to six times after a lost connection or an error of the server, with growing pauses.
+    Busy replies are retried here, see `_retry_while_busy`.
+
     Args:
-        store: its address.
+        store: address of the container, with the permission to use it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -69,10 +72,17 @@ class Files:
         )
 
     def list(self, folder: str) -> list[Blob]:
-        """Return the files below a folder, which ends with a slash; their names are relative to it."""
+        """Return the files below a folder, which ends with a slash; their names are relative to it.
+
+        Raises:
+            UserError: Azure cannot be reached, or refused.
+        """
+        # blobs have no folders, only names with a prefix: without the slash, RUN would include the files of RUN-2
         assert folder.endswith("/"), "RUN is a prefix of RUN-2"
-        with explained(f"datastore folder {folder}"):
-            found = _patiently(lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"])))
+        with translated_errors(f"datastore folder {folder}"):
+            found = _retry_while_busy(
+                lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
+            )
         blobs = (
             Blob(
                 str(blob.name)[len(folder) :],
@@ -83,6 +93,7 @@ class Files:
             )
             for blob in found
         )
+        # some programs write empty blobs as markers of folders
         return [blob for blob in blobs if blob.name and not blob.name.endswith("/")]
 
     def upload(self, folder: str, files: Mapping[str, Content], progress: Progress | None = None) -> int:
@@ -90,8 +101,11 @@ class Files:
 
         Args:
             folder: ends with a slash.
-            files: name below it -> content, or the file that has it.
+            files: name below it -> content, or the local file that has it.
             progress: called with bytes done and bytes in total.
+
+        Raises:
+            UserError: Azure cannot be reached, or refused. Repeating the call resumes the upload.
         """
         known = {blob.name: (blob.size, blob.sha256) for blob in self.list(folder)}
         sizes = {name: _size(content) for name, content in files.items()}
@@ -108,27 +122,34 @@ class Files:
         return sum(sent)
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of a file, from `start` on.
+        """Return bytes of a file; empty if it ends before `start`.
+
+        Args:
+            name: path in the container.
+            start: offset of the first byte.
+            length: largest number of bytes. None: to the end.
 
         Raises:
             NotFoundError: it does not exist.
         """
         from azure.core.exceptions import HttpResponseError
 
-        with explained(f"datastore file {name}"):
+        with translated_errors(f"datastore file {name}"):
             try:
                 return bytes(
-                    _patiently(lambda: self._container.download_blob(name, offset=start, length=length).readall())
+                    _retry_while_busy(
+                        lambda: self._container.download_blob(name, offset=start, length=length).readall()
+                    )
                 )
             except HttpResponseError as problem:
-                if problem.status_code == NO_SUCH_RANGE:
+                if problem.status_code == NO_SUCH_RANGE:  # a follower of a file that has not grown asks for this range
                     return b""
                 raise
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes; None: it does not exist."""
         try:
-            with explained(f"datastore file {name}"):
+            with translated_errors(f"datastore file {name}"):
                 return int(self._container.get_blob_client(name).get_blob_properties().size)
         except NotFoundError:
             return None
@@ -151,7 +172,7 @@ class Files:
     def delete(self, folder: str) -> None:
         """Delete all files below a folder."""
         for blob in self.list(folder):
-            with explained(f"datastore file {blob.name}"):
+            with translated_errors(f"datastore file {blob.name}"):
                 self._container.delete_blob(folder + blob.name)
 
     def _put(self, name: str, content: Content, digest: str) -> None:
@@ -160,27 +181,31 @@ class Files:
 
         metadata = {SHA256: digest}
         client = self._container.get_blob_client(name)
-        with explained(f"upload of {name}"):
+        with translated_errors(f"upload of {name}"):
             if _size(content) <= BLOCK:
                 data = b"".join(_blocks(content))
-                _patiently(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
+                _retry_while_busy(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
                 return
             known = _uncommitted(client)
             blocks = []
             for block in _blocks(content):
+                # The id is the block's hash: a block that Azure has from an interrupted upload is not sent again.
+                # Azure demands ids of equal length within a blob.
                 identity = hashlib.sha256(block).hexdigest()[:32]
                 if identity not in known:
-                    _patiently(partial(client.stage_block, identity, block, length=len(block)))
+                    _retry_while_busy(partial(client.stage_block, identity, block, length=len(block)))
                 blocks.append(BlobBlock(block_id=identity))
-            _patiently(lambda: client.commit_block_list(blocks, metadata=metadata))
+            _retry_while_busy(lambda: client.commit_block_list(blocks, metadata=metadata))
 
     def _fetch_one(self, folder: str, to: Path, blob: Blob) -> int:
         target = to / blob.name
+        # names come from the datastore, where other users write: `../.bashrc` must not leave the target folder
         if not target.resolve().is_relative_to(to.resolve()):
-            raise ConflictError(f"the file {blob.name} is outside of {to}")
+            raise ConflictError(f"cannot download {blob.name}: its path leaves {to}")
         if target.exists() and _same(target, blob):
             return blob.size
         target.parent.mkdir(parents=True, exist_ok=True)
+        # named by the blob's version: a partial file of an older version is not continued
         part = target.with_name(f"{target.name}.{hashlib.sha256(blob.etag.encode()).hexdigest()[:8]}{PART}")
         with part.open("ab") as stream:
             while (start := stream.tell()) < blob.size:
@@ -193,9 +218,9 @@ class Files:
         if not _same(part, blob):
             part.unlink()
             raise ConflictError(
-                f"the copy of {blob.name} differs from the original",
-                facts={"why": "it changed meanwhile, or was damaged on the way"},
-                fix="the same command again",
+                f"cannot download {blob.name}: the copy differs from the original",
+                facts={"reason": "the file changed during the download, or was damaged in transit"},
+                fix="run the same command again",
             )
         part.rename(target)
         return blob.size
@@ -211,8 +236,11 @@ def _in_parallel(work: Callable[[T], int], items: Iterable[T], total: int, progr
                 progress(done, total)
 
 
-def _patiently(ask: Callable[[], T]) -> T:
-    """Repeat a request after the pause that Azure asks for: its blob client, unlike all others, does not."""
+def _retry_while_busy(ask: Callable[[], T]) -> T:
+    """Repeat a request while Azure is busy (429), after the pause that it asks for.
+
+    Azure's blob client, unlike its other clients, neither retries a 429 nor reads `Retry-After`.
+    """
     from azure.core.exceptions import HttpResponseError
 
     for pause in PAUSES:
@@ -226,12 +254,12 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 
 def _uncommitted(client: Any) -> set[str]:
-    """Blocks that Azure has from an unfinished upload."""
+    """Return the ids of blocks that Azure has from an unfinished upload. It keeps them for a week."""
     from azure.core.exceptions import HttpResponseError
 
     try:
         _, waiting = client.get_block_list("uncommitted")
-    except HttpResponseError:  # no such file, or blocks are not listed: then all are sent
+    except HttpResponseError:  # no such blob, or listing blocks is not allowed: then all blocks are sent
         return set()
     return {str(block.id) for block in waiting}
 
@@ -254,7 +282,10 @@ def _hash(content: Content) -> str:
 
 
 def _same(path: Path, blob: Blob) -> bool:
-    """Whether a file has the size of a blob, and its content as far as a hash of it is recorded."""
+    """Return whether a file has the size of a blob, and its content if a hash of it is recorded.
+
+    Blobs that the job wrote through a mount have no SHA-256; some have an MD5 from Azure's own programs.
+    """
     if path.stat().st_size != blob.size:
         return False
     if blob.sha256 is not None:

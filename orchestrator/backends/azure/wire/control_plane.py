@@ -18,7 +18,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.options import Workspace
-from orchestrator.backends.azure.wire.azure_errors import explained
+from orchestrator.backends.azure.wire.azure_errors import translated_errors
 from orchestrator.backends.azure.wire.sign_in import SignIn
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.quiet_tqdm import load_quietly
@@ -26,8 +26,8 @@ from orchestrator.support.quiet_tqdm import load_quietly
 Body = dict[str, Any]
 T = TypeVar("T")
 
-STORE_SECONDS = 1800  # a signature is valid for an hour; half of that is left to its user
-POLLING_SECONDS = 5  # of long operations, unless Azure gives a time
+STORE_SECONDS = 1800  # a signature is valid for an hour: its user has at least half of that
+POLLING_SECONDS = 5  # of long operations, unless Azure gives a time; the SDK's default is 30
 _VERSIONS = {
     "environments": "environments._version_operations",
     "codes": "_code._version_operation",
@@ -60,7 +60,7 @@ class Store(NamedTuple):
 
 
 class Wire:
-    """Requests to one workspace.
+    """Requests to one workspace. Every method raises UserError if Azure refuses or cannot be reached.
 
     Args:
         workspace: the workspace.
@@ -90,11 +90,11 @@ class Wire:
             ) from None
 
     def tracking_uri(self) -> str:
-        """Return the address of the workspace's MLflow runs."""
+        """Return the address of the workspace's MLflow runs, `azureml://...`."""
         return str(self._call("workspace", lambda ml: ml.workspaces.get(self._scope[1]).mlflow_tracking_uri))
 
     def compute(self, name: str) -> Body | None:
-        """Return a cluster."""
+        """Return a cluster; None: it does not exist."""
         return self._get(f"cluster {name}", lambda ml: ml.compute._operation.get(*self._scope, name))
 
     def computes(self) -> list[Body]:
@@ -102,7 +102,7 @@ class Wire:
         return self._list("clusters", lambda ml: ml.compute._operation.list(*self._scope))
 
     def put_compute(self, name: str, body: Body) -> None:
-        """Create or change a cluster, and wait."""
+        """Create or change a cluster, and wait until Azure has done so, which takes up to minutes."""
         self._call(
             f"cluster {name}",
             lambda ml: ml.compute._operation.begin_create_or_update(*self._scope, name, body).result(),
@@ -124,12 +124,28 @@ class Wire:
         ]
 
     def asset(self, kind: str, name: str, version: str) -> Body | None:
-        """Return a version of an asset: kind is environments, codes, data or models."""
+        """Return a version of an asset; None: it does not exist.
+
+        Args:
+            kind: environments, codes, data or models.
+            name: of the asset.
+            version: of the asset.
+        """
         versions = attrgetter(_VERSIONS[kind])
         return self._get(f"{kind} {name}:{version}", lambda ml: versions(ml).get(*self._scope, name, version))
 
     def put_asset(self, kind: str, name: str, version: str, body: Body) -> None:
-        """Create a version of an asset."""
+        """Create a version of an asset; an existing version cannot be changed.
+
+        Args:
+            kind: environments, codes, data or models.
+            name: of the asset.
+            version: of the asset.
+            body: with the `properties` of Azure's REST API.
+
+        Raises:
+            ConflictError: the version exists with other content.
+        """
         versions, scope = attrgetter(_VERSIONS[kind]), (*self._scope, name, version)
         self._call(f"{kind} {name}:{version}", lambda ml: versions(ml).create_or_update(*scope, body))
 
@@ -147,21 +163,25 @@ class Wire:
                 found = self._call(f"datastore {name}", lambda ml: get_datastore_info(ml.datastores, name))
             except NotFoundError:
                 raise NotFoundError(
-                    f"workspace {self._scope[1]} has no datastore {name}", fix="--set azure.datastore=NAME"
+                    f"unknown datastore {name!r} in workspace {self._scope[1]}", fix="--set azure.datastore=NAME"
                 ) from None
             store = Store(*itemgetter("storage_account", "account_url", "container_name", "credential")(found))
             known = self._stores[name] = time.monotonic(), store
         return known[1]
 
     def job(self, name: str) -> Body | None:
-        """Return a job."""
+        """Return a job; None: it does not exist."""
         return self._get(f"job {name}", lambda ml: ml.jobs._get_job_2401(name))
 
     def put_job(self, name: str, body: Body) -> None:
-        """Submit a command or sweep job, once: `job` answers whether it arrived, and no second request.
+        """Submit a command or sweep job with a single request.
+
+        Args:
+            name: of the job.
+            body: with the `properties` of Azure's REST API.
 
         Raises:
-            UserError: it was refused, or its fate is unknown; `__cause__` is Azure's own error.
+            UserError: Azure refused it, or it is unknown whether Azure has it; `__cause__` is Azure's own error.
         """
         user = body["properties"].get("identity", {}).get("identityType") == "UserIdentity"
 
@@ -169,8 +189,11 @@ class Wire:
             more: dict[str, Any] = {}
             if user:
                 ml.jobs._set_headers_with_user_aml_token(more)
+            # each job type has its own API version, as in the SDK's own operation
             clients = ml.jobs.service_client_01_2025_preview, ml.jobs.service_client_01_2024_preview_arm
-            client = clients[body["properties"]["jobType"] == "Sweep"]  # as the SDK's own operation chooses
+            client = clients[body["properties"]["jobType"] == "Sweep"]
+            # No retries of the SDK: after a lost reply it would send the job again, and report a conflict with the job
+            # that it had just created. `dispatch.put` asks for the job before it sends another request.
             client.jobs.create_or_update(*self._scope, name, body, retry_total=0, **more)
 
         self._call(f"job {name}", put)
@@ -187,6 +210,7 @@ class Wire:
         """Return at most `limit` jobs of the workspace that are not archived, the newest first: {name, tags}."""
 
         def newest(ml: Any) -> list[Body]:
+            # the SDK yields None for jobs that it cannot parse
             found = islice((job for job in ml.jobs.list() if job is not None), limit)
             return [{"name": job.name, "tags": dict(job.tags or {})} for job in found]
 
@@ -217,7 +241,13 @@ class Wire:
         )
 
     def put_deployment(self, endpoint: str, name: str, body: Body) -> None:
-        """Create or change a deployment of an endpoint, and wait."""
+        """Create or change a deployment of an endpoint, and wait; its machine takes about 10 minutes to start.
+
+        Args:
+            endpoint: name of the endpoint.
+            name: of the deployment.
+            body: with the `properties` of Azure's REST API.
+        """
         scope = *self._scope, endpoint, name
         self._call(
             f"deployment {endpoint}/{name}",
@@ -243,12 +273,14 @@ class Wire:
         """Call the SDK; if the token was not accepted, again with a new client, which signs in again."""
         from azure.core.exceptions import HttpResponseError
 
-        with explained(what):
+        with translated_errors(what):
             try:
                 return ask(self._ml())
             except HttpResponseError as problem:
                 if problem.status_code != 401:
                     raise
+            # A follower runs for weeks, and the SDK caches a token until it expires: one that was revoked earlier would
+            # fail every request. Once only: with a new token, a 401 is final.
             self._client = None
             return ask(self._ml())
 
@@ -257,7 +289,7 @@ class Wire:
         if self._client is None:
             self.workspace.require()
             load_quietly()
-            from azure.ai.ml import MLClient
+            from azure.ai.ml import MLClient  # takes more than a second and 100 MB: only before the first request
 
             quiet()
             self._client = MLClient(
@@ -272,7 +304,7 @@ class Wire:
 
 
 def quiet() -> None:
-    """Silence Azure's SDK, which warns of each class that it calls experimental. Call this once it is loaded."""
+    """Silence Azure's SDK, which warns of each experimental class through logging. Call this once it is loaded."""
     for name in ("azure", "azure.ai.ml", "azure.ai.ml._utils._experimental", "msal"):
         logging.getLogger(name).setLevel(logging.ERROR)
 

@@ -1,4 +1,4 @@
-"""Signing in: a short chain of credentials, each tried only where it can work, and one line when none does.
+"""Sign-in: a short chain of credentials, each tried only where it can work, and one line when none does.
 
 ORCHESTRATOR_AZURE_SIGN_IN names one of them, which is then the only one: environment, workload-identity,
 managed-identity, cli or browser. Without it those that this machine is set up for are tried in that order, never a
@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.support.errors import AuthError, UsageError
 from orchestrator.support.redact import redact
+from train_jobs.config.errors import did_you_mean
 
 VARIABLE = "ORCHESTRATOR_AZURE_SIGN_IN"
 CLI_SECONDS = 30
@@ -26,23 +27,27 @@ CREDENTIALS = {
 
 
 class SignIn:
-    """A credential for Azure's SDK. The link of the chain that gives the first token also gives all later ones.
+    """A credential for Azure's SDK. The credential that gives the first token also gives all later ones.
 
     Args:
         environ: environment variables.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._links = chain(environ)
+        self._credential_names = chain(environ)
         self._chosen: Any = None
-        self.link: str | None = None
-        """Name of the link that gives the tokens; None: none has yet."""
+        self.credential_name: str | None = None
+        """Name of the credential that gives the tokens; None: none has yet."""
 
     def get_token(self, *scopes: str, **more: Any) -> Any:
-        """Return a token for Azure.
+        """Return a token for Azure; the SDK calls this method.
+
+        Args:
+            scopes: of the token, such as https://management.azure.com/.default.
+            more: options of azure-core's TokenCredential protocol, handed on.
 
         Raises:
-            AuthError: no link gives one; reports the reason of each.
+            AuthError: no credential gives one; reports the reason of each.
         """
         return self._get("get_token", *scopes, **more)
 
@@ -58,14 +63,14 @@ class SignIn:
         from azure.core.exceptions import ClientAuthenticationError
 
         failures: dict[str, Exception] = {}
-        for name in self._links if self.link is None else [self.link]:
+        for name in self._credential_names if self.credential_name is None else [self.credential_name]:
             try:
                 credential = self._chosen or _credential(name)
                 token = getattr(credential, method)(*scopes, **more)
             except (ClientAuthenticationError, ValueError) as problem:
                 failures[name] = problem
                 continue
-            self._chosen, self.link = credential, name
+            self._chosen, self.credential_name = credential, name
             return token
         raise AuthError(
             "not signed in to Azure",
@@ -86,10 +91,12 @@ def chain(environ: Mapping[str, str]) -> list[str]:
     asked = environ.get(VARIABLE)
     if asked is not None and asked not in CREDENTIALS:
         raise UsageError(
-            f"unknown way to sign in {asked!r}",
+            f"unknown credential {asked!r}{did_you_mean(asked, CREDENTIALS)}",
             facts={"where": VARIABLE, "known": ", ".join(CREDENTIALS)},
             fix=f"export {VARIABLE}=cli",
         )
+    # Trying a credential where it cannot work costs time: azure-identity waits seconds for the metadata service of a
+    # machine in Azure on every laptop. So each is tried only where its variables are set.
     usable = {
         "environment": "AZURE_CLIENT_ID" in environ and "AZURE_TENANT_ID" in environ,
         "workload-identity": "AZURE_FEDERATED_TOKEN_FILE" in environ,

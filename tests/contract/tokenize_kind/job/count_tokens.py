@@ -1,4 +1,4 @@
-"""Counts the words of a text: `python -m count_tokens --config FILE --output FOLDER`."""
+"""Count the words of a text: `python -m count_tokens --config FILE --output FOLDER`."""
 
 from __future__ import annotations
 
