@@ -1,17 +1,22 @@
-"""Our sentence rules compared with blingfire: speed, and agreement with human boundaries.
+"""Compare our sentence rules with other splitters: speed, and agreement with boundaries set by people.
 
-    pip install blingfire==0.1.8
+    pip install blingfire==0.1.8 pysbd==0.3.4 uniseg==0.10.1
     python -m benchmarks.sentences [FOLDER]
 
-FOLDER holds GLUE's files and books, as `../shared/data` does. Sentences that are each a line of their own in GLUE,
-opening with a capital or a digit and ending with a full stop, are put one behind the other, six at a time; a splitter
-is to find the five places between them. MNLI's hypotheses and CoLA are single sentences by people's hand; MRPC's are
-of newspapers, QNLI's were cut out of Wikipedia by another program, so what disagrees there may be that program's error.
+FOLDER contains GLUE's files, books, PUD and XQuAD, as `../shared/data` does.
+
+- PUD: 1,000 sentences in eight languages, translated by people, one a line. Blocks of 20 are joined by a blank, Chinese
+  ones by nothing; a splitter must find the 19 places between them. Score: F1 over all blocks. No splitter is given the
+  language, except pysbd, which requires it.
+- GLUE: lines that open with a capital or a digit and end with a full stop, shuffled and joined in groups of six. MNLI's
+  hypotheses and CoLA are single sentences by human judgement. MRPC's are from newspapers. QNLI's were cut out of
+  Wikipedia by another program, so a disagreement there may be that program's error.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import lzma
 import random
 import sys
@@ -22,6 +27,8 @@ from itertools import accumulate
 from pathlib import Path
 
 import blingfire
+import pysbd
+from uniseg.sentencebreak import sentences as unicode_sentences
 
 from benchmarks.machine import describe, spread
 from train_jobs.corpus.tokenize.sentences import SPLITTER, split_sentences
@@ -31,6 +38,10 @@ SPLITTERS: dict[str, Splitter] = {
     SPLITTER: split_sentences,
     f"blingfire {version('blingfire')}": lambda text: blingfire.text_to_sentences(text).split("\n"),
 }
+UNICODE = f"UAX 29 (uniseg {version('uniseg')})"
+PYSBD = f"pysbd {version('pysbd')}"
+LANGUAGES = ("en", "de", "ru", "hi", "ar", "zh", "es", "th")
+BLOCK = 20
 LINES = {
     "MNLI hypotheses": ("MNLI/subset_train.tsv", 2),
     "CoLA": ("CoLA/train.tsv", 3),
@@ -42,7 +53,7 @@ ROUNDS = 5
 
 
 def main() -> None:
-    """Print two tables."""
+    """Print four tables."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("../shared/data")
     books = [lzma.decompress(path.read_bytes()).decode("utf-8-sig") for path in sorted(folder.glob("gutenberg/*.xz"))]
     size = sum(len(book.encode()) for book in books)
@@ -55,6 +66,50 @@ def main() -> None:
         for name, split in SPLITTERS.items():
             found, right = agreement(split, sentences)
             print(f"| {source} | {len(sentences):,} | {name} | {found:.2%} | {right:.2%} |")
+    show_languages(folder / "multilingual")
+
+
+def show_languages(folder: Path) -> None:
+    """Print the F1 of boundaries in PUD, and the speed on XQuAD's articles, of each language."""
+    texts = {language: (folder / f"pud/{language}.txt").read_text(encoding="utf-8") for language in LANGUAGES}
+    texts["en lower-cased"] = texts["en"].lower()
+    names = [*SPLITTERS, UNICODE, PYSBD]
+    print(f"\n| F1 of boundaries | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
+    for language, text in texts.items():
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        scores = [f1(splitter(name, language[:2]), lines, "" if language == "zh" else " ") for name in names]
+        print(f"| {language} | {' | '.join(f'{score:.3f}' for score in scores)} |")
+    print(f"\n| MB/s on one core | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
+    for language in LANGUAGES:
+        with lzma.open(folder / f"xquad/{language}.jsonl.xz", "rt", encoding="utf-8") as stream:
+            articles = [json.loads(line)["text"] for line in stream]
+        size = sum(len(article.encode()) for article in articles) / 1e6
+        rates = []
+        for name in names:
+            rounds = ROUNDS if name in SPLITTERS else 1  # the others take minutes
+            seconds = [seconds_of(splitter(name, language), articles) for _ in range(rounds)]
+            rates.append(spread([size / each for each in seconds]))
+        print(f"| {language} | {' | '.join(rates)} |")
+
+
+def splitter(name: str, language: str) -> Splitter:
+    """Return a splitter by its name in the tables."""
+    if name == UNICODE:
+        return lambda text: list(unicode_sentences(text))
+    if name == PYSBD:
+        known = language if language in pysbd.languages.LANGUAGE_CODES else "en"
+        return pysbd.Segmenter(language=known, clean=False).segment
+    return SPLITTERS[name]
+
+
+def f1(split: Splitter, sentences: list[str], joint: str) -> float:
+    """Return the F1 of the boundaries that a splitter finds in joined blocks of sentences."""
+    found = true = both = 0
+    for start in range(0, len(sentences) - BLOCK + 1, BLOCK):
+        block = sentences[start : start + BLOCK]
+        ours, theirs = places(split(joint.join(block))), places(block)
+        found, true, both = found + len(ours), true + len(theirs), both + len(ours & theirs)
+    return 2 * both / (found + true)
 
 
 def seconds_of(split: Splitter, texts: list[str]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 def warmup_stable_decay(
     *, step: int, total_steps: int, time_used: float, peak: float, warmup: float = 0.01, decay: float = 0.1
 ) -> float:
-    """The learning rate of a step.
+    """Return the learning rate of a step.
 
     Args:
         step: optimizer steps made.

@@ -17,7 +17,7 @@ OUTWARD = re.compile(r"\[([^\]]*)\]\((\.\./[^)]*|examples/[^)]*|example-backend[
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Adds the pages that are made."""
+    """Add the generated pages."""
     for path, text in {**reference.pages(), **tutorials.pages()}.items():
         files.append(File.generated(config, path, content=text))
     return files

@@ -15,7 +15,7 @@ def pages() -> dict[str, str]:
 
 
 def page(path: Path) -> str:
-    """A notebook as Markdown, with a note below its title."""
+    """Return a notebook as Markdown, with a note below its title."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])

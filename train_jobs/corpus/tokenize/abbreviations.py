@@ -1,6 +1,6 @@
 """Words whose full stop does not end a sentence, for the languages that write one after an abbreviation.
 
-One set serves every language, because the text does not say which language it is in. A word is therefore listed only
+One set serves every language, because the language of the text is unknown. A word is therefore listed only
 if it is no common last word of a sentence in another language ("art.", "ed.", "on." are missing for that reason).
 """
 

@@ -8,9 +8,9 @@ The rules start from those of Unicode (UAX 29, section 5) and add what that anne
   a letter of a script without capitals. In a paragraph written in lower case, a small letter is a beginning too.
 - A full stop ends none after an abbreviation, an initial or an ordinal (see `abbreviations`).
 - A blank line and a list item begin one.
-- Thai, Lao, Khmer, Burmese and Tibetan put a blank, and often nothing else, between sentences, but also between
-  clauses: what has no stop is cut at blanks into pieces of the usual length of a sentence.
-- After 256 words comes a cut in any case.
+- Thai, Lao, Khmer, Burmese and Tibetan put a blank between sentences, but also between clauses. Text without stops is
+  cut at blanks into pieces of the usual length of a sentence.
+- A sentence is cut after 256 words.
 
 Numpy finds the stops of many documents together and decides most of them. Python examines the others: one in ten in
 English.
@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 
 from train_jobs.corpus.tokenize.abbreviations import AFTER_ORDINAL, BEFORE_ORDINAL, NEVER_LAST
-from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_plain_blanks
+from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_ascii_blanks
 
 SPLITTER = "rules 4"  # name and version: raise it when any text is split differently
 MAX_WORDS = 256  # limit for text without full stops, which would become one training example
 MIN_PIECE = 75  # characters of a piece of text without stops and without blanks between words
-BETWEEN = b"\n\n"  # separates documents
+DOCUMENT_SEPARATOR = b"\n\n"  # separates documents
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
@@ -47,7 +47,7 @@ _MOST_OPENERS = 3  # before the first letter of a sentence
 _BEHIND = 64  # bytes searched for the word before a stop
 _AHEAD = 64  # bytes searched for the word after it
 _NEWLINE, _FIRST_BEYOND_ASCII = ord("\n"), 0x80
-_LOWERED_SHARE = 50  # a paragraph is in lower case if at most one word in so many has a capital
+_LOWERED_SHARE = 50  # a paragraph is in lower case if at most one word in 50 has a capital
 
 _STOP_SIGNS = ".!?\u2026"
 _BEFORE_WORD = re.compile("[(\\[\u201c\u201e\u00ab\uff08\u3001-\u3011\u3400-\u4dbf\u4e00-\u9fff]")
@@ -59,7 +59,7 @@ _DATE_AHEAD = re.compile(rb"\d{1,2}\.\s?\d")  # the month and year of "3. 10. 19
 _LETTER_AHEAD = re.compile(r"[^\W\d_]\.")  # the second letter of "1000 a. C."
 _DATE_BEHIND = re.compile(rb"\d\.\s?\Z")
 
-# Kinds of characters, by what they do where a sentence ends or begins.
+# Kinds of characters: their roles at the end and the beginning of a sentence.
 OTHER, LOWER, UPPER, UNCASED, IDEOGRAPH, SPACELESS, DIGIT = range(7)
 OPENER, CLOSER, QUOTE, LEFT_QUOTE, STOP, ALWAYS, CONTINUES, SEMICOLON = range(7, 15)
 _ALWAYS = (  # Unicode's Sentence_Terminal, without those also used inside sentences
@@ -115,7 +115,7 @@ def stop_kind(word: bytes) -> StopKind | None:
 
 def split_sentences(document: str) -> list[str]:
     """Return the sentences of a clean document, lines joined and blanks squeezed, none of them empty."""
-    text = with_plain_blanks(document.encode() + BETWEEN)
+    text = with_ascii_blanks(document.encode() + DOCUMENT_SEPARATOR)
     starts = pretoken_starts(text)
     places = [*starts[sentence_starts(text, starts)].tolist(), len(text)]
     found = [" ".join(text[start:end].decode().split()) for start, end in pairwise(places)]
@@ -126,7 +126,8 @@ def sentence_starts(text: bytes, starts: Offsets) -> Offsets:
     """Return where sentences begin.
 
     Args:
-        text: clean UTF-8 with plain blanks (see `clean`, `with_plain_blanks`), documents separated by `BETWEEN`.
+        text: clean UTF-8 with plain blanks (see `clean`, `with_ascii_blanks`), documents separated by
+            `DOCUMENT_SEPARATOR`.
         starts: [pre-tokens] where its pre-tokens start, see `pretoken_starts`.
 
     Returns:
@@ -367,8 +368,8 @@ def _is_ordinal(text: bytes, begins: int, end: int, place: int) -> bool:
 
 
 def _words_before(text: bytes, place: int) -> list[str]:
-    """Return the last words before a place, none of them of another paragraph."""
-    return text[max(place - _BEHIND, 0) : place].rpartition(BETWEEN)[2].decode(errors="ignore").split()
+    """Return the words before a place that belong to the same paragraph."""
+    return text[max(place - _BEHIND, 0) : place].rpartition(DOCUMENT_SEPARATOR)[2].decode(errors="ignore").split()
 
 
 def _words_after(text: bytes, place: int) -> str:
@@ -396,7 +397,7 @@ def _pieces(view: _View, edges: Offsets) -> Offsets:
     spaceless = np.append(0, np.cumsum(view.kinds == SPACELESS))
     share = spaceless[edges[1:]] - spaceless[edges[:-1]]
     length = view.bounds[edges[1:]] - view.bounds[edges[:-1]]
-    shortest = MIN_PIECE * 3  # bytes: three a character in all these scripts
+    shortest = MIN_PIECE * 3  # bytes: each character of these scripts has three
     found = []
     for number in np.flatnonzero((share * 2 > np.diff(edges)) & (length > 2 * shortest)).tolist():
         blanks = np.arange(edges[number] + 1, edges[number + 1])
