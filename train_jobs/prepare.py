@@ -32,6 +32,7 @@ from train_jobs.artifacts.layers import (
     read_assignments,
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
+from train_jobs.artifacts.store_manifest import sentence_warnings, sum_counts
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
 from train_jobs.corpus.executors.nodes import Node
@@ -39,7 +40,7 @@ from train_jobs.corpus.executors.worker import keep_freed_memory
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.preparation import StoreOptions, make_store
 from train_jobs.corpus.steps.records import store_key
-from train_jobs.corpus.store.token_store import TokenStore, sum_counts
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.engine.runtime.stop import StopRequest
@@ -93,6 +94,8 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
             figures = result(store, seconds=time.monotonic() - started)
             metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
             storage.write_json(output / "result.json", figures)
+            for warning in sentence_warnings(store.manifest):
+                log(f"warning: {warning}")
             log(f"prepared {folder}")
     finally:
         metrics.close()

@@ -19,6 +19,7 @@ from train_jobs.corpus.executors.nodes import ALONE, Node, Peers
 from train_jobs.corpus.executors.worker_pool import MIN_BYTES_FOR_WORKERS, WorkerPool, usable_cores
 from train_jobs.corpus.pipeline import Preparation, PreparationProgress, Report
 from train_jobs.corpus.sources.text_parts import plan_parts
+from train_jobs.corpus.steps.manifest import TOKENS_METHOD
 from train_jobs.corpus.steps.records import PreparationSetting, reading, store_key
 from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE, read_vocabulary
@@ -67,6 +68,7 @@ def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenS
         vocabulary=hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(),
         lowercase=data.lowercase,
         validation_fraction=data.validation_fraction,
+        method=TOKENS_METHOD,
     )
     for folder in (path.parent for path in sorted(cache.glob(f"*/{MANIFEST_FILE}"))):
         manifest = read_manifest(folder)

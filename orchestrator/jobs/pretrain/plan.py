@@ -30,7 +30,14 @@ from train_jobs.artifacts.start_phase import (
     read_phase,
     verify_phase,
 )
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE, StoreManifest, on_store, require_manifest, store_folder
+from train_jobs.artifacts.store_manifest import (
+    MANIFEST_FILE,
+    StoreManifest,
+    on_store,
+    require_manifest,
+    sentence_warnings,
+    store_folder,
+)
 from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.fields import user_code_names
@@ -106,6 +113,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         compute=shared.compute,
     )
     warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
+    warnings += sentence_warnings(store) if store is not None and job.objective.next_sentence else []
     fixed = job.train.loss_normalization == "micro_batch"
     warnings += training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(

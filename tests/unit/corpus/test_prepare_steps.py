@@ -220,6 +220,15 @@ def test_output_inside_text_folder_is_refused(tmp_path: Path) -> None:
     assert "--output PATH outside of it" in done.stderr
 
 
+def test_preparing_warns_of_unusual_sentences(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n\n".join(f"a{number} " + "word of the text " * 200 for number in range(99)))
+    arguments = ["--set", f"data.text=[{tmp_path / 'text.txt'}]", "--set", "data.vocab_size=100"]
+    words = [sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", *arguments]
+    done = subprocess.run([*words, "--output", str(tmp_path / "out")], capture_output=True, text=True, check=True)
+    assert "warning: a sentence has 2" in done.stdout
+    assert "(usual: 5 to 80): most next-sentence pairs are random" in done.stdout
+
+
 def test_preparing_does_not_import_pandas(tmp_path: Path) -> None:
     """pandas costs a third of a second per process if installed: pyarrow imports it to convert lists or arrays."""
     arguments = [

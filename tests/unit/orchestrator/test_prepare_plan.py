@@ -169,6 +169,19 @@ def test_training_on_a_store_uses_its_settings(folder: Path) -> None:
     assert caught.value.facts["why"] == "version 1, but this code reads version 2"
 
 
+def test_store_of_unusual_sentences_warns(folder: Path) -> None:
+    """Text whose sentences are not recognised: its next-sentence pairs would be random ones."""
+    words = [" ".join(f"w{number % 7}" for number in range(start, start + 400)) for start in range(200)]
+    (folder / "text.txt").write_text("\n\n".join(words))
+    prepare(TextConfig(text=["text.txt"], vocab_size=64), folder / "store")
+    small = ("data.store=store", "train.steps=5", "data.sequence_length=32")
+    (warning,) = [text for text in plan(folder, "pretrain", *small).warnings if "on average" in text]
+    assert warning.endswith("tokens on average (usual: 5 to 80): most next-sentence pairs are random")
+    assert not [
+        text for text in plan(folder, "pretrain", *small, "objective.next_sentence=false").warnings if "average" in text
+    ]
+
+
 def test_unfinished_store_is_not_a_text(folder: Path) -> None:
     (folder / "store" / "parts").mkdir(parents=True)
     with pytest.raises(DataError, match="is not finished"):

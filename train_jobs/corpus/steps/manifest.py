@@ -15,6 +15,7 @@ from train_jobs.artifacts.store_manifest import (
     SpecialIds,
     StepFacts,
     StoreManifest,
+    sum_counts,
 )
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
@@ -29,7 +30,6 @@ from train_jobs.corpus.steps.records import (
     reading,
 )
 from train_jobs.corpus.store.inspection import unigram_entropy
-from train_jobs.corpus.store.token_store import sum_counts
 from train_jobs.corpus.tokenize.sentences import SPLITTER
 from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
@@ -118,6 +118,9 @@ def _source_counts(data: TextConfig, parts: Sequence[Part], records: Preparation
         )
 
 
+TOKENS_METHOD = f"sentences by {SPLITTER}, WordPiece"
+
+
 def _step_facts(data: TextConfig) -> list[StepFacts]:
     rules = data.clean.model_dump(mode="json")
     drop = {"drop_duplicates": rules.pop("drop_duplicates")}
@@ -127,5 +130,5 @@ def _step_facts(data: TextConfig) -> list[StepFacts]:
         StepFacts(name="documents", method=f"extractor {EXTRACTOR}, cleaning by {CLEANER}", settings=rules),
         StepFacts(name="duplicates", method="128 bits of SHA-256", settings=drop),
         StepFacts(name="vocabulary", method=f"WordPiece, {'given' if given else 'trained'}", settings=vocabulary),
-        StepFacts(name="tokens", method=f"sentences by {SPLITTER}, WordPiece", settings={"lowercase": data.lowercase}),
+        StepFacts(name="tokens", method=TOKENS_METHOD, settings={"lowercase": data.lowercase}),
     ]

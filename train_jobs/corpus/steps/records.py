@@ -226,6 +226,7 @@ def store_key(data: TextConfig, found: DataFingerprint) -> str:
         vocabulary=_vocabulary_facts(data),
         lowercase=data.lowercase,
         validation_fraction=data.validation_fraction,
+        sentences=SPLITTER,
         store=STORE_VERSION,
     )
 

@@ -12,9 +12,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.store_manifest import SPLITS, Shard, Split, SplitCounts, StoreManifest, require_manifest
+from train_jobs.artifacts.store_manifest import (
+    SPLITS,
+    Shard,
+    Split,
+    SplitCounts,
+    StoreManifest,
+    require_manifest,
+    sum_counts,
+)
 from train_jobs.config.errors import DataError
-from train_jobs.corpus.store.token_store import Block, as_block, sum_counts
+from train_jobs.corpus.store.token_store import Block, as_block
 from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
 OWN_NAMES = {"manifest.json", VOCABULARY_FILE, "parts"}

@@ -13,7 +13,7 @@ keeps nested lists as flat values and offsets, so a mapped block is three numpy 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from train_jobs.artifacts.store_manifest import (
     StoreManifest,
     read_manifest,
     require_manifest,
+    sum_counts,
 )
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.corpus.arrow import number_column, numbers
@@ -103,12 +104,6 @@ class EncodedDocuments:
             number_column(self.tokens.astype(dtype, copy=False)),
         )
         return pa.ListArray.from_arrays(number_column(_offsets(self.documents).astype(np.int32)), inner)
-
-
-def sum_counts(counts: Iterable[SplitCounts]) -> SplitCounts:
-    """Return the sum of counts, field by field."""
-    each = list(counts)
-    return SplitCounts(**{name: sum(getattr(one, name) for one in each) for name in SplitCounts.model_fields})
 
 
 def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
