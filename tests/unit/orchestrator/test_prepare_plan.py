@@ -171,9 +171,9 @@ def test_training_on_a_store_uses_its_settings(folder: Path) -> None:
 
 def test_store_of_unusual_sentences_warns(folder: Path) -> None:
     """Text whose sentences are not recognised: its next-sentence pairs would be random ones."""
-    words = [" ".join(f"w{number % 7}" for number in range(start, start + 400)) for start in range(200)]
+    words = [" ".join(f"{number % 37}-{start}" for number in range(400)) for start in range(200)]
     (folder / "text.txt").write_text("\n\n".join(words))
-    prepare(TextConfig(text=["text.txt"], vocab_size=64), folder / "store")
+    prepare(TextConfig(text=["text.txt"], vocab_size=200), folder / "store")
     small = ("data.store=store", "train.steps=5", "data.sequence_length=32")
     (warning,) = [text for text in plan(folder, "pretrain", *small).warnings if "on average" in text]
     assert warning.endswith("tokens on average (usual: 5 to 80): most next-sentence pairs are random")
