@@ -18,7 +18,7 @@ from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, length_mask
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
 from train_jobs.tasks.sentences.glue import scores
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
@@ -237,7 +237,7 @@ class MaskPredictor(Predictor):
         logits = self._logits(batch, [places for places, _ in wanted])
         labels = torch.from_numpy(np.concatenate([ids for _, ids in wanted])).to(logits.device)
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        right = logits.argmax(-1) == labels
+        right = is_correct(logits, labels)
         sizes = [len(ids) for _, ids in wanted]
         each = zip(losses.cpu().split(sizes), right.cpu().split(sizes), sizes, strict=True)
         return [

@@ -8,11 +8,11 @@ truncation are Azure's:
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
-and the mirror image of each for a metric to minimize. The formulas apply to values of any sign, as Azure documents no
-exception: while the best of all is negative, slack_factor stops every trial that it judges, even the best one; the plan
-warns (`orchestrator.sweeps.design.checks.policy_warnings`). Azure documents neither trials that have reported less often
-nor values that are not finite. Here, every policy stops a trial whose last value is not finite, and compares the other
-trials by their finite values.
+and the mirror image of each for a metric to minimize. The formulas apply to values of any sign, since Azure documents no
+exception: while the best of all is negative, slack_factor stops every trial that it judges, even the best one, and the
+plan warns (`orchestrator.sweeps.design.checks.policy_warnings`). Azure documents neither trials that have reported less
+often nor values that are not finite. Here, every policy stops a trial whose last value is not finite, and compares the
+other trials by their finite values.
 
 The signed-rank test is our own. Seeds of a task often tie (accuracy on a small set), but SciPy's exact method ignores
 ties, and its exact permutation test calls the statistic for each of up to 65,536 combinations of signs.
