@@ -48,7 +48,11 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
     "data.squad": SPANS,
     "data.conll": WORDS,
     **dict.fromkeys(
-        (f"data.{key}" for key in ("dataset", "text", "pair", "label", "regression", "format", "quoting")), None
+        (
+            f"data.{key}"
+            for key in (*("dataset", "text", "pair", "label", "regression", "positive_label", "format", "quoting"),)
+        ),
+        None,
     ),
     **dict.fromkeys(("data.word_column", "data.tag_column"), WORDS),
     **dict.fromkeys(("data.doc_stride", "data.max_query_length"), SPANS),
@@ -81,6 +85,9 @@ class ColumnsConfig(CheckedConfig):
     """Column of the label to predict."""
     regression: bool = False
     """Labels are numbers, and a number is predicted. Off, they are names of classes, whatever they look like."""
+    positive_label: Column | None = None
+    """Two classes: the label whose F1 is reported and is part of the score. None: the mean F1 of both labels
+    (macro_f1)."""
     format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = "auto"
     """Format of the files. auto: by the extensions of their names."""
     quoting: bool | None = None
@@ -90,6 +97,8 @@ class ColumnsConfig(CheckedConfig):
         names = [name for name in (self.text, self.pair, self.label) if name is not None]
         if len(set(names)) < len(names):
             yield f"text, pair and label must be different columns, and are {', '.join(names)}"
+        if self.regression and self.positive_label is not None:
+            yield "positive_label names a class, and a regression predicts numbers"
 
 
 class ExamplesConfig(ColumnsConfig):

@@ -11,7 +11,7 @@ from typing import Any
 from train_jobs.config.fields import is_own
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.pretrain import PretrainConfig
-from train_jobs.config.tasks import OWN, TASKS, SentenceTask
+from train_jobs.config.tasks import NUMBER_METRICS, OWN, TASKS, ClassMetrics, SentenceTask, own_metrics
 
 MOST_PARAMETERS = 100  # MLflow takes no more in one request
 LONGEST_VALUE = 6000
@@ -45,7 +45,7 @@ def may_be_negative(config: object, metric: str) -> bool | None:
     if known is None or not any(metric == name or (name[-1] == "*" and metric.startswith(name[:-1])) for name in known):
         return None
     if metric.endswith("score"):  # the mean of the task's metrics
-        return isinstance(config, FinetuneConfig) and not CORRELATIONS.isdisjoint(_task_metrics(config))
+        return isinstance(config, FinetuneConfig) and not CORRELATIONS.isdisjoint(_scored(config))
     return metric.removeprefix("validation_") in CORRELATIONS
 
 
@@ -65,9 +65,18 @@ def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...]:
 
 def _task_metrics(config: FinetuneConfig) -> tuple[str, ...]:
     """Return the names of a task's metrics on the dev set."""
-    if entry := TASKS.get(config.task):
-        return entry.metrics
-    return ("pearson", "spearman") if config.data.regression else ("accuracy", "f1")  # F1 of two classes
+    return tuple(dict.fromkeys((*_scored(config), *(() if config.task in TASKS else _own(config).reported))))
+
+
+def _scored(config: FinetuneConfig) -> tuple[str, ...]:
+    """Return the names of the metrics whose mean is a task's score."""
+    return TASKS[config.task].metrics if config.task in TASKS else _own(config).scored
+
+
+def _own(config: FinetuneConfig) -> ClassMetrics:
+    """Return the metrics of own tables. Their number of classes is unknown here: those of two classes, the most."""
+    positive = config.data.positive_label
+    return NUMBER_METRICS if config.data.regression else own_metrics((positive or "", ""), positive)
 
 
 def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ and missing where only the number of rows is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +79,45 @@ class TaskEntry:
         return [file for name, file in self.files.items() if name.startswith(prefix)]
 
 
+AUROC = "auroc"
+
+
+@dataclass(frozen=True)
+class ClassMetrics:
+    """Metrics of a task of sentences."""
+
+    scored: tuple[str, ...]
+    """Names of those whose mean is the score, which selects the best checkpoint."""
+    reported: tuple[str, ...] = ()
+    """Names of the others."""
+    positive: int = 1
+    """Id of the class that F1 and AUROC refer to."""
+
+
+NUMBER_METRICS = ClassMetrics(("pearson", "spearman"))
+"""Metrics of a regression on the user's own tables."""
+
+
+def own_metrics(classes: Sequence[str], positive: str | None) -> ClassMetrics:
+    """Return the metrics of the user's own classes.
+
+    F1 of one class is reported only if the user names the class: which one matters is not in the data.
+
+    Args:
+        classes: their names in the order of their ids.
+        positive: the class that F1 refers to. None: the score has the mean F1 of both classes in place of F1.
+    """
+    reported = ("macro_f1", "balanced_accuracy", "matthews")
+    if len(classes) != 2:
+        return ClassMetrics(("accuracy",), reported)
+    if positive is None:
+        return ClassMetrics(("accuracy", "macro_f1"), (*reported[1:], AUROC))
+    return ClassMetrics(("accuracy", "f1"), (*reported, AUROC), classes.index(positive))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SentenceTask(TaskEntry):
-    """A class or a number for each text, or pair of texts. `metrics` are names in `tasks.sentences.glue.METRICS`,
+    """A class or a number for each text, or pair of texts. `metrics` are names in `tasks.sentences.metrics.METRICS`,
     and their mean is the score."""
 
     kind: TaskKind = SENTENCES
@@ -91,6 +127,10 @@ class SentenceTask(TaskEntry):
     """Column of the second text."""
     label: str
     """Column of the label to predict."""
+    reported: tuple[str, ...] = ()
+    """Names of further metrics, which are not in the score."""
+    positive: int = 1
+    """Id of the class that F1 refers to."""
     labels: tuple[str, ...] = ()
     """Classes as the files name them, in the order of their ids; none for a number."""
     readable: tuple[str, ...] = ()
@@ -101,6 +141,11 @@ class SentenceTask(TaskEntry):
     """Split of test -> file of its predictions, without `.tsv`. None: the name of the task."""
     known_flaws: bool = False
     """The official files have rows with a wrong number of tabs, and empty texts: notes, and no errors."""
+
+    @property
+    def class_metrics(self) -> ClassMetrics:
+        """Its metrics."""
+        return ClassMetrics(self.metrics, self.reported, self.positive)
 
     @property
     def regression(self) -> bool:

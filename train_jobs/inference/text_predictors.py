@@ -13,14 +13,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from train_jobs.config import PredictConfig, SpecError, did_you_mean
-from train_jobs.config.tasks import SentenceTask, sentence_task
+from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, own_metrics, sentence_task
 from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
-from train_jobs.tasks.sentences.glue import scores
+from train_jobs.tasks.sentences.metrics import class_scores
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 
 Floats = npt.NDArray[np.float64]
@@ -43,6 +43,14 @@ class LabelPredictor(Predictor):
         super().__init__(config, folder, tokenizer, forward)
         if config.evaluate and folder.problem == SEVERAL_LABELS:
             raise SpecError("cannot score a model that predicts several labels of a text", fix="--set evaluate=false")
+        positive, labels = config.data.positive_label, folder.labels
+        used = config.evaluate and positive is not None and self.built_in is None and not self.is_number
+        if used and (positive not in labels or len(labels) != 2):
+            raise SpecError(
+                f"data.positive_label {positive!r} is not one of the model's two labels",
+                facts={"have": ", ".join(labels[:10])},
+                fix="--set data.positive_label=LABEL, or null",
+            )
 
     @property
     def built_in(self) -> SentenceTask | None:
@@ -77,7 +85,8 @@ class LabelPredictor(Predictor):
         labels = np.concatenate([one["labels"] for one in score_inputs])
         predictions = np.concatenate([one["predictions"] for one in score_inputs])
         loss = sum(one["loss"] for one in score_inputs) / len(labels)
-        return {"loss": loss, **scores(self._metrics, labels, predictions)}
+        margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
+        return {"loss": loss, **class_scores(self._metrics, labels, predictions, margins)}
 
     def fields(self) -> dict[str, Any]:
         if self.is_number:
@@ -88,12 +97,10 @@ class LabelPredictor(Predictor):
         return {"label": str, "probability": float, "probabilities": probabilities}
 
     @property
-    def _metrics(self) -> tuple[str, ...]:
+    def _metrics(self) -> ClassMetrics:
         if self.built_in is not None:
-            return self.built_in.metrics
-        if self.is_number:
-            return ("pearson", "spearman")
-        return ("accuracy", "f1") if len(self.folder.labels) == 2 else ("accuracy",)
+            return self.built_in.class_metrics
+        return NUMBER_METRICS if self.is_number else own_metrics(self.folder.labels, self.config.data.positive_label)
 
     def _logits(self, batch: TokenBatch) -> npt.NDArray[np.float32]:
         return self.forward.model(*batch[:4]).float().cpu().numpy()
@@ -138,14 +145,19 @@ class LabelPredictor(Predictor):
         labels = np.array(self._labels(table, problems))
         problems.check()
         if self.is_number:
-            found = logits[:, 0]
-            return {
-                "labels": labels.tolist(),
-                "predictions": found.tolist(),
-                "loss": float(((found - labels) ** 2).sum()),
-            }
+            numbers_found = logits[:, 0]
+            loss = float(((numbers_found - labels) ** 2).sum())
+            return {"labels": labels.tolist(), "predictions": numbers_found.tolist(), "loss": loss}
         likely = np.log(np.maximum([softmax(row)[label] for row, label in zip(logits, labels, strict=True)], TINY))
-        return {"labels": labels.tolist(), "predictions": logits.argmax(1).tolist(), "loss": float(-likely.sum())}
+        found: dict[str, Any] = {
+            "labels": labels.tolist(),
+            "predictions": logits.argmax(1).tolist(),
+            "loss": float(-likely.sum()),
+        }
+        if len(self.folder.labels) == 2:
+            positive = self._metrics.positive
+            found["margins"] = (logits[:, positive] - logits[:, 1 - positive]).tolist()
+        return found
 
 
 def softmax(logits: Floats) -> Floats:

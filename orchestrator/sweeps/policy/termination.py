@@ -8,8 +8,8 @@ truncation are Azure's:
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
-and the mirror image of each for a metric to minimize. The formulas apply to values of any sign, since Azure documents no
-exception: while the best of all is negative, slack_factor stops every trial that it judges, even the best one, and the
+and the mirror image of each for a metric to minimize. The formulas apply to values of any sign: Azure documents no
+exception. While the best of all is negative, slack_factor stops every trial that it judges, even the best one, and the
 plan warns (`orchestrator.sweeps.design.checks.policy_warnings`). Azure documents neither trials that have reported less
 often nor values that are not finite. Here, every policy stops a trial whose last value is not finite, and compares the
 other trials by their finite values.

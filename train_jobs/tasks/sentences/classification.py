@@ -15,7 +15,8 @@ from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
-from train_jobs.tasks.sentences.glue import is_collapsed, predictions_text, scores
+from train_jobs.tasks.sentences.glue import predictions_text
+from train_jobs.tasks.sentences.metrics import class_scores, is_collapsed
 from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
 
@@ -45,9 +46,17 @@ class Texts(TokenizedTask):
         cut = ", ".join(f"{split.truncated:,} of {name}" for name, split in self.sets.items() if split.truncated)
         what = f"classes {', '.join(self.labels)}" if self.labels else "a number"
         return [
-            f"task       {self.config.task}: {what}; scored by {' and '.join(self.data.task.metrics)}",
+            f"task       {self.config.task}: {what}; scored by {self._scored_by()}",
             f"rows       {counts}" + (f"; truncated to {self.config.max_length} tokens: {cut}" if cut else ""),
         ]
+
+    def _scored_by(self) -> str:
+        """Return the metrics of the score, with the class that F1 refers to."""
+        task = self.data.task
+        if task.labels and not task.suite and "f1" in task.metrics:
+            return " and ".join(task.metrics) + f" of {task.class_names[task.positive]}"
+        hint = "; data.positive_label is not set" if "macro_f1" in task.metrics else ""
+        return " and ".join(task.metrics) + hint
 
     def model(self, shape: ModelConfig, rows: int) -> Finetuned:
         return BertForSequenceClassification(shape, rows, max(len(self.labels), 1))
@@ -108,12 +117,17 @@ class Classification(Finetuning):
         """Return [rows]: ids of classes, the first in a tie, or numbers."""
         return outputs[:, 0] if self._task.regression else outputs.argmax(1)
 
+    def positive_logits(self, outputs: Outputs) -> npt.NDArray[np.float64] | None:
+        """Return [rows]: by how much the logit of the positive class exceeds the other; None unless there are two."""
+        positive = self._task.positive
+        return outputs[:, positive] - outputs[:, 1 - positive] if len(self._task.labels) == 2 else None
+
     def _validate(self, encoded: EncodedRows, micro_batch_size: int) -> dict[str, float]:
         outputs = self.predict(encoded, micro_batch_size)
         # without class weights, so that losses of runs with different weights are comparable
         loss = self._loss_of(torch.from_numpy(outputs), torch.from_numpy(encoded.targets)) / len(encoded)
         predictions = self.predictions(outputs)
-        found = scores(self._task.metrics, encoded.targets, predictions)
+        found = class_scores(self._task.class_metrics, encoded.targets, predictions, self.positive_logits(outputs))
         collapsed = is_collapsed(encoded.targets, predictions, regression=self._task.regression)
         return {"loss": float(loss), **found, "collapsed": float(collapsed)}
 

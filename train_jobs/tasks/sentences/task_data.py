@@ -11,7 +11,7 @@ from typing import Any
 
 from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
-from train_jobs.config.tasks import TASKS, OfficialFile, SentenceTask
+from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
 from train_jobs.tasks.rows.readers import open_table
 from train_jobs.tasks.rows.tables import (
     RowProblems,
@@ -190,12 +190,18 @@ def _assemble_task(
 ) -> tuple[SentenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
         _note_misspelt_label(columns, tables["test"], test_names)
-    # The same names and metrics as in GLUE: F1 is that of class 1, so it needs exactly two.
     labels = () if columns.regression else _found_classes(columns, tables["train"])
-    metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
+    metrics = NUMBER_METRICS if columns.regression else own_metrics(labels, _positive(columns, labels, tables["train"]))
     origin = tables["train"].path
     task = SentenceTask(
-        name=origin.stem, text=columns.text, pair=columns.pair, label=columns.label, labels=labels, metrics=metrics
+        name=origin.stem,
+        text=columns.text,
+        pair=columns.pair,
+        label=columns.label,
+        labels=labels,
+        metrics=metrics.scored,
+        reported=metrics.reported,
+        positive=metrics.positive,
     )
     return task, {
         split: make_examples(task, table, labelled=labelled[split], origin=origin) for split, table in tables.items()
@@ -241,6 +247,23 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
     # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
     whole = all(map(_WHOLE.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+
+
+def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) -> str | None:
+    """Return the class that F1 refers to.
+
+    Raises:
+        DataError: the table has no such label, or more than two labels.
+    """
+    positive = columns.positive_label
+    if positive is None or (positive in labels and len(labels) == 2):
+        return positive
+    what = "is not a label" if positive not in labels else f"needs two labels, there are {len(labels)}"
+    raise DataError(
+        f"cannot train: data.positive_label {positive!r} {what}{did_you_mean(positive, labels)}",
+        facts={"where": f"{table.path}, column {columns.label!r}", "have": ", ".join(labels[:10])},
+        fix="--set data.positive_label=LABEL, or null: the mean F1 of all labels is reported then",
+    )
 
 
 def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:
