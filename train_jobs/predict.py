@@ -199,7 +199,7 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
     }
     if config.evaluate:
         scores = job.task.scores(score_inputs)
-        result["metrics"] = scores
+        result |= {"metrics": scores, **job.task.score_details(score_inputs)}
         metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
     with storage.storage_errors(job.parts.path, "the result"):  # it describes the predictions that are replaced now

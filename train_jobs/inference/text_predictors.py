@@ -19,8 +19,9 @@ from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
+from train_jobs.tasks.resampling import bootstrap, intervals, ratio_of
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
-from train_jobs.tasks.sentences.metrics import class_scores
+from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_scores
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 
 Floats = npt.NDArray[np.float64]
@@ -29,6 +30,7 @@ MASK = "[MASK]"
 DEFAULT_TOP_K = 5
 MASKING_STREAM = 7  # random stream that decides which tokens are masked
 TINY = 1e-300  # lower bound of a probability, so that its logarithm is finite
+MASK_COLUMNS = ("loss", "right", "masked")  # what a row of masked text is scored by
 LABEL_THRESHOLD = 0.5  # minimum probability of one of several labels
 
 
@@ -87,6 +89,16 @@ class LabelPredictor(Predictor):
         loss = sum(one["loss"] for one in score_inputs) / len(labels)
         margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
         return {"loss": loss, **class_scores(self._metrics, labels, predictions, margins)}
+
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        labels = np.concatenate([one["labels"] for one in score_inputs])
+        predictions = np.concatenate([one["predictions"] for one in score_inputs])
+        margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
+        names = () if self.is_number else self.folder.labels
+        return {
+            "intervals": intervals(class_resamples(self._metrics, labels, predictions, margins)),
+            "sets": {"input": class_details(names, labels, predictions)},
+        }
 
     def fields(self) -> dict[str, Any]:
         if self.is_number:
@@ -205,6 +217,13 @@ class MaskPredictor(Predictor):
         mean = loss / max(masked, 1)
         return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
 
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        columns = {key: np.concatenate([one["rows"][key] for one in score_inputs]) for key in MASK_COLUMNS}
+        statistics = {"mlm_loss": ratio_of("loss", "masked"), "mlm_accuracy": ratio_of("right", "masked")}
+        found = bootstrap(columns, statistics)
+        found["perplexity"] = np.exp(np.minimum(found["mlm_loss"], 700.0))
+        return {"intervals": intervals(found)}
+
     def fields(self) -> dict[str, Any]:
         if self.config.evaluate:
             return {"loss": float, "right": int, "masked": int}
@@ -227,8 +246,9 @@ class MaskPredictor(Predictor):
         hidden = [Tokens(ids, one.second) for (ids, _), one in zip(masked, sequences, strict=True)]
         wanted = [(places, one.ids[places]) for (_, places), one in zip(masked, sequences, strict=True)]
         found = self.forward.map(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
-        sums = {key: float(sum(one[key] for one in found)) for key in ("loss", "right", "masked")}
-        return Predicted(found, sums, cut)
+        columns = {key: [float(one[key]) for one in found] for key in MASK_COLUMNS}
+        sums = {key: float(sum(values)) for key, values in columns.items()}
+        return Predicted(found, {**sums, "rows": columns}, cut)
 
     def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
         """Return the ids of a sequence with some tokens masked, and the masked positions."""

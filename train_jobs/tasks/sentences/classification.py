@@ -15,8 +15,9 @@ from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
+from train_jobs.tasks.resampling import intervals
 from train_jobs.tasks.sentences.glue import predictions_text
-from train_jobs.tasks.sentences.metrics import class_scores, is_collapsed
+from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_scores, is_collapsed
 from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
 
@@ -102,7 +103,19 @@ class Classification(Finetuning):
             )
             for name, encoded in self._test.items()
         }
-        return FinalEvaluation(self.validate(micro_batch_size), files)
+        return FinalEvaluation(self.validate(micro_batch_size), files, details=self._details(micro_batch_size))
+
+    def _details(self, micro_batch_size: int) -> dict[str, Any]:
+        """Return the intervals of the metrics and the facts of each dev set; several sets count by their mean."""
+        each, sets = [], {}
+        for name, encoded in self._dev.items():
+            outputs = self.predict(encoded, micro_batch_size)
+            found = self.predictions(outputs)
+            metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
+            each.append(class_resamples(metrics, encoded.targets, found, margins))
+            sets[name] = class_details(self._task.class_names, encoded.targets, found)
+        means = {name: np.mean([one[name] for one in each], axis=0) for name in each[0]}
+        return {"intervals": intervals(means), "sets": sets}
 
     def predict(self, encoded: EncodedRows, micro_batch_size: int) -> Outputs:
         """Return logits, [rows, classes], or numbers, [rows, 1], in the order of the rows, on every process."""

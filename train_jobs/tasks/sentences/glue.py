@@ -54,8 +54,8 @@ def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
         runs: results of the seeds, each with seed and metrics.
 
     Returns:
-        task; metrics: name -> mean, sd (of a sample), median, max; collapsed: number of collapsed runs; best_seed: the
-        one with the highest score on dev; seeds: the results.
+        task; metrics: name -> mean, sd (of a sample), median, max, low and high (95% interval); collapsed: number of
+        collapsed runs; best_seed: the one with the highest score on dev; seeds: the results.
     """
     figures = {
         name: {
@@ -63,6 +63,7 @@ def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
             "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
             "median": statistics.median(values),
             "max": max(values),
+            **_mean_interval(name, runs),
         }
         for name in runs[0]["metrics"]
         if (values := [run["metrics"][name] for run in runs])
@@ -75,6 +76,16 @@ def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
         "best_seed": best["seed"],
         "seeds": list(runs),
     }
+
+
+def _mean_interval(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean ends of a metric's interval over seeds, or nothing if a run has no interval."""
+    # All seeds are scored on the same rows, so the interval of their mean is about as wide as that of one.
+    ends = [run["intervals"][name] for run in runs if name in run.get("intervals", {})]
+    if len(ends) < len(runs):
+        return {}
+    low, high = map(statistics.fmean, zip(*ends, strict=True))
+    return {"low": low, "high": high}
 
 
 def glue_score(scores: Mapping[str, float]) -> float:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from train_jobs.config.tasks import AUROC, ClassMetrics
+from train_jobs.tasks import resampling
 
 Values = npt.ArrayLike
 
@@ -139,6 +141,49 @@ def class_scores(
         assert probabilities is not None, "AUROC is reported for two classes"
         found[AUROC] = auroc(np.asarray(labels) == metrics.positive, probabilities)
     return found
+
+
+def class_resamples(
+    metrics: ClassMetrics, labels: Values, predictions: Values, margins: Values | None
+) -> dict[str, resampling.Floats]:
+    """Return the metrics of `class_scores` for resamples of the rows, for confidence intervals.
+
+    Args:
+        metrics: names of the metrics.
+        labels: [rows] gold ids of classes, or numbers.
+        predictions: [rows] predicted ones.
+        margins: [rows] larger for the positive class, for AUROC; None: there are not two classes.
+    """
+    known: dict[str, resampling.Statistic] = {
+        "accuracy": resampling.accuracy,
+        "f1": resampling.f1_of(metrics.positive),
+        "macro_f1": resampling.macro_f1,
+        "balanced_accuracy": resampling.balanced_accuracy,
+        "matthews": resampling.matthews,
+        "pearson": resampling.pearson,
+        "spearman": resampling.spearman,
+        AUROC: resampling.auroc_of(metrics.positive),
+    }
+    columns = {"label": labels, "prediction": predictions}
+    if AUROC in metrics.reported:
+        assert margins is not None, "AUROC is reported for two classes"
+        columns["margin"] = margins
+    found = resampling.bootstrap(columns, {name: known[name] for name in (*metrics.scored, *metrics.reported)})
+    return {**found, "score": np.mean([found[name] for name in metrics.scored], axis=0)}
+
+
+def class_details(names: Sequence[str], labels: Values, predictions: Values) -> dict[str, Any]:
+    """Return rows, the share of the most frequent label, and the scores of each class, for result.json.
+
+    Args:
+        names: of the classes, in the order of their ids; empty for a regression.
+        labels: [rows] gold ids of classes, or numbers.
+        predictions: [rows] predicted ones.
+    """
+    rows = {"rows": len(np.asarray(labels))}
+    return (
+        {**rows, "base_rate": base_rate(labels), "per_class": per_class(names, labels, predictions)} if names else rows
+    )
 
 
 def per_class(names: Sequence[str], labels: Values, predictions: Values) -> dict[str, dict[str, float]]:
