@@ -129,7 +129,7 @@ def _task(result: Mapping[str, Any]) -> Scores:
         if name in figures:
             figures[name] |= {"low": low, "high": high}
     sets = (seeds[0] if seeds else result).get("sets", {}).values()
-    rates = [one["base_rate"] for one in sets if "base_rate" in one]
+    rates = [one["base_rate"] for one in sets if "base_rate" in one][:1]
     return Scores(
         task=str(result["task"]),
         metrics={name: Figure(**figure) for name, figure in figures.items() if name not in NOT_METRICS},

@@ -50,7 +50,19 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
     **dict.fromkeys(
         (
             f"data.{key}"
-            for key in (*("dataset", "text", "pair", "label", "regression", "positive_label", "format", "quoting"),)
+            for key in (
+                *(
+                    "dataset",
+                    "text",
+                    "pair",
+                    "label",
+                    "regression",
+                    "positive_label",
+                    "test_fraction",
+                    "format",
+                    "quoting",
+                ),
+            )
         ),
         None,
     ),
@@ -88,6 +100,9 @@ class ColumnsConfig(CheckedConfig):
     positive_label: Column | None = None
     """Two classes: the label whose F1 is reported and is part of the score. None: the mean F1 of both labels
     (macro_f1)."""
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Own: share of the validation rows to hold back. They choose nothing and are scored once, with the best
+    checkpoint, as test_METRIC. Rows with the same text stay together. None: only a labelled test set is scored."""
     format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = "auto"
     """Format of the files. auto: by the extensions of their names."""
     quoting: bool | None = None
@@ -137,6 +152,8 @@ class ExamplesConfig(ColumnsConfig):
         yield from super().problems()
         if self.word_column == self.tag_column:
             yield f"word_column and tag_column are both {self.tag_column}"
+        if self.test_fraction is not None and self.test is not None:
+            yield "test_fraction and test are both given: a labelled test set is the held-back one"
 
 
 class DropoutConfig(Config):

@@ -243,9 +243,18 @@ def _model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
         yield "rows", "known to the job alone"
     if plan.job.task == OWN:
         yield "score", _own_score(plan.job)
+    yield "selection", _selection(plan.job)
     yield "from", start_text(plan, "init_from")
     parameters = f"{plan.estimates.parameters:,} parameters"
     yield "model", f"{parameters} and a new head, sequences of {plan.job.max_length} at most"
+
+
+def _selection(job: FinetuneConfig) -> str:
+    """Return what the dev set chooses, and whether other rows are scored."""
+    if job.data.test_fraction is not None:
+        return f"dev chooses checkpoint and seed; about {job.data.test_fraction:.0%} of its rows are held back as test"
+    test = "a labelled test set is scored once" if job.data.test is not None else "no held-back rows are scored"
+    return f"dev chooses checkpoint and seed, so its scores are optimistic; {test}"
 
 
 def _own_score(job: FinetuneConfig) -> str:

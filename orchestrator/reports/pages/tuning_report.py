@@ -41,6 +41,7 @@ class TuningReport(RunReport):
         yield key_figures(figures)
         if status.results is not None:
             yield score_table(status.results)
+            yield element("p", _selection(status.results), class_="note")
             yield from self._seed_table()
 
     def charts(self) -> list[Chart]:
@@ -97,6 +98,13 @@ class TuningReport(RunReport):
             for run in runs
         )
         yield figures_panel(("Seed", *names, "best step"), rows)
+
+
+def _selection(results: Results) -> str:
+    """Return what the dev set chose, and which scores are of other rows."""
+    if any(name.startswith("test_") for scores in results.scores for name in scores.metrics):
+        return "The dev set chose checkpoint and seed. Metrics test_... are of held-back rows, which chose nothing."
+    return "Scores are those of the dev set, which also chose checkpoint and seed, so they are optimistic."
 
 
 def measured(series: Mapping[str, object]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from scipy import stats
 from sklearn import metrics as theirs
 
 from orchestrator.runs.results import read_results
+from train_jobs.config.finetune import ColumnsConfig, FinetuneConfig
 from train_jobs.config.tasks import own_metrics
 from train_jobs.tasks import resampling
 from train_jobs.tasks.entities.conll import entity_intervals, entity_scores
 from train_jobs.tasks.sentences.metrics import class_resamples
+from train_jobs.tasks.sentences.task_data import hold_back, read_data, read_table_task
 
 
 def drawn(rows: int, classes: int = 2, seed: int = 0) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def drawn(rows: int, classes: int = 2, seed: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_statistics_of_weighted_rows_match_those_of_repeated_rows(seed: int) -> None:
+def test_weighted_statistics_match_those_of_repeated_rows(seed: int) -> None:
     rng, columns = np.random.default_rng(seed), drawn(60, 2 + seed % 2, seed)
     weights = rng.multinomial(60, [1 / 60] * 60, size=3).astype(float)
     floats = {name: values.astype(float) for name, values in columns.items()}
@@ -126,3 +129,35 @@ def test_result_of_own_task_has_intervals_and_base_rate(
     classes = one["sets"]["dev"]["per_class"]
     assert classes["cancer"]["f1"] == pytest.approx(one["metrics"]["f1"])
     assert classes["normal"]["rows"] == labels.count("normal")
+
+
+def test_held_back_rows_choose_nothing_and_are_scored_once(bert: Path, tables: Path, tmp_path: Path) -> None:
+    """dev is what remains of the validation rows; test_... are the scores of the others, as `predict` finds them."""
+    data = {"train": tables / "train.tsv", "validation": tables / "dev.tsv", "test_fraction": 0.5}
+    config = settings(bert, "own", data, train={"epochs": 2})
+    assert run(tmp_path / "one", config) == 0
+    result = json.loads((tmp_path / "one" / "out" / "result.json").read_text())
+    rows = {name: facts["rows"] for name, facts in result["sets"].items()}
+    assert sum(rows.values()) == 80
+    assert 25 <= rows["test"] <= 55
+    assert {"test_accuracy", "test_macro_f1", "test_auroc"} <= result["metrics"].keys() & result["intervals"].keys()
+    # the same rows as files: a labelled test set has the same scores, and dev alone chooses
+    split = read_data(FinetuneConfig.model_validate(config))
+    for name, part in {"dev": split.dev["dev"], "test": split.held_back["held_back"]}.items():
+        lines = [f"{text}\t{split.task.labels[label]}" for text, label in zip(part.texts, part.labels, strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    files = {"train": tables / "train.tsv", "validation": tmp_path / "dev.tsv", "test": tmp_path / "test.tsv"}
+    assert run(tmp_path / "two", settings(bert, "own", files, train={"epochs": 2})) == 0
+    other = json.loads((tmp_path / "two" / "out" / "result.json").read_text())
+    assert other["metrics"] == result["metrics"]
+    assert other["intervals"] == result["intervals"]
+
+
+def test_equal_texts_are_held_back_together(tables: Path) -> None:
+    columns = ColumnsConfig()
+    whole = read_table_task(columns, {"train": tables / "train.tsv"})[1]["train"]
+    doubled = replace(whole, texts=whole.texts * 2, labels=[*(whole.labels or []), *(whole.labels or [])])
+    doubled.table.lines.extend(doubled.table.lines)
+    stay, back = hold_back(doubled, 0.3)
+    assert not {*stay.texts} & {*back.texts}
+    assert 0.2 < len(back) / len(doubled) < 0.4

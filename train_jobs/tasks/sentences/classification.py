@@ -37,7 +37,7 @@ class Texts(TokenizedTask):
         """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
         data = read_data(config)
         settings: dict[str, Any] = {"max_length": config.max_length, "regression": data.task.regression}
-        splits = {"train": data.train, **data.dev, **data.test}
+        splits = {"train": data.train, **data.dev, **data.test, **data.held_back}
         sets = {name: encode(split, tokenizer, **settings) for name, split in splits.items()}
         labels = data.task.class_names
         return cls(config=config, rows=sets["train"], labels=labels, notes=data.notes, data=data, sets=sets)
@@ -48,8 +48,17 @@ class Texts(TokenizedTask):
         what = f"classes {', '.join(self.labels)}" if self.labels else "a number"
         return [
             f"task       {self.config.task}: {what}; scored by {self._scored_by()}",
+            f"selection  {self._selection()}",
             f"rows       {counts}" + (f"; truncated to {self.config.max_length} tokens: {cut}" if cut else ""),
         ]
+
+    def _selection(self) -> str:
+        """Return what the dev set chooses, and whether other rows are scored."""
+        if self.data.held_back:
+            rows = sum(map(len, self.data.held_back.values()))
+            return f"dev chooses the checkpoint; {rows:,} held-back rows are scored once, as test"
+        hint = "GLUE's server scores test" if self.data.task.suite else "data.test_fraction holds rows back"
+        return f"dev chooses the checkpoint, so its scores are optimistic; {hint}"
 
     def _scored_by(self) -> str:
         """Return the metrics of the score, with the class that F1 refers to."""
@@ -87,7 +96,10 @@ class Classification(Finetuning):
     def __init__(self, model: Finetuned, task: Texts, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
         self._task = task.data.task
-        self._dev, self._test = ({name: task.sets[name] for name in some} for some in (task.data.dev, task.data.test))
+        data = task.data
+        self._dev, self._test, self._held_back = (
+            {name: task.sets[name] for name in some} for some in (data.dev, data.test, data.held_back)
+        )
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
         """Return loss, metrics and score of the dev set; of several the means, and the score of each."""
@@ -103,12 +115,21 @@ class Classification(Finetuning):
             )
             for name, encoded in self._test.items()
         }
-        return FinalEvaluation(self.validate(micro_batch_size), files, details=self._details(micro_batch_size))
+        metrics = self.validate(micro_batch_size)
+        details = self._details(self._dev, micro_batch_size)
+        for encoded in self._held_back.values():
+            found = self._validate(encoded, micro_batch_size)
+            more = self._details({"test": encoded}, micro_batch_size)
+            names = [name for name in more["intervals"] if name != "score"]
+            metrics |= {f"test_{name}": found[name] for name in names}
+            details["intervals"] |= {f"test_{name}": more["intervals"][name] for name in names}
+            details["sets"] |= more["sets"]
+        return FinalEvaluation(metrics, files, details=details)
 
-    def _details(self, micro_batch_size: int) -> dict[str, Any]:
-        """Return the intervals of the metrics and the facts of each dev set; several sets count by their mean."""
+    def _details(self, scored: dict[str, EncodedRows], micro_batch_size: int) -> dict[str, Any]:
+        """Return the intervals of the metrics and the facts of each set; several sets count by their mean."""
         each, sets = [], {}
-        for name, encoded in self._dev.items():
+        for name, encoded in scored.items():
             outputs = self.predict(encoded, micro_batch_size)
             found = self.predictions(outputs)
             metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
