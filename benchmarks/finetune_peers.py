@@ -22,7 +22,8 @@ from train_jobs.finetune import finetune
 from train_jobs.tasks.entities.conll import entity_scores
 from train_jobs.tasks.entities.tagging import Words
 from train_jobs.tasks.sentences.classification import Texts
-from train_jobs.tasks.sentences.glue import HIGHEST_SIMILARITY, scores
+from train_jobs.tasks.sentences.glue import HIGHEST_SIMILARITY
+from train_jobs.tasks.sentences.metrics import scores
 from train_jobs.tasks.sequences import IGNORED
 from train_jobs.tasks.squad.questions import Questions
 from train_jobs.tasks.squad.scoring import score_v1

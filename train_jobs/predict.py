@@ -220,7 +220,7 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
     }
     if config.evaluate:
         scores = job.task.scores(score_inputs)
-        result["metrics"] = scores
+        result |= {"metrics": scores, **job.task.score_details(score_inputs)}
         metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
     # The old result describes the predictions that are replaced below; a kill between the two must not leave it.

@@ -28,11 +28,21 @@ class Figure(Config):
     """Median over seeds."""
     max: float | None = None
     """Best seed."""
+    low: float | None = None
+    """Lower end of the 95% interval over resamples of the rows; of several seeds its mean. None: not known."""
+    high: float | None = None
+    """Upper end."""
+
+    @property
+    def interval(self) -> str:
+        """The 95% interval as `0.8412-0.9001`; empty if it is not known."""
+        return "" if self.low is None or self.high is None else f"{self.low:.4f} to {self.high:.4f}"
 
     @property
     def text(self) -> str:
-        """`0.8725`, `0.8725 +- 0.0103`."""
-        return f"{self.mean:.4f}" + ("" if self.sd is None else f" {PLUS_MINUS} {self.sd:.4f}")
+        """`0.8725 (95%: 0.8412 to 0.9001)`, `0.8725 +- 0.0103`."""
+        spread = "" if self.sd is None else f" {PLUS_MINUS} {self.sd:.4f}"
+        return f"{self.mean:.4f}{spread}" + (f" (95%: {self.interval})" if self.interval else "")
 
 
 class Scores(Config):
@@ -46,6 +56,8 @@ class Scores(Config):
     """Number of runs with different seeds."""
     collapsed: int = 0
     """Number of those that learned nothing."""
+    base_rate: float | None = None
+    """Share of the most frequent label, the accuracy of a constant prediction. None: the task has no classes."""
     best_step: int | None = None
     """Optimizer step of the best checkpoint; None: there are several runs."""
 
@@ -53,7 +65,8 @@ class Scores(Config):
     def text(self) -> str:
         """All metrics in one line."""
         parts = [f"{name} {figure.text}" for name, figure in self.metrics.items()]
-        more = [f"{self.seeds} seeds"] if self.seeds > 1 else []
+        more = [f"most frequent label {self.base_rate:.4f}"] if self.base_rate is not None else []
+        more += [f"{self.seeds} seeds"] if self.seeds > 1 else []
         more += [f"{self.collapsed} collapsed"] if self.collapsed else []
         more += [f"best at step {self.best_step}"] if self.best_step is not None else []
         return ", ".join(parts) + (f"; {', '.join(more)}" if more else "")
@@ -111,11 +124,17 @@ def _glue(result: Mapping[str, Any]) -> Results:
 def _task(result: Mapping[str, Any]) -> Scores:
     """Return the scores of one task or evaluation; a figure is a number, or a table of figures over seeds."""
     found, seeds = result["metrics"], result.get("seeds")
-    figures = {name: value if isinstance(value, Mapping) else {"mean": value} for name, value in found.items()}
+    figures = {name: dict(value) if isinstance(value, Mapping) else {"mean": value} for name, value in found.items()}
+    for name, (low, high) in result.get("intervals", {}).items():
+        if name in figures:
+            figures[name] |= {"low": low, "high": high}
+    sets = (seeds[0] if seeds else result).get("sets", {}).values()
+    rates = [one["base_rate"] for one in sets if "base_rate" in one][:1]
     return Scores(
         task=str(result["task"]),
         metrics={name: Figure(**figure) for name, figure in figures.items() if name not in NOT_METRICS},
         seeds=len(seeds) if seeds else 1,
         collapsed=int(result["collapsed"] if seeds else found.get("collapsed", 0)),
+        base_rate=sum(rates) / len(rates) if rates else None,
         best_step=result.get("best_step"),
     )

@@ -52,8 +52,8 @@ class TerminationSpec(Config):
     delay: Annotated[int, Field(ge=0)] = 0
     """Minimum number of reports before a trial can be stopped."""
     slack_factor: Annotated[float, Field(gt=0)] | None = None
-    """bandit: ratio to the best trial; 0.2 stops below best / 1.2 or, to minimize, above best x 1.2. For positive
-    metrics."""
+    """bandit: ratio to the best trial; 0.2 stops below best / 1.2 or, to minimize, above best x 1.2. For metrics that
+    are never negative: below 0, Azure's rule stops even the best trial."""
     slack_amount: Annotated[float, Field(gt=0)] | None = None
     """bandit: maximum distance from the best trial, in the unit of the metric."""
     percentage: Annotated[int, Field(ge=1, le=99)] | None = None

@@ -85,7 +85,7 @@ def _official(task: str, folder: Path, split: str = "train") -> Iterator[TaskFil
                 yield TaskFile(name, split, key, path, folder / path)
 
 
-KEYS = {OWN: ("text", "pair", "label"), NER: ("word_column", "tag_column")}
+KEYS = {OWN: ("text", "pair", "label", "positive_label"), NER: ("word_column", "tag_column")}
 """Task -> keys of `data` for columns; other tasks have fixed columns."""
 
 

@@ -48,7 +48,23 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
     "data.squad": SPANS,
     "data.conll": WORDS,
     **dict.fromkeys(
-        (f"data.{key}" for key in ("dataset", "text", "pair", "label", "regression", "format", "quoting")), None
+        (
+            f"data.{key}"
+            for key in (
+                *(
+                    "dataset",
+                    "text",
+                    "pair",
+                    "label",
+                    "regression",
+                    "positive_label",
+                    "test_fraction",
+                    "format",
+                    "quoting",
+                ),
+            )
+        ),
+        None,
     ),
     **dict.fromkeys(("data.word_column", "data.tag_column"), WORDS),
     **dict.fromkeys(("data.doc_stride", "data.max_query_length"), SPANS),
@@ -81,6 +97,12 @@ class ColumnsConfig(CheckedConfig):
     """Column of the label to predict."""
     regression: bool = False
     """Predict a number; labels must be numbers. Off: labels are names of classes, even if they look like numbers."""
+    positive_label: Column | None = None
+    """Two classes: the label whose F1 is reported and is part of the score. None: the mean F1 of both labels
+    (macro_f1)."""
+    test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Own: share of the validation rows to hold back. They choose nothing and are scored once, with the best
+    checkpoint, as test_METRIC. Rows with the same text stay together. None: only a labelled test set is scored."""
     format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = "auto"
     """Format of the files. auto: from the file extension."""
     quoting: bool | None = None
@@ -91,6 +113,8 @@ class ColumnsConfig(CheckedConfig):
         names = [name for name in (self.text, self.pair, self.label) if name is not None]
         if len(set(names)) < len(names):
             yield f"text, pair and label must be different columns, not {', '.join(names)}"
+        if self.regression and self.positive_label is not None:
+            yield "positive_label names a class, and a regression predicts numbers"
 
 
 class ExamplesConfig(ColumnsConfig):
@@ -130,6 +154,8 @@ class ExamplesConfig(ColumnsConfig):
         yield from super().problems()
         if self.word_column == self.tag_column:
             yield f"word_column and tag_column are both {self.tag_column}"
+        if self.test_fraction is not None and self.test is not None:
+            yield "test_fraction and test are both given: a labelled test set is the held-back one"
 
 
 class DropoutConfig(Config):

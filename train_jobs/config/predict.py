@@ -87,6 +87,8 @@ class InputConfig(CheckedConfig):
     """Column of the text that contains the answer."""
     label: Column = "label"
     """Column of the reference for an evaluation: names of the model's labels, their ids, or numbers."""
+    positive_label: Column | None = None
+    """Two classes: the label whose F1 is reported, one of the model's. None: the mean F1 of both labels (macro_f1)."""
     word_column: Positive = 1
     """Conll: number of the column with the word, from 1."""
     tag_column: Positive | None = None

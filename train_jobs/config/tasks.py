@@ -6,7 +6,7 @@ download script: CoLA/train.tsv, MNLI/dev_matched.tsv. A checksum is missing whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,11 +80,47 @@ class TaskEntry:
         return [file for name, file in self.files.items() if name.startswith(prefix)]
 
 
+AUROC = "auroc"
+
+
+@dataclass(frozen=True)
+class ClassMetrics:
+    """Metrics of a task of sentences."""
+
+    scored: tuple[str, ...]
+    """Names of those whose mean is the score, which selects the best checkpoint."""
+    reported: tuple[str, ...] = ()
+    """Names of the others."""
+    positive: int = 1
+    """Id of the class that F1 and AUROC refer to."""
+
+
+NUMBER_METRICS = ClassMetrics(("pearson", "spearman"))
+"""Metrics of a regression on the user's own tables."""
+
+
+def own_metrics(classes: Sequence[str], positive: str | None) -> ClassMetrics:
+    """Return the metrics of the user's own classes.
+
+    F1 of one class is reported only if the user names the class: which one matters is not in the data.
+
+    Args:
+        classes: their names in the order of their ids.
+        positive: the class that F1 refers to. None: the score has the mean F1 of both classes in place of F1.
+    """
+    reported = ("macro_f1", "balanced_accuracy", "matthews")
+    if len(classes) != 2:
+        return ClassMetrics(("accuracy",), reported)
+    if positive is None:
+        return ClassMetrics(("accuracy", "macro_f1"), (*reported[1:], AUROC))
+    return ClassMetrics(("accuracy", "f1"), (*reported, AUROC), classes.index(positive))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SentenceTask(TaskEntry):
     """A task that predicts a class or a number for each text or pair of texts.
 
-    `metrics` are names in `tasks.sentences.glue.METRICS`; their mean is the score.
+    `metrics` are names in `tasks.sentences.metrics.METRICS`; their mean is the score.
     """
 
     kind: TaskKind = SENTENCES
@@ -94,6 +130,10 @@ class SentenceTask(TaskEntry):
     """Column of the second text. None: one text per row."""
     label: str
     """Column of the label to predict."""
+    reported: tuple[str, ...] = ()
+    """Names of further metrics, which are not in the score."""
+    positive: int = 1
+    """Id of the class that F1 refers to."""
     labels: tuple[str, ...] = ()
     """Names of the classes in the files, in the order of their ids; empty for regression."""
     readable: tuple[str, ...] = ()
@@ -104,6 +144,11 @@ class SentenceTask(TaskEntry):
     """Test split -> name of its prediction file, without `.tsv`. Empty: the name of the task."""
     known_flaws: bool = False
     """Whether the official files have rows with a wrong number of tabs and empty texts, which are then not errors."""
+
+    @property
+    def class_metrics(self) -> ClassMetrics:
+        """Its metrics."""
+        return ClassMetrics(self.metrics, self.reported, self.positive)
 
     @property
     def regression(self) -> bool:

@@ -99,6 +99,14 @@ class Predictor(ABC):
         """
         raise AssertionError(f"{type(self).__name__} cannot be evaluated, and refuses it at its start")
 
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return further entries of result.json: intervals of the metrics, and facts of the rows.
+
+        Args:
+            score_inputs: those of all windows.
+        """
+        return {}
+
     def tokens(self, table: RowTable) -> tuple[list[Tokens], int]:
         """Encode the text, or pair of texts, of each row; return the sequences, and the number of truncated ones."""
         texts = (table.columns[column] for column in self.text_columns)

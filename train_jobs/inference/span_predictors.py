@@ -15,11 +15,11 @@ from train_jobs.config import did_you_mean
 from train_jobs.config.predict import AUTO
 from train_jobs.inference.input_windows import ANSWERS, CONTEXT, ID, QUESTION, TAGS, WORDS, SquadReader
 from train_jobs.inference.predictor import LINES, TABLES, Predicted, Predictor, Record, rounded
-from train_jobs.tasks.entities.conll import Entity, entities, entity_scores, make_pieces
+from train_jobs.tasks.entities.conll import Entity, entities, entity_intervals, entity_scores, make_pieces
 from train_jobs.tasks.rows.tables import RowProblems, RowTable
 from train_jobs.tasks.sequences import TokenBatch, Tokens, join_segments
 from train_jobs.tasks.squad.reading import Question
-from train_jobs.tasks.squad.scoring import score_v1, score_v2
+from train_jobs.tasks.squad.scoring import score_intervals, score_v1, score_v2
 from train_jobs.tasks.squad.spans import Floats, Prediction, best_window, make_windows, predict, window_spans
 
 Arrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
@@ -66,6 +66,10 @@ class TagPredictor(Predictor):
         gold, predicted = ([tags for one in score_inputs for tags in one[key]] for key in ("gold", "predicted"))
         right = sum(a == b for rows in zip(gold, predicted, strict=True) for a, b in zip(*rows, strict=True))
         return {"accuracy": right / sum(map(len, gold)), **entity_scores(gold, predicted)}
+
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        gold, predicted = ([tags for one in score_inputs for tags in one[key]] for key in ("gold", "predicted"))
+        return {"intervals": entity_intervals(gold, predicted)}
 
     def fields(self) -> dict[str, Any]:
         entity = {"type": str, "text": str, "probability": float}
@@ -216,6 +220,15 @@ class AnswerPredictor(Predictor):
             return score_v1(questions, answers)
         odds = {key: value for one in score_inputs for key, value in one["null_odds"].items()}
         return score_v2(questions, answers, odds, threshold=self.threshold)
+
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        questions = [question for reader in self.squad for question in reader.squad.questions]
+        answers = {key: text for one in score_inputs for key, text in one["answers"].items()}
+        if self.threshold is None:
+            return {"intervals": score_intervals(questions, answers)}
+        odds = {key: value for one in score_inputs for key, value in one["null_odds"].items()}
+        thresholds = dict.fromkeys(("exact", "f1"), self.threshold)
+        return {"intervals": score_intervals(questions, answers, odds, thresholds=thresholds)}
 
     def fields(self) -> dict[str, Any]:
         return {

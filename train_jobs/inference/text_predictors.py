@@ -13,14 +13,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from train_jobs.config import PredictConfig, SpecError, did_you_mean
-from train_jobs.config.tasks import SentenceTask, sentence_task
+from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, own_metrics, sentence_task
 from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, length_mask
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
+from train_jobs.tasks.resampling import bootstrap, intervals, ratio_of
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
-from train_jobs.tasks.sentences.glue import scores
+from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_scores
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 
 Floats = npt.NDArray[np.float64]
@@ -29,6 +30,7 @@ MASK = "[MASK]"
 DEFAULT_TOP_K = 5
 MASKING_STREAM = 7  # random stream that decides which tokens are masked
 TINY = 1e-300  # lower bound of a probability, so that its logarithm is finite
+MASK_COLUMNS = ("loss", "right", "masked")  # what a row of masked text is scored by
 LABEL_THRESHOLD = 0.5  # minimum probability of one of several labels
 
 
@@ -43,6 +45,14 @@ class LabelPredictor(Predictor):
         super().__init__(config, folder, tokenizer, forward)
         if config.evaluate and folder.problem == SEVERAL_LABELS:
             raise SpecError("cannot score a model that predicts several labels of a text", fix="--set evaluate=false")
+        positive, labels = config.data.positive_label, folder.labels
+        used = config.evaluate and positive is not None and self.built_in is None and not self.is_number
+        if used and (positive not in labels or len(labels) != 2):
+            raise SpecError(
+                f"data.positive_label {positive!r} is not one of the model's two labels",
+                facts={"have": ", ".join(labels[:10])},
+                fix="--set data.positive_label=LABEL, or null",
+            )
 
     @property
     def built_in(self) -> SentenceTask | None:
@@ -77,7 +87,18 @@ class LabelPredictor(Predictor):
         labels = np.concatenate([one["labels"] for one in score_inputs])
         predictions = np.concatenate([one["predictions"] for one in score_inputs])
         loss = sum(one["loss"] for one in score_inputs) / len(labels)
-        return {"loss": loss, **scores(self._metrics, labels, predictions)}
+        margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
+        return {"loss": loss, **class_scores(self._metrics, labels, predictions, margins)}
+
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        labels = np.concatenate([one["labels"] for one in score_inputs])
+        predictions = np.concatenate([one["predictions"] for one in score_inputs])
+        margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
+        names = () if self.is_number else self.folder.labels
+        return {
+            "intervals": intervals(class_resamples(self._metrics, labels, predictions, margins)),
+            "sets": {"input": class_details(names, labels, predictions)},
+        }
 
     def fields(self) -> dict[str, Any]:
         if self.is_number:
@@ -88,12 +109,10 @@ class LabelPredictor(Predictor):
         return {"label": str, "probability": float, "probabilities": probabilities}
 
     @property
-    def _metrics(self) -> tuple[str, ...]:
+    def _metrics(self) -> ClassMetrics:
         if self.built_in is not None:
-            return self.built_in.metrics
-        if self.is_number:
-            return ("pearson", "spearman")
-        return ("accuracy", "f1") if len(self.folder.labels) == 2 else ("accuracy",)
+            return self.built_in.class_metrics
+        return NUMBER_METRICS if self.is_number else own_metrics(self.folder.labels, self.config.data.positive_label)
 
     def _logits(self, batch: TokenBatch) -> npt.NDArray[np.float32]:
         return self.forward.model(*batch[:4]).float().cpu().numpy()
@@ -138,14 +157,19 @@ class LabelPredictor(Predictor):
         labels = np.array(self._labels(table, problems))
         problems.check()
         if self.is_number:
-            found = logits[:, 0]
-            return {
-                "labels": labels.tolist(),
-                "predictions": found.tolist(),
-                "loss": float(((found - labels) ** 2).sum()),
-            }
+            numbers_found = logits[:, 0]
+            loss = float(((numbers_found - labels) ** 2).sum())
+            return {"labels": labels.tolist(), "predictions": numbers_found.tolist(), "loss": loss}
         likely = np.log(np.maximum([softmax(row)[label] for row, label in zip(logits, labels, strict=True)], TINY))
-        return {"labels": labels.tolist(), "predictions": logits.argmax(1).tolist(), "loss": float(-likely.sum())}
+        found: dict[str, Any] = {
+            "labels": labels.tolist(),
+            "predictions": logits.argmax(1).tolist(),
+            "loss": float(-likely.sum()),
+        }
+        if len(self.folder.labels) == 2:
+            positive = self._metrics.positive
+            found["margins"] = (logits[:, positive] - logits[:, 1 - positive]).tolist()
+        return found
 
 
 def softmax(logits: Floats) -> Floats:
@@ -193,6 +217,13 @@ class MaskPredictor(Predictor):
         mean = loss / max(masked, 1)
         return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
 
+    def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        columns = {key: np.concatenate([one["rows"][key] for one in score_inputs]) for key in MASK_COLUMNS}
+        statistics = {"mlm_loss": ratio_of("loss", "masked"), "mlm_accuracy": ratio_of("right", "masked")}
+        found = bootstrap(columns, statistics)
+        found["perplexity"] = np.exp(np.minimum(found["mlm_loss"], 700.0))
+        return {"intervals": intervals(found)}
+
     def fields(self) -> dict[str, Any]:
         if self.config.evaluate:
             return {"loss": float, "right": int, "masked": int}
@@ -215,8 +246,9 @@ class MaskPredictor(Predictor):
         hidden = [Tokens(ids, one.second) for (ids, _), one in zip(masked, sequences, strict=True)]
         wanted = [(places, one.ids[places]) for (_, places), one in zip(masked, sequences, strict=True)]
         found = self.forward.map(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
-        sums = {key: float(sum(one[key] for one in found)) for key in ("loss", "right", "masked")}
-        return Predicted(found, sums, cut)
+        columns = {key: [float(one[key]) for one in found] for key in MASK_COLUMNS}
+        sums = {key: float(sum(values)) for key, values in columns.items()}
+        return Predicted(found, {**sums, "rows": columns}, cut)
 
     def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
         """Return the ids of a sequence with some tokens masked, and the masked positions."""
@@ -237,7 +269,7 @@ class MaskPredictor(Predictor):
         logits = self._logits(batch, [places for places, _ in wanted])
         labels = torch.from_numpy(np.concatenate([ids for _, ids in wanted])).to(logits.device)
         losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        right = logits.argmax(-1) == labels
+        right = is_correct(logits, labels)
         sizes = [len(ids) for _, ids in wanted]
         each = zip(losses.cpu().split(sizes), right.cpu().split(sizes), sizes, strict=True)
         return [

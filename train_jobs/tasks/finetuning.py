@@ -40,6 +40,9 @@ class FinalEvaluation:
     """Prediction files: path in the folder of predictions -> content."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Additional entries of the saved model's config.json."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Additional entries of result.json: `intervals`, metric -> ends of its 95% interval; `sets`, name -> facts of a
+    scored set."""
 
 
 @dataclass(frozen=True, kw_only=True)

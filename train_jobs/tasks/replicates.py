@@ -311,7 +311,13 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
             finetuning_lineage.copy_model_lineage(output)
         figures = "  ".join(f"{name} {value:.4f}" for name, value in found.metrics.items())
         print(f"best at step {step}: {figures}", flush=True)
-    return {"best_step": step, "metrics": found.metrics, **found.settings, "model": str(output / "model")}
+    return {
+        "best_step": step,
+        "metrics": found.metrics,
+        **found.details,
+        **found.settings,
+        "model": str(output / "model"),
+    }
 
 
 def finished_result(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from train_jobs.config import FinetuneConfig
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.config.tasks import GLUE, GLUE_TASKS, data_folder
+from train_jobs.config.tasks import GLUE, GLUE_TASKS, OWN, data_folder
 
 
 class TaskRows(Config):
@@ -241,9 +241,29 @@ def _model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
         )
     if not plan.rows:
         yield "rows", "known to the job alone"
+    if plan.job.task == OWN:
+        yield "score", _own_score(plan.job)
+    yield "selection", _selection(plan.job)
     yield "from", start_text(plan, "init_from")
     parameters = f"{plan.estimates.parameters:,} parameters"
     yield "model", f"{parameters} and a new head, sequences of {plan.job.max_length} at most"
+
+
+def _selection(job: FinetuneConfig) -> str:
+    """Return what the dev set chooses, and whether other rows are scored."""
+    if job.data.test_fraction is not None:
+        return f"dev chooses checkpoint and seed; about {job.data.test_fraction:.0%} of its rows are held back as test"
+    test = "a labelled test set is scored once" if job.data.test is not None else "no held-back rows are scored"
+    return f"dev chooses checkpoint and seed, so its scores are optimistic; {test}"
+
+
+def _own_score(job: FinetuneConfig) -> str:
+    """Return what the score of own tables is."""
+    if job.data.regression:
+        return "mean of Pearson and Spearman correlation"
+    if job.data.positive_label is not None:
+        return f"mean of accuracy and F1 of {job.data.positive_label}"
+    return "accuracy; of two labels its mean with macro F1 (F1 of one label: data.positive_label)"
 
 
 def _split_counts(rows: TaskRows) -> str:

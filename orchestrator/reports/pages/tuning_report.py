@@ -15,7 +15,7 @@ from orchestrator.runs.results import NOT_METRICS, Figure, Results, Scores
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
-SCORED = ("Task", "Metric", "Dev set", "Median", "Best", "Seeds")
+SCORED = ("Task", "Metric", "Dev set", "95% interval", "Median", "Best", "Seeds")
 
 
 class TuningReport(RunReport):
@@ -41,6 +41,7 @@ class TuningReport(RunReport):
         yield key_figures(figures)
         if status.results is not None:
             yield score_table(status.results)
+            yield element("p", _selection(status.results), class_="note")
             yield from self._seed_table()
 
     def charts(self) -> list[Chart]:
@@ -99,6 +100,13 @@ class TuningReport(RunReport):
         yield figures_panel(("Seed", *names, "best step"), rows)
 
 
+def _selection(results: Results) -> str:
+    """Return what the dev set chose, and which scores are of other rows."""
+    if any(name.startswith("test_") for scores in results.scores for name in scores.metrics):
+        return "The dev set chose checkpoint and seed. Metrics test_... are of held-back rows, which chose nothing."
+    return "Scores are those of the dev set, which also chose checkpoint and seed, so they are optimistic."
+
+
 def measured(series: Mapping[str, object]) -> list[str]:
     """Return the names of the metrics of the dev set among those of a job."""
     return [name for name in series if name.startswith(HELD_OUT) and name.removeprefix(HELD_OUT) not in NOT_METRICS]
@@ -108,9 +116,11 @@ def score_table(results: Results) -> Markup:
     """Return a table with a row for each task, or cell of GLUE's table, and metric."""
     rows = [_score_row(scores, name, found) for scores in results.scores for name, found in scores.metrics.items()]
     if results.average is not None:
-        rows.append(("Average", "of the cells that the paper on BERT averages", number(results.average), "", "", ""))
+        rows.append(
+            ("Average", "of the cells that the paper on BERT averages", number(results.average), "", "", "", "")
+        )
     if results.glue_score is not None:
-        rows.append(("GLUE score", "mean over tasks", number(results.glue_score), "", "", ""))
+        rows.append(("GLUE score", "mean over tasks", number(results.glue_score), "", "", "", ""))
     return figures_panel(SCORED, rows)
 
 
@@ -146,7 +156,9 @@ def _score_row(scores: Scores, name: str, found: Figure) -> tuple[str, ...]:
     spread = f" {PLUS_MINUS} {number(found.sd)}" if found.sd is not None else ""
     rest = [number(value) if value is not None else "" for value in (found.median, found.max)]
     seeds = str(scores.seeds) + (f", {scores.collapsed} collapsed" if scores.collapsed else "")
-    return (scores.task, name, f"{number(found.mean)}{spread}", *rest, seeds)
+    rate = f" (most frequent label {number(scores.base_rate)})" if name == "accuracy" and scores.base_rate else ""
+    ends = "" if found.low is None or found.high is None else f"{number(found.low)} to {number(found.high)}"
+    return (scores.task, f"{name}{rate}", f"{number(found.mean)}{spread}", ends, *rest, seeds)
 
 
 def _title(name: str) -> str:

@@ -17,7 +17,7 @@ from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import MAX_DIMENSIONS, draw, latent, value
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, leaves, merge
 from train_jobs.config.errors import did_you_mean
-from train_jobs.config.reported import reported_metrics
+from train_jobs.config.reported import may_be_negative, reported_metrics
 
 MAX_VALIDATED_POINTS = 256  # points that are validated before the submission
 # Probability beyond four standard deviations: values of a normal distribution within them must be valid. A normal
@@ -44,6 +44,22 @@ def trial_problems(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     # Whole points only if each value alone is valid: otherwise every point repeats the problem that is listed already.
     if not unknown and not invalid:
         yield from _invalid_points(spec, trial)
+
+
+def policy_warnings(spec: SweepSpec, job: JobSpec) -> list[str]:
+    """Return a warning if Azure's bandit makes no sense for the objective: a ratio of values that can be negative."""
+    if spec.early_termination.slack_factor is None:
+        return []
+    metric = spec.objective.metric
+    own_module = job.code.entry != type(job).model_fields["code"].default.entry
+    negative = None if own_module else may_be_negative(job.job_config(), metric)
+    if negative is False:
+        return []
+    subject = f"{metric} can be negative" if negative else f"if {metric} can be negative"
+    return [
+        f"early_termination.slack_factor: {subject}{':' if negative else ','} while the best trial is below 0, Azure's"
+        " ratio stops every trial that it judges, even the best one: use slack_amount, or policy asha with driver here"
+    ]
 
 
 def _unknown_settings(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[str, str]]:

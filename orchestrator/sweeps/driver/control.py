@@ -30,6 +30,7 @@ from orchestrator.specs.site import site_of
 from orchestrator.specs.sweep_spec import OLD_DRIVERS
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError
 from orchestrator.support.home import SWEEPS
+from orchestrator.sweeps.design.checks import policy_warnings
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import WarmStart
@@ -89,7 +90,7 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
         snapshot=plan.snapshot.digest,
         data=plan.data.sha256,
         environment=plan.environment,
-        warnings=[*plan.warnings, *renamed, *full],
+        warnings=[*plan.warnings, *policy_warnings(spec, trial.spec), *renamed, *full],
         keep=keep,
         earlier=history.earlier,
     )

@@ -8,9 +8,11 @@ truncation are Azure's:
     median      its best < median over all of the mean of reports 1..k
     truncation  its k-th report is among the worst percentage of all k-th reports
 
-and the mirror image of each for a metric to minimize. Azure documents neither trials that have reported less often nor
-values that are not finite. Here, every policy stops a trial whose last value is not finite, and compares the other
-trials by their finite values.
+and the mirror image of each for a metric to minimize. The formulas apply to values of any sign: Azure documents no
+exception. While the best of all is negative, slack_factor stops every trial that it judges, even the best one, and the
+plan warns (`orchestrator.sweeps.design.checks.policy_warnings`). Azure documents neither trials that have reported less
+often nor values that are not finite. Here, every policy stops a trial whose last value is not finite, and compares the
+other trials by their finite values.
 
 The signed-rank test is our own. Seeds of a task often tie (accuracy on a small set), but SciPy's exact method ignores
 ties, and its exact permutation test calls the statistic for each of up to 65,536 combinations of signs.
@@ -165,9 +167,8 @@ def _bandit(case: _Comparison) -> tuple[bool, str]:
         limit = f"{theirs} {'-' if case.maximize else '+'} {_number(policy.slack_amount)}"
         return stop, case.compared(mine, limit, worse=stop)
     assert policy.slack_factor is not None
-    # Below 0, as a Matthews correlation can be, a factor above 1 makes a value worse instead of better.
-    if min(own, top) <= 0:
-        return False, f"a ratio of {mine} and {theirs} has no meaning: use slack_amount"
+    # As Azure documents it, at every sign: "(Y + Y * 0.2)" is compared with the best. Below 0 the slack has the wrong
+    # sign, but an exception for such values would also spare a trial that has collapsed to 0 while the best is at 0.5.
     ratio = 1 + policy.slack_factor
     scaled = f" x {_number(ratio)}"
     if case.maximize:

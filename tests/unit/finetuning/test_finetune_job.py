@@ -189,8 +189,10 @@ def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path) -> None:
     result = json.loads((output / "result.json").read_text())
     each = [run["metrics"]["pearson"] for run in result["seeds"]]
     assert each[0] != each[1]
+    low, high = np.mean([run["intervals"]["pearson"] for run in result["seeds"]], axis=0)
     assert result["metrics"]["pearson"] == pytest.approx(
         {"mean": np.mean(each), "sd": np.std(each, ddof=1), "median": np.mean(each), "max": max(each)}
+        | {"low": low, "high": high}
     )
     assert result["collapsed"] == sum(run["metrics"]["collapsed"] for run in result["seeds"])
     assert result["best_seed"] == max(result["seeds"], key=lambda run: run["metrics"]["score"])["seed"]

@@ -45,9 +45,32 @@ def test_numeric_classes_are_ordered_numerically(tmp_path: Path) -> None:
     assert read_table_task(TEXT, {"train": train})[0].labels == ("-1", "9", "10")
 
 
-def test_two_classes_have_f1_and_accuracy(tmp_path: Path) -> None:
-    train = put(tmp_path / "t.tsv", "text\tlabel\na\tx\nb\ty\n")
-    assert read_table_task(TEXT, {"train": train})[0].metrics == ("accuracy", "f1")
+@pytest.mark.parametrize(
+    ("positive", "metrics", "number"),
+    [
+        (None, ("accuracy", "macro_f1"), 1),  # which label matters is not in the data
+        ("cancer", ("accuracy", "f1"), 0),
+        ("normal", ("accuracy", "f1"), 1),
+    ],
+)
+def test_f1_of_two_classes_is_that_of_the_named_label(
+    tmp_path: Path, positive: str | None, metrics: tuple[str, ...], number: int
+) -> None:
+    train = put(tmp_path / "t.tsv", "text\tlabel\na\tcancer\nb\tnormal\n")
+    task, _ = read_table_task(ColumnsConfig(positive_label=positive), {"train": train})
+    assert (task.metrics, task.positive) == (metrics, number)
+    assert {"balanced_accuracy", "matthews", "auroc", "macro_f1"} <= {*task.metrics, *task.reported}
+
+
+def test_positive_label_must_be_one_of_two_classes(tmp_path: Path) -> None:
+    two = put(tmp_path / "t.tsv", "text\tlabel\na\tcancer\nb\tnormal\n")
+    (problem,) = problems(ColumnsConfig(positive_label="cancr"), train=two)
+    assert "data.positive_label 'cancr' is not a label (did you mean \"cancer\"?)" in problem
+    three = put(tmp_path / "u.tsv", "text\tlabel\na\tcancer\nb\tnormal\nc\tbenign\n")
+    (problem,) = problems(ColumnsConfig(positive_label="cancer"), train=three)
+    assert "data.positive_label 'cancer' needs two labels, there are 3" in problem
+    with pytest.raises(ValueError, match="positive_label names a class"):
+        ColumnsConfig(positive_label="1", regression=True)
 
 
 def test_classes_differing_in_space_or_case_reported(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, f1_score, log_loss
+from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
 from train_jobs.config import DataError
 from train_jobs.engine.reporting.metrics import read_reports
@@ -30,13 +30,22 @@ def test_classes_are_scored(saved, run, jsonl, texts, tmp_path):
     names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
     gold = [number % 3 == 0 for number in range(len(texts))]
     source = jsonl([{"text": text, "label": "yes" if one else 0} for text, one in zip(texts, gold, strict=True)])
-    found = run(classifier(saved, **names), source, evaluate=True, batching=WINDOWS)
+    model = classifier(saved, **names)
+    found = run(model, source, evaluate=True, batching=WINDOWS)
     guessed = [one["label"] == "yes" for one in found]
+    unnamed = result(tmp_path)["metrics"]
+    assert "f1" not in unnamed
+    assert unnamed["macro_f1"] == pytest.approx(f1_score(gold, guessed, average="macro"), abs=1e-9)
+    run(model, source, evaluate=True, batching=WINDOWS, data={"positive_label": "no"})
+    theirs = f1_score([not one for one in gold], [not one for one in guessed])
+    assert result(tmp_path)["metrics"]["f1"] == pytest.approx(theirs, abs=1e-9)
+    run(model, source, evaluate=True, batching=WINDOWS, data={"positive_label": "yes"})
     metrics = result(tmp_path)["metrics"]
     assert metrics["accuracy"] == pytest.approx(accuracy_score(gold, guessed), abs=1e-9)
     assert metrics["f1"] == pytest.approx(f1_score(gold, guessed), abs=1e-9)
     likely = [one["probabilities"]["yes"] for one in found]
     assert metrics["loss"] == pytest.approx(log_loss(gold, likely), rel=1e-4)
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(gold, likely), abs=1e-6)
     *_, last = read_reports(tmp_path / "out" / "metrics.jsonl")
     assert last[1]["metrics"]["validation_accuracy"] == metrics["accuracy"]
 
@@ -216,5 +225,5 @@ def test_masks_are_filled_same_alone_and_batched(saved, run, jsonl):
 
 
 def test_text_without_mask_is_refused(saved, run, jsonl):
-    with pytest.raises(DataError, match=r"rows.jsonl:2: there is no \[MASK\] in the text"):
+    with pytest.raises(DataError, match=r"rows.jsonl:2: no \[MASK\] in the text"):
         run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, Sums, initialise, length_mask, pretraining_sums
+from train_jobs.models.bert.pretraining_heads import (
+    BertForPreTraining,
+    Sums,
+    initialise,
+    is_correct,
+    length_mask,
+    pretraining_sums,
+)
 
 VOCAB, LENGTH = 48, 10
 
@@ -126,3 +133,21 @@ def test_losses_are_fp32_in_any_precision(model: BertForPreTraining, autocast: b
     assert isinstance(sums, Sums)
     assert [value.dtype for value in sums] == [torch.float32, torch.int64, torch.int64] * 2
     assert float(sums.mlm_loss_sum.detach()) == pytest.approx(float(exact.mlm_loss_sum.detach()), rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_ties_are_errors_in_every_precision(dtype: torch.dtype) -> None:
+    """1.001 and 1.002 are the same number in bf16: counted as correct, such ties make bf16 look better than fp32."""
+    logits = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 2.0], [0.0, 3.0, 1.0], [1.0, 2.0, 1.0]], dtype=dtype)
+    assert is_correct(logits, torch.tensor([0, 2, 1, 0])).tolist() == [False, False, True, False]
+    close = torch.tensor([[1.001, 1.002]]).to(dtype)
+    assert is_correct(close, torch.tensor([1])).tolist() == [dtype != torch.bfloat16]
+
+
+def test_constant_logits_predict_no_label(model: BertForPreTraining) -> None:
+    """An untrained head that gives every class the same logit is right about none."""
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    sums = pretraining_sums(model, batch(), next_sentence=True, padded=True)
+    assert (sums.mlm_correct.item(), sums.nsp_correct.item()) == (0, 0)
+    assert sums.mlm_count > 0

@@ -51,9 +51,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
         (
             "finetune",
             {"data": {"train": "train.tsv", "validation": "dev.tsv", "max_length": 32}, "init_from": "bert"},
-            "finetune-own-a9cfda41",
+            "finetune-own-55f7e7ed",
         ),
-        ("predict", {"model": "bert", "input": ["train.tsv"]}, "predict-train-a03623d1"),
+        ("predict", {"model": "bert", "input": ["train.tsv"]}, "predict-train-9b7ba094"),
     ],
 )
 def test_run_hash_of_each_kind_is_pinned(folder: Path, kind: str, values: dict[str, object], name: str) -> None:

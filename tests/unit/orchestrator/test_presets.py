@@ -58,12 +58,12 @@ MODELS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "predict": (PredictConfig, {"model": "bert", "input": "a.tsv"}),
 }
 PINNED = {
-    "finetune/entities": "84f7d0b0f5d2",
-    "finetune/glue": "86240333d8b6",
-    "finetune/glue-roberta": "e9079f8d8a78",
-    "finetune/glue-stable": "964837b172c3",
-    "finetune/squad": "1955d898cf46",
-    "predict/default": "07d781993dcb",
+    "finetune/entities": "300686f79ad8",
+    "finetune/glue": "1cfefdc85534",
+    "finetune/glue-roberta": "acb7a64959e8",
+    "finetune/glue-stable": "5168e045e2b4",
+    "finetune/squad": "ed384eb0af24",
+    "predict/default": "e4f4133f0422",
     "prepare/cased": "0773d979be16",
     "prepare/uncased": "a53fe8af51f2",
     "pretrain/base": "37471197599f",

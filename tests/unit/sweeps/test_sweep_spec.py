@@ -11,9 +11,11 @@ import yaml
 
 from orchestrator.cli.main import main
 from orchestrator.cli.ui.completers import assignments
+from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError
+from orchestrator.sweeps.design.checks import policy_warnings
 from orchestrator.sweeps.design.sweep_plan import SWEEP_PRESETS, ResolvedSweep, SpecContext, on_service, resolve_sweep
 from orchestrator.sweeps.driver.control import plan_sweep
 from tests.conftest import write_bert, write_spec
@@ -320,3 +322,44 @@ def test_driver_azure_of_earlier_versions_means_service() -> None:
     record, _ = plan_sweep(found, Path("home"))
     assert "driver: azure is now called service" in record.warnings
     assert (record.sweep["driver"], record.spec.driver) == ("azure", "service")
+
+
+@pytest.mark.parametrize(
+    ("regression", "policy", "metric", "expected"),
+    [
+        (True, {"slack_factor": 0.1}, "score", True),
+        (True, {"slack_factor": 0.1}, "spearman", True),
+        (True, {"slack_amount": 0.1}, "score", False),
+        (True, {"slack_factor": 0.1}, "loss", False),
+        (False, {"slack_factor": 0.1}, "score", False),
+    ],
+)
+def test_ratio_of_a_correlation_is_a_warning_of_the_plan(
+    regression: bool, policy: dict[str, float], metric: str, expected: bool
+) -> None:
+    """Azure's ratio stops every trial while the best is below 0; the plan names what to use instead."""
+    model = write_bert(Path("bert"))
+    for name in ("train", "dev"):
+        Path(f"{name}.tsv").write_text("text\tlabel\n" + "alpha\t0\nbeta\t1\n" * 16)
+    data = {"train": "train.tsv", "validation": "dev.tsv", "regression": regression, "max_length": 32}
+    sweep = resolve(
+        {
+            "trial": {"kind": "finetune", "task": "own", "init_from": str(model), "data": data},
+            "space": RATE,
+            "early_termination": {"policy": "bandit", **policy},
+            "objective": {"metric": f"validation_{metric}", "goal": "maximize"},
+        }
+    )
+    record, _ = plan_sweep(sweep, Path("home"))
+    found = [warning for warning in record.warnings if "slack_factor" in warning]
+    assert len(found) == expected
+    if expected:
+        assert f"validation_{metric} can be negative: while the best trial is below 0" in found[0]
+        assert "use slack_amount, or policy asha" in found[0]
+
+
+def test_ratio_of_an_unknown_metric_is_a_warning() -> None:
+    job = PretrainSpec.model_validate({"objective": {"name": "mine:Objective"}})
+    policy = {"policy": "bandit", "slack_factor": 0.1}
+    (found,) = policy_warnings(SweepSpec.model_validate({"space": RATE, "early_termination": policy}), job)
+    assert found.startswith("early_termination.slack_factor: if validation_loss can be negative, while")

@@ -108,12 +108,78 @@ class TestBandit:
         assert stopped_trials(rule, MIN, {0: [0.4], 1: [0.9, 0.5]}, at=None) == [1]
         assert stopped_trials(policy("asha", reduction_factor=2, interval=2), MAX, {0: [0.99], 1: [0.1, 0.5]}) == []
 
-    def test_slack_factor_of_non_positive_best_stops_no_trial(self) -> None:
+    def test_collapsed_trial_is_stopped_at_and_below_zero(self) -> None:
+        """own x 1.2 < best, at every sign: an exception for values at or below 0 would spare collapsed trials."""
         rule = policy("bandit", slack_factor=0.2)
-        assert stopped_trials(rule, MAX, {0: [-0.1], 1: [-0.9]}) == []  # -0.1 x 1.2 < -0.1: the best would be stopped
-        assert stopped_trials(rule, MAX, {0: [0.5], 1: [0.0]}) == []
-        assert "use slack_amount" in reason(rule, MAX, {0: [0.5], 1: [-0.2]}, 1)
+        assert stopped_trials(rule, MAX, {0: [0.5], 1: [0.0], 2: [-0.3], 3: [0.45]}) == [1, 2]
+        assert reason(rule, MAX, {0: [0.5], 1: [0.0]}, 1) == "stopped at report 1: 0 x 1.2 < 0.5"
+        assert reason(rule, MAX, {0: [0.5], 1: [-0.2]}, 1) == "stopped at report 1: -0.2 x 1.2 < 0.5"
+        assert stopped_trials(rule, MAX, {0: [0.0], 1: [0.0], 2: [-0.1]}) == [2]
+        assert stopped_trials(rule, MIN, {0: [0.0], 1: [0.1], 2: [0.0]}) == [1]  # 0.1 > 0 x 1.2
+        assert stopped_trials(rule, MIN, {0: [-0.5], 1: [0.1]}) == [0, 1]
+
+    def test_slack_factor_below_zero_stops_even_the_best(self) -> None:
+        rule = policy("bandit", slack_factor=0.2)
+        assert stopped_trials(rule, MAX, {0: [-0.1], 1: [-0.9]}) == [0, 1]  # -0.1 x 1.2 < -0.1
         assert stopped_trials(policy("bandit", slack_amount=0.2), MAX, {0: [-0.1], 1: [-0.9]}) == [1]
+
+
+class TestExamplesOfAzure:
+    """Examples of Microsoft's documentation: "Hyperparameter tuning a model (v2)" and the class `BanditPolicy`."""
+
+    @pytest.mark.parametrize(("own", "stops"), [(0.66, True), (0.6667, False), (0.7, False), (0.0, True), (-0.5, True)])
+    def test_ratio_of_the_best_at_interval_10(self, own: float, stops: bool) -> None:
+        """Best 0.8 at interval 10, slack_factor 0.2: stops below 0.66 (0.8 / 1.2)."""
+        histories = {0: [0.1] * 9 + [0.8], 1: [-1.0] * 9 + [own]}
+        rule = policy("bandit", slack_factor=0.2, interval=10)
+        assert stopped_trials(rule, MAX, histories) == ([1] if stops else [])
+        assert stopped_trials(rule, MAX, histories, at=9) == []
+
+    @pytest.mark.parametrize("factor", [0.1, 0.2, 1.0, 2.5])
+    @pytest.mark.parametrize("top", [-0.8, -0.1, 0.0, 0.25, 0.8])
+    def test_both_documented_formulas(self, top: float, factor: float) -> None:
+        """(Y + Y x factor) < best in the class's documentation, Y < best / (1 + factor) in the guide."""
+        for own in (one / 16 for one in range(-32, math.floor(16 * top) + 1)):
+            stopped = stopped_trials(policy("bandit", slack_factor=factor), MAX, {0: [top], 1: [own]})
+            assert (1 in stopped) == (own + own * factor < top)
+            if abs(own - top / (1 + factor)) > 1e-9:
+                assert (1 in stopped) == (own < top / (1 + factor))
+
+    def test_delay_of_200_with_intervals_of_100(self) -> None:
+        """slack_factor 0.2, evaluation_interval 100, delay_evaluation 200: first applied at interval 200."""
+        rule = policy("bandit", slack_factor=0.2, interval=100, delay=200)
+        assert [report for report in range(1, 401) if is_due(rule, report)] == [200, 300, 400]
+
+    @pytest.mark.parametrize(("own", "stops"), [(0.59, True), (0.61, False), (-0.2, True)])
+    def test_amount_below_the_best_after_100_intervals(self, own: float, stops: bool) -> None:
+        """Best 0.8, slack_amount 0.2: stops below 0.6 (0.8 - 0.2)."""
+        histories = {3: [0.0] * 99 + [0.8], 4: [-1.0] * 99 + [own]}
+        rule = policy("bandit", slack_amount=0.2, interval=100)
+        assert stopped_trials(rule, MAX, histories) == ([4] if stops else [])
+
+    def test_91_percent_of_the_best_from_interval_5_on(self) -> None:
+        """slack_factor 0.1, evaluation_interval 1, delay_evaluation 5: stops below 1 / 1.1, 91% of the best."""
+        rule = policy("bandit", slack_factor=0.1, interval=1, delay=5)
+        assert [report for report in range(1, 8) if is_due(rule, report)] == [5, 6, 7]
+        assert stopped_trials(rule, MAX, {0: [1.0] * 5, 1: [0.9] * 5, 2: [0.92] * 5}) == [1]
+
+    def test_median_at_interval_5(self) -> None:
+        """Stops at interval 5 if the best is worse than the median of the running averages over intervals 1:5."""
+        rule = policy("median", interval=1, delay=5)
+        histories = {
+            0: [0.5, 0.6, 0.7, 0.8, 0.9],
+            1: [0.6] * 5,
+            2: [0.1, 0.2, 0.3, 0.4, 0.59],
+        }  # averages 0.7, 0.6, 0.318
+        assert stopped_trials(rule, MAX, histories) == [2]
+        assert stopped_trials(rule, MAX, histories, at=4) == []
+
+    def test_lowest_20_percent_at_interval_5(self) -> None:
+        """Stops at interval 5 the lowest 20% of performance of all jobs at interval 5."""
+        rule = policy("truncation", percentage=20, interval=1, delay=5)
+        histories = {number: [9.0 - number] * 4 + [number / 10] for number in range(10)}
+        assert stopped_trials(rule, MAX, histories) == [0, 1]
+        assert stopped_trials(rule, MAX, histories, at=4) == []
 
 
 class TestMedian:

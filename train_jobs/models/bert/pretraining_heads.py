@@ -190,8 +190,23 @@ def _sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     logits = logits if logits.dtype == torch.float64 else logits.float()
     loss = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     counted = labels != IGNORED
-    # A prediction is correct if no other logit exceeds it. argmax, which also breaks ties, takes a CPU ten times as
-    # long as the maximum.
-    chosen = logits.detach().gather(1, labels.clamp(min=0)[:, None])[:, 0]
-    correct = (counted & (chosen >= logits.detach().amax(dim=-1))).sum()
+    correct = (counted & is_correct(logits.detach(), labels.clamp(min=0))).sum()
     return loss, correct, counted.sum()
+
+
+def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return bool [N]: the label's logit exceeds all others. A tie is an error, in any precision.
+
+    Args:
+        logits: [N, C]. Many are equal in bf16, whose neighbouring numbers differ by up to 1/128.
+        labels: int64 [N], at least 0.
+    """
+    chosen = logits.gather(1, labels[:, None])
+    if logits.device.type != "cpu":
+        return (logits >= chosen).sum(-1) == 1  # without a synchronisation
+    # Counting takes a CPU ten times as long as a maximum, so ties are only looked for where the label is a maximum.
+    found = chosen[:, 0] >= logits.amax(dim=-1)
+    rows = found.nonzero()[:, 0]
+    others = logits[rows].scatter_(1, labels[rows, None], float("-inf"))
+    found[rows] = others.amax(dim=-1) < chosen[rows, 0]
+    return found

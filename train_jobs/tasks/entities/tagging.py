@@ -18,6 +18,7 @@ from train_jobs.models.bert.task_heads import BertForTokenClassification, Finetu
 from train_jobs.tasks.entities.conll import (
     Sentences,
     conll_text,
+    entity_intervals,
     entity_scores,
     make_pieces,
     piece_labels,
@@ -154,6 +155,7 @@ class Tagging(Finetuning):
     def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return files of words with their gold and predicted tags, and the scores of a test set with tags."""
         metrics, tags = self._measure(micro_batch_size)
+        intervals = entity_intervals(self._dev.sentences.tags, tags)
         files = {"dev.txt": conll_text(self._dev.sentences.words, self._dev.sentences.tags, tags)}
         if self._test is not None:
             gold, found = self._test.sentences.tags, self._predict(self._test, micro_batch_size)[1]
@@ -161,7 +163,9 @@ class Tagging(Finetuning):
             if gold:
                 scores = entity_scores(gold, found)
                 metrics |= {f"test_{name}": scores[name] for name in ("precision", "recall", "f1")}
-        return FinalEvaluation(metrics, files)
+                ends = entity_intervals(gold, found)
+                intervals |= {f"test_{name}": ends[name] for name in ("precision", "recall", "f1")}
+        return FinalEvaluation(metrics, files, details={"intervals": intervals})
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[list[str]]]:
         logits, tags = self._predict(self._dev, micro_batch_size)

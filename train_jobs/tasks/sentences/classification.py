@@ -15,7 +15,9 @@ from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
-from train_jobs.tasks.sentences.glue import is_collapsed, predictions_text, scores
+from train_jobs.tasks.resampling import intervals
+from train_jobs.tasks.sentences.glue import predictions_text
+from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_scores, is_collapsed
 from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
 
@@ -35,7 +37,7 @@ class Texts(TokenizedTask):
         """Read and encode the rows; see `train_jobs.tasks.replicates.read_task`."""
         data = read_data(config)
         settings: dict[str, Any] = {"max_length": config.max_length, "regression": data.task.regression}
-        splits = {"train": data.train, **data.dev, **data.test}
+        splits = {"train": data.train, **data.dev, **data.test, **data.held_back}
         sets = {name: encode(split, tokenizer, **settings) for name, split in splits.items()}
         labels = data.task.class_names
         return cls(config=config, rows=sets["train"], labels=labels, notes=data.notes, data=data, sets=sets)
@@ -45,9 +47,26 @@ class Texts(TokenizedTask):
         cut = ", ".join(f"{split.truncated:,} of {name}" for name, split in self.sets.items() if split.truncated)
         what = f"classes {', '.join(self.labels)}" if self.labels else "a number"
         return [
-            f"task       {self.config.task}: {what}; scored by {' and '.join(self.data.task.metrics)}",
+            f"task       {self.config.task}: {what}; scored by {self._scored_by()}",
+            f"selection  {self._selection()}",
             f"rows       {counts}" + (f"; truncated to {self.config.max_length} tokens: {cut}" if cut else ""),
         ]
+
+    def _selection(self) -> str:
+        """Return what the dev set chooses, and whether other rows are scored."""
+        if self.data.held_back:
+            rows = sum(map(len, self.data.held_back.values()))
+            return f"dev chooses the checkpoint; {rows:,} held-back rows are scored once, as test"
+        hint = "GLUE's server scores test" if self.data.task.suite else "data.test_fraction holds rows back"
+        return f"dev chooses the checkpoint, so its scores are optimistic; {hint}"
+
+    def _scored_by(self) -> str:
+        """Return the metrics of the score, with the class that F1 refers to."""
+        task = self.data.task
+        if task.labels and not task.suite and "f1" in task.metrics:
+            return " and ".join(task.metrics) + f" of {task.class_names[task.positive]}"
+        hint = "; data.positive_label is not set" if "macro_f1" in task.metrics else ""
+        return " and ".join(task.metrics) + hint
 
     def model(self, shape: ModelConfig, rows: int) -> Finetuned:
         return BertForSequenceClassification(shape, rows, max(len(self.labels), 1))
@@ -77,7 +96,10 @@ class Classification(Finetuning):
     def __init__(self, model: Finetuned, task: Texts, *, seed: int, world: World) -> None:
         super().__init__(model, task, seed=seed, world=world)
         self._task = task.data.task
-        self._dev, self._test = ({name: task.sets[name] for name in some} for some in (task.data.dev, task.data.test))
+        data = task.data
+        self._dev, self._test, self._held_back = (
+            {name: task.sets[name] for name in some} for some in (data.dev, data.test, data.held_back)
+        )
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
         """Return loss, metrics and score of the dev set; of several the means, and the score of each."""
@@ -93,7 +115,28 @@ class Classification(Finetuning):
             )
             for name, encoded in self._test.items()
         }
-        return FinalEvaluation(self.validate(micro_batch_size), files)
+        metrics = self.validate(micro_batch_size)
+        details = self._details(self._dev, micro_batch_size)
+        for encoded in self._held_back.values():
+            found = self._validate(encoded, micro_batch_size)
+            more = self._details({"test": encoded}, micro_batch_size)
+            names = [name for name in more["intervals"] if name != "score"]
+            metrics |= {f"test_{name}": found[name] for name in names}
+            details["intervals"] |= {f"test_{name}": more["intervals"][name] for name in names}
+            details["sets"] |= more["sets"]
+        return FinalEvaluation(metrics, files, details=details)
+
+    def _details(self, scored: dict[str, EncodedRows], micro_batch_size: int) -> dict[str, Any]:
+        """Return the intervals of the metrics and the facts of each set; several sets count by their mean."""
+        each, sets = [], {}
+        for name, encoded in scored.items():
+            outputs = self.predict(encoded, micro_batch_size)
+            found = self.predictions(outputs)
+            metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
+            each.append(class_resamples(metrics, encoded.targets, found, margins))
+            sets[name] = class_details(self._task.class_names, encoded.targets, found)
+        means = {name: np.mean([one[name] for one in each], axis=0) for name in each[0]}
+        return {"intervals": intervals(means), "sets": sets}
 
     def predict(self, encoded: EncodedRows, micro_batch_size: int) -> Outputs:
         """Return logits, [rows, classes], or numbers, [rows, 1], in the order of the rows, on every process."""
@@ -108,12 +151,17 @@ class Classification(Finetuning):
         """Return [rows]: ids of classes, the first in a tie, or numbers."""
         return outputs[:, 0] if self._task.regression else outputs.argmax(1)
 
+    def positive_logits(self, outputs: Outputs) -> npt.NDArray[np.float64] | None:
+        """Return [rows]: by how much the logit of the positive class exceeds the other; None unless there are two."""
+        positive = self._task.positive
+        return outputs[:, positive] - outputs[:, 1 - positive] if len(self._task.labels) == 2 else None
+
     def _validate(self, encoded: EncodedRows, micro_batch_size: int) -> dict[str, float]:
         outputs = self.predict(encoded, micro_batch_size)
         # without class weights, so that losses of runs with different weights are comparable
         loss = self._loss_of(torch.from_numpy(outputs), torch.from_numpy(encoded.targets)) / len(encoded)
         predictions = self.predictions(outputs)
-        found = scores(self._task.metrics, encoded.targets, predictions)
+        found = class_scores(self._task.class_metrics, encoded.targets, predictions, self.positive_logits(outputs))
         collapsed = is_collapsed(encoded.targets, predictions, regression=self._task.regression)
         return {"loss": float(loss), **found, "collapsed": float(collapsed)}
 

@@ -1,123 +1,23 @@
-"""Metrics of sentence tasks, tables over seeds and over GLUE, and the zip file for GLUE's server.
-
-scikit-learn and SciPy compute the metrics. If a definition divides zero by zero, because a model predicts one value for
-all rows, the score is 0: scikit-learn warns about that case and SciPy returns NaN, so it is handled here.
-"""
+"""Tables over seeds and over GLUE, prediction files, and the zip file for GLUE's server."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from train_jobs.config import DataError
 from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask
 
-Values = npt.ArrayLike
 HIGHEST_SIMILARITY = 5.0  # of STS-B; the server refuses numbers outside 0 to 5
 FILES: Mapping[str, tuple[SentenceTask, int]] = {
     name: (task, task.files[split].rows or 0) for task in GLUE_SUITE.values() for split, name in task.predicted.items()
 }
 """Name of a file without `.tsv` -> its task, and its rows."""
-
-
-def accuracy(labels: Values, predictions: Values) -> float:
-    """Return the share of correct predictions, 0 to 1."""
-    # imported here and below: scikit-learn and SciPy take a second to import, and a plan or a dry run needs no metric
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(*_aligned(labels, predictions)))
-
-
-def f1(labels: Values, predictions: Values) -> float:
-    """Return F1 of class 1 of two classes, 0 to 1; 0 without a true positive."""
-    from sklearn.metrics import f1_score
-
-    wanted, found = (values == 1 for values in _aligned(labels, predictions))
-    return float(f1_score(wanted, found, zero_division=0))
-
-
-def matthews(labels: Values, predictions: Values) -> float:
-    """Return Matthews' correlation of any number of classes (Gorodkin 2004, R_K); 0 if either is constant."""
-    from sklearn.metrics import matthews_corrcoef
-
-    wanted, found = _aligned(labels, predictions)
-    return 0.0 if _is_constant(wanted) or _is_constant(found) else float(matthews_corrcoef(wanted, found))
-
-
-def pearson(labels: Values, predictions: Values) -> float:
-    """Return Pearson's correlation; 0 if either is constant."""
-    from scipy.stats import pearsonr
-
-    wanted, found = (values.astype(np.float64) for values in _aligned(labels, predictions))
-    if _is_constant(wanted) or _is_constant(found):
-        return 0.0
-    with warnings.catch_warnings():  # predictions of a collapsed model are nearly constant, and SciPy warns about that
-        warnings.simplefilter("ignore")
-        return float(pearsonr(wanted, found).statistic)
-
-
-def spearman(labels: Values, predictions: Values) -> float:
-    """Return Spearman's correlation, Pearson's of the ranks, where ties share their mean; 0 if either is constant."""
-    from scipy.stats import rankdata
-
-    return pearson(*map(rankdata, _aligned(labels, predictions)))
-
-
-METRICS: Mapping[str, Callable[[Values, Values], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
-}
-
-
-def scores(names: Sequence[str], labels: Values, predictions: Values) -> dict[str, float]:
-    """Return metrics by name, and their mean as `score`, which selects the best checkpoint.
-
-    Args:
-        names: keys of METRICS.
-        labels: [rows] gold ids of classes, or numbers.
-        predictions: [rows] predicted ones.
-    """
-    found = {name: METRICS[name](labels, predictions) for name in names}
-    return {**found, "score": fmean(found.values())}
-
-
-def is_collapsed(labels: Values, predictions: Values, *, regression: bool) -> bool:
-    """Return whether a model learned nothing: one number for all rows, or no better than the most frequent label.
-
-    Args:
-        labels: [rows] gold ids of classes, or numbers.
-        predictions: [rows] predicted ones.
-        regression: whether they are numbers.
-    """
-    # Fine-tuning BERT-large on small sets fails on some seeds (Devlin et al. 2019, section 4.1), and a mean over seeds
-    # hides it: so collapsed runs are counted separately.
-    wanted, found = _aligned(labels, predictions)
-    if regression:
-        return _is_constant(found)
-    return bool(np.sum(wanted == found) <= np.unique(wanted, return_counts=True)[1].max())
-
-
-def _aligned(labels: Values, predictions: Values) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]:
-    wanted, found = np.asarray(labels), np.asarray(predictions)
-    assert wanted.shape == found.shape == (wanted.size,), f"{wanted.shape} labels, {found.shape} predictions"
-    assert wanted.size, "nothing to score"
-    return wanted, found
-
-
-def _is_constant(values: npt.NDArray[np.generic]) -> bool:
-    return bool(np.all(values == values[0]))
 
 
 class Cell(NamedTuple):
@@ -154,8 +54,8 @@ def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
         runs: results of the seeds, each with seed and metrics.
 
     Returns:
-        task; metrics: name -> mean, sd (of a sample), median, max; collapsed: number of collapsed runs; best_seed: the
-        one with the highest score on dev; seeds: the results.
+        task; metrics: name -> mean, sd (of a sample), median, max, low and high (95% interval); collapsed: number of
+        collapsed runs; best_seed: the one with the highest score on dev; seeds: the results.
     """
     figures = {
         name: {
@@ -163,6 +63,7 @@ def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
             "sd": statistics.stdev(values) if len(values) > 1 else 0.0,
             "median": statistics.median(values),
             "max": max(values),
+            **_mean_interval(name, runs),
         }
         for name in runs[0]["metrics"]
         if (values := [run["metrics"][name] for run in runs])
@@ -175,6 +76,16 @@ def summarise_seeds(task: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
         "best_seed": best["seed"],
         "seeds": list(runs),
     }
+
+
+def _mean_interval(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean ends of a metric's interval over seeds, or nothing if a run has no interval."""
+    # All seeds are scored on the same rows, so the interval of their mean is about as wide as that of one.
+    ends = [run["intervals"][name] for run in runs if name in run.get("intervals", {})]
+    if len(ends) < len(runs):
+        return {}
+    low, high = map(statistics.fmean, zip(*ends, strict=True))
+    return {"low": low, "high": high}
 
 
 def glue_score(scores: Mapping[str, float]) -> float:

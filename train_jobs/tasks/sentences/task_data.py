@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
-from train_jobs.config.tasks import TASKS, OfficialFile, SentenceTask
+from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
 from train_jobs.tasks.rows.readers import open_table
 from train_jobs.tasks.rows.tables import (
     RowProblems,
@@ -58,6 +60,8 @@ class TaskData:
     """Sets to score, by their names; MNLI has two."""
     test: dict[str, Examples]
     """Sets to predict, by the names of their prediction files."""
+    held_back: dict[str, Examples] = field(default_factory=dict)
+    """Labelled sets that choose nothing and are scored once, with the best checkpoint, by their names."""
 
     @property
     def notes(self) -> list[str]:
@@ -88,7 +92,40 @@ def _read_own_tables(data: ExamplesConfig) -> TaskData:
         files = {"train": data.train, "dev": data.validation, "test": data.test}
         task, splits = read_table_task(data, {split: path for split, path in files.items() if path is not None})
     test = {"predictions": splits["test"]} if "test" in splits else {}
-    return TaskData(task, splits["train"], {"dev": splits["dev"]}, test)
+    dev, held_back = splits["dev"], {name: found for name, found in test.items() if found.labels is not None}
+    if data.test_fraction is not None:
+        dev, held_back["held_back"] = hold_back(dev, data.test_fraction)
+    return TaskData(task, splits["train"], {"dev": dev}, test, held_back)
+
+
+def hold_back(examples: Examples, fraction: float) -> tuple[Examples, Examples]:
+    """Divide a split by the hash of its texts; return the rows that stay, and those that are held back.
+
+    Args:
+        examples: the split.
+        fraction: share of the distinct texts to hold back.
+
+    Raises:
+        DataError: no row would stay, or none would be held back.
+    """
+    # By content: equal texts fall on one side, and a row does not move when others are added or sorted.
+    pairs = examples.pairs or [""] * len(examples)
+    texts_found = (f"{text}\0{pair}".encode() for text, pair in zip(examples.texts, pairs, strict=True))
+    chosen = [int.from_bytes(hashlib.sha256(one).digest()[:8], "big") < fraction * 2**64 for one in texts_found]
+    if all(chosen) or not any(chosen):
+        raise DataError(
+            f"cannot hold back {fraction:g} of {examples.table.path}: {sum(chosen)} of its {len(chosen)} rows",
+            fix="add rows, or set data.test_fraction nearer to 0.5",
+        )
+    return _subset(examples, [not one for one in chosen]), replace(_subset(examples, chosen), notes=[])
+
+
+def _subset(examples: Examples, kept: list[bool]) -> Examples:
+    columns = {name: list(compress(values, kept)) for name, values in examples.table.columns.items()}
+    table = replace(examples.table, columns=columns, lines=list(compress(examples.table.lines, kept)))
+    pairs = None if examples.pairs is None else list(compress(examples.pairs, kept))
+    labels: Any = None if examples.labels is None else list(compress(examples.labels, kept))
+    return Examples(table, list(compress(examples.texts, kept)), pairs, labels, examples.notes)
 
 
 def _read_built_in(task: SentenceTask, data: ExamplesConfig) -> TaskData:
@@ -190,12 +227,18 @@ def _assemble_task(
 ) -> tuple[SentenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
         _note_misspelt_label(columns, tables["test"], test_names)
-    # The same names and metrics as in GLUE: F1 is that of class 1, so it needs exactly two.
     labels = () if columns.regression else _found_classes(columns, tables["train"])
-    metrics = ("pearson", "spearman") if columns.regression else ("accuracy", "f1")[: 2 if len(labels) == 2 else 1]
+    metrics = NUMBER_METRICS if columns.regression else own_metrics(labels, _positive(columns, labels, tables["train"]))
     origin = tables["train"].path
     task = SentenceTask(
-        name=origin.stem, text=columns.text, pair=columns.pair, label=columns.label, labels=labels, metrics=metrics
+        name=origin.stem,
+        text=columns.text,
+        pair=columns.pair,
+        label=columns.label,
+        labels=labels,
+        metrics=metrics.scored,
+        reported=metrics.reported,
+        positive=metrics.positive,
     )
     return task, {
         split: make_examples(task, table, labelled=labelled[split], origin=origin) for split, table in tables.items()
@@ -241,6 +284,23 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
     # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
     whole = all(map(_WHOLE.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+
+
+def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) -> str | None:
+    """Return the class that F1 refers to.
+
+    Raises:
+        DataError: the table has no such label, or more than two labels.
+    """
+    positive = columns.positive_label
+    if positive is None or (positive in labels and len(labels) == 2):
+        return positive
+    what = "is not a label" if positive not in labels else f"needs two labels, there are {len(labels)}"
+    raise DataError(
+        f"cannot train: data.positive_label {positive!r} {what}{did_you_mean(positive, labels)}",
+        facts={"where": f"{table.path}, column {columns.label!r}", "have": ", ".join(labels[:10])},
+        fix="--set data.positive_label=LABEL, or null: the mean F1 of all labels is reported then",
+    )
 
 
 def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
+from train_jobs.tasks.resampling import Statistic, bootstrap, intervals, mean_of
 from train_jobs.tasks.squad.reading import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -118,6 +119,43 @@ def score_v2(
             best, at = best_threshold({key: pair[place] for key, pair in raw.items()}, answers, odds, has_answer)
             result |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return result
+
+
+def score_intervals(
+    questions: Sequence[Question],
+    answers: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    *,
+    thresholds: Mapping[str, float] | None = None,
+) -> dict[str, list[float]]:
+    """Return the 95% intervals of `score_v1`, or with null_odds of `score_v2`, over resamples of the questions.
+
+    Args:
+        questions: questions with their gold answers.
+        answers: id -> predicted answer.
+        null_odds: id -> odds of no answer. None: the scores of 1.1.
+        thresholds: prefix of exact and f1 -> odds above which the answer is `""`; those of best_exact and best_f1 stay
+            the same in every resample.
+    """
+    raw = question_scores(questions, answers, version_2=null_odds is not None)
+    if null_odds is None:
+        columns = {name: [pair[place] for pair in raw.values()] for place, name in enumerate(("exact_match", "f1"))}
+        return intervals(bootstrap(columns, {name: mean_of(name, scale=100) for name in columns}))
+    has_answer = {question.id: bool(question.answers) for question in questions}
+    columns = {
+        "HasAns": [float(has_answer[key]) for key in raw],
+        "NoAns": [float(not has_answer[key]) for key in raw],
+    }
+    statistics: dict[str, Statistic] = {}
+    for name, threshold in (thresholds or {"exact": 0.0, "f1": 0.0}).items():
+        place = int(name.endswith("f1"))
+        columns[name] = [
+            float(not has_answer[key]) if null_odds[key] > threshold else pair[place] for key, pair in raw.items()
+        ]
+        statistics[name] = mean_of(name, scale=100)
+        if name in ("exact", "f1"):
+            statistics |= {f"{group}_{name}": mean_of(name, scale=100, among=group) for group in ("HasAns", "NoAns")}
+    return intervals(bootstrap(columns, statistics))
 
 
 def best_threshold(
