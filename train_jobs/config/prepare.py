@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from train_jobs.config.errors import did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto
 
 Format = Literal["auto", "text", "wikipedia", "wikiextractor", "jsonl", "parquet", "dataset"]
+AUTO, FILE, BLANK_LINE, LINE = "auto", "file", "blank-line", "line"  # of `SourceConfig.document`
 
 
 class SourceConfig(CheckedConfig):
@@ -21,10 +24,17 @@ class SourceConfig(CheckedConfig):
     dataset: str | None = None
     """Instead of `path`: a Hugging Face dataset, NAME[:CONFIGURATION][@SPLIT]; SPLIT is `train` if not given."""
     format: Format = "auto"
-    """text (UTF-8, blank lines between documents), wikipedia (a MediaWiki XML dump), wikiextractor (its output), jsonl,
+    """text (UTF-8, see `document`), wikipedia (a MediaWiki XML dump), wikiextractor (its output), jsonl,
     parquet, dataset. auto: by the names and the first bytes of the files."""
     column: str = "text"
     """jsonl, parquet, dataset: field of the document."""
+    document: str = AUTO
+    """Plain text: what separates documents. file (each file is one), blank-line (as in Google's format), line, or a
+    PATTERN: a regular expression; each line that it matches from its beginning begins a document, and the characters
+    that it matches are dropped (`(?=CHAPTER )` keeps them). auto: file for several books (files of 50 kB to 32 MB of
+    text, blank lines less than 600 bytes apart on average), otherwise blank-line; the plan shows which."""
+    strip_gutenberg: bool = False
+    """Plain text: drop the header, footer and licence of Project Gutenberg."""
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Passes of an epoch over this source: 2 is twice, 0.5 every other time."""
     name: str | None = None
@@ -44,6 +54,20 @@ class SourceConfig(CheckedConfig):
             yield "needs either `path` or `dataset`"
         if self.format != "auto" and (self.format == "dataset") == bool(self.path):
             yield f"format {self.format} is not for a `{'path' if self.path else 'dataset'}`"
+        if self.format not in {"auto", "text"} or self.dataset is not None:
+            read_by_rule = {"document": self.document != AUTO, "strip_gutenberg": self.strip_gutenberg}
+            yield from (f"{key} is for plain text" for key, is_set in read_by_rule.items() if is_set)
+        yield from self._document_problems()
+
+    def _document_problems(self) -> Iterator[str]:
+        known = (AUTO, FILE, BLANK_LINE, LINE)
+        if self.document not in known and re.fullmatch(r"[a-z_-]*", self.document):
+            names = f"{', '.join(known)} or a pattern such as ^CHAPTER"
+            yield f"document must be {names}{did_you_mean(self.document, known)}"
+        try:
+            re.compile(self.document)
+        except re.error as problem:
+            yield f"document is not a valid pattern: {problem}"
 
     @property
     def title(self) -> str:
@@ -84,8 +108,8 @@ class TextConfig(Config):
     """Text in, tokens out."""
 
     text: list[SourceConfig] = Field(default=[])
-    """Sources of text: files, folders and globs, each a string, or {path, format, column, weight, name}; or {dataset}.
-    Blank lines separate the documents of a plain text file. Empty: the embedded corpus."""
+    """Sources of text: files, folders and globs, each a string, or {path, format, column, document,
+    strip_gutenberg, weight, name}; or {dataset}. Empty: the embedded corpus."""
     clean: CleanConfig = CleanConfig()
     """Rules for documents."""
     vocabulary: Path | None = None
