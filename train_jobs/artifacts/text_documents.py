@@ -1,4 +1,4 @@
-"""What separates the documents of plain text: the rule of a source, and how text is split by it.
+"""Rules that separate the documents of plain text.
 
 Both packages need the same answer: the laptop counts documents for the plan, the job reads them. A source's rule is
 `document` of its configuration; `auto` is decided by the files (see `document_rules`).
@@ -18,10 +18,12 @@ from train_jobs.config.prepare import AUTO, BLANK_LINE, FILE, LINE, SourceConfig
 LONG_FILE = 50_000  # bytes of text: a short book; files of news or notes are shorter, or hold few blank lines
 LONGEST_FILE = 32 << 20  # bytes of text: no book is longer, and a document has to fit into memory
 SHORT_STRETCH = 600  # bytes between blank lines: 230 to 460 in 12 novels, 2,000 and more in articles
+LINE_OF_SPEECH = 100  # bytes; shorter stretches are headings and speech, a fifth and more of those of the novels
+SHORT_SHARE = 0.1  # of stretches that are shorter than that, in a book; lists of notes are of more even length
 SAMPLED_FILES = 16  # read to decide a source
 SAMPLED_BYTES = 256 << 10  # of the text of each of them
 COUNTED_BYTES = 64 << 20  # of text of a source, for a plan: about a second; the rest is extrapolated
-BOOK_HEAD_LINES = 1_000  # lines in which Gutenberg's header must end; its oldest licences stand before the book
+BOOK_HEAD_LINES = 1_000  # lines in which Gutenberg's header must end; its oldest licences precede the book
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _BOOK_STARTS = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\*? ?THE SMALL PRINT", re.IGNORECASE)
 _BOOK_ENDS = re.compile(
@@ -55,9 +57,10 @@ class TextCount(Config):
 def document_rules(sources: Sequence[SourceConfig]) -> list[str]:
     """Return for each source what separates the documents of its plain text: file, blank-line, line or a pattern.
 
-    `auto` is `file` for books: files of 50 kB of text on average and 32 MB at most, whose blank lines are less than 600
-    bytes apart on average, not compressed with zstd. If the whole text is a single file, it is split at blank lines:
-    validation needs a document of its own. The decision depends only on the content of the files.
+    `auto` is `file` for books: files of 50 kB of text on average and 32 MB at most, not compressed with zstd, with
+    blank lines less than 600 bytes apart on average, a tenth of them less than 100 (headings and speech). If the whole text
+    is a single file, it is split at blank lines: validation needs a document of its own. The decision depends only on
+    the content of the files.
 
     Raises:
         DataError: a source does not exist, see `source_files`.
@@ -75,16 +78,16 @@ def _are_books(found: Sequence[SourceFile]) -> bool:
     sizes = [text_bytes(file) for file in files]
     if not files or sum(sizes) < LONG_FILE * len(files) or max(sizes) > LONGEST_FILE:
         return False
-    read = stretches = 0
+    lengths: list[int] = []
     for file in files[:: -(-len(files) // SAMPLED_FILES)]:
         text = _beginning(file, SAMPLED_BYTES)
-        read += len(text.encode())
-        stretches += sum(1 for _ in split_documents([text], BLANK_LINE))
-    return read < SHORT_STRETCH * stretches
+        lengths += [len(stretch.encode()) for stretch in split_documents([text], BLANK_LINE)]
+    short = sum(length < LINE_OF_SPEECH for length in lengths)
+    return sum(lengths) < SHORT_STRETCH * len(lengths) and short >= SHORT_SHARE * len(lengths)
 
 
 def split_documents(chunks: Iterable[str], rule: str) -> Iterator[str]:
-    """Yield the documents of a file; documents without a character are none.
+    """Yield the documents of a file that contain a character.
 
     Args:
         chunks: text of the file, each of complete lines.

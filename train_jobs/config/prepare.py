@@ -32,7 +32,8 @@ class SourceConfig(CheckedConfig):
     """Plain text: what separates documents. file (each file is one), blank-line (as in Google's format), line, or a
     PATTERN: a regular expression; each line that it matches from its beginning begins a document, and the characters
     that it matches are dropped (`(?=CHAPTER )` keeps them). auto: file for several books (files of 50 kB to 32 MB of
-    text, blank lines less than 600 bytes apart on average), otherwise blank-line; the plan shows which."""
+    text with blank lines less than 600 bytes apart on average, a tenth of them less than 100), otherwise blank-line;
+    the plan shows which."""
     strip_gutenberg: bool = False
     """Plain text: drop the header, footer and licence of Project Gutenberg."""
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0

@@ -1,4 +1,4 @@
-"""What separates the documents of plain text."""
+"""Rules that separate the documents of plain text."""
 
 from __future__ import annotations
 
@@ -36,9 +36,16 @@ def source(path: Path, **options: object) -> SourceConfig:
 
 
 def book(number: int, paragraphs: int = 300) -> str:
-    """Return a book of paragraphs of 4 sentences."""
-    lines = sentences(number, 4 * paragraphs)
-    return "\n\n".join(" ".join(lines[4 * index : 4 * index + 4]) for index in range(paragraphs)) + "\n"
+    """Return a book of paragraphs of 5 sentences, every third of 1."""
+    lines = sentences(number, 5 * paragraphs)
+    counts = [5 if index % 3 else 1 for index in range(paragraphs)]
+    return "\n\n".join(" ".join(lines[5 * index : 5 * index + count]) for index, count in enumerate(counts)) + "\n"
+
+
+def notes(number: int) -> str:
+    """Return notes of 4 sentences, as long as a book."""
+    lines = sentences(number, 1200)
+    return "\n\n".join(" ".join(lines[4 * index : 4 * index + 4]) for index in range(300)) + "\n"
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def test_several_books_are_one_document_each(books: Path) -> None:
     assert read(*one_by_one) == read(source(books))
 
 
-def test_articles_short_files_and_single_book_split_at_blank_lines(books: Path, tmp_path: Path) -> None:
+def test_articles_and_single_book_are_split_at_blank_lines(books: Path, tmp_path: Path) -> None:
     assert document_rules([source(books / "0.txt")]) == ["blank-line"]
     articles = tmp_path / "articles"
     articles.mkdir()
@@ -90,6 +97,9 @@ def test_articles_short_files_and_single_book_split_at_blank_lines(books: Path, 
         (articles / f"{number}.txt").write_text("\n\n".join([" ".join(sentences(number, 60))] * 30))
         (articles / f"{number}.text").write_text(book(number, 30))
     assert document_rules([source(articles)]) == ["blank-line"]
+    for number in range(3):
+        (tmp_path / f"notes-{number}.txt").write_text(notes(number))
+    assert document_rules([source(tmp_path / "notes-*.txt")]) == ["blank-line"]
 
 
 def test_plan_states_rule_and_counts(books: Path, tmp_path: Path) -> None:

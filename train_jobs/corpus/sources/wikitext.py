@@ -1,9 +1,10 @@
 """Convert MediaWiki markup to plain text: the passages of an article, without lists, tables, headings and references.
 
-BERT was trained on such text ("we extract only the text passages and ignore lists, tables, and headers"). Templates are
-dropped, not expanded, like wikiextractor does without a table of templates: their content is not in the page. Every
-step is linear in the length of the page, even if markup is nested or not closed. Raise `fingerprints.EXTRACTOR` when
-the text of any markup changes.
+BERT was trained on such text ("we extract only the text passages and ignore lists, tables, and headers"). Formulas and
+templates that show text within a sentence are rendered by rules (see `inline_templates`). All other templates are
+dropped, like wikiextractor does without a table of templates: their content is not in the page. Every step is linear in
+the length of the page, even if markup is nested or not closed. Raise `fingerprints.EXTRACTOR` when the text of any
+markup changes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from train_jobs.corpus.sources.inline_templates import (
+    LONGEST_TEMPLATE,
+    formula_text,
+    has_rule,
+    template_name,
+    template_text,
+)
 from train_jobs.corpus.sources.text_formats import unescaped
 
 
@@ -28,6 +36,7 @@ _DROPPED = (
     "ref|references|math|chem|ce|score|timeline|gallery|imagemap|syntaxhighlight|source|graph|hiero|table|templatedata"
     "|templatestyles|mapframe|maplink|inputbox|categorytree|indicator|section"
 )
+_FORMULAS = frozenset({"math", "chem", "ce"})
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _TAG = re.compile(rf"<(/?)({_DROPPED}|nowiki)\b([^<>]*)>", re.IGNORECASE)
 _OTHER_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
@@ -102,8 +111,7 @@ def _tagged(text: str) -> list[_Span]:
         name = tag[2].lower()
         if opened is not None:
             if tag[1] and name == opened[2].lower():
-                instead = text[opened.end() : tag.start()].translate(_LITERAL) if name == "nowiki" else ""
-                spans.append(_Span(opened.start(), tag.end(), instead))
+                spans.append(_Span(opened.start(), tag.end(), _content(text, opened, tag)))
                 opened = None
         elif tag[1] or tag[3].endswith("/") or last_end.get(name, -1) < tag.start():
             spans.append(_Span(tag.start(), tag.end()))
@@ -112,8 +120,20 @@ def _tagged(text: str) -> list[_Span]:
     return spans
 
 
+def _content(text: str, opened: re.Match[str], closed: re.Match[str]) -> str:
+    """Return the text of a tag whose content is no prose: literal text, and formulas within a line of prose."""
+    name, content = opened[2].lower(), text[opened.end() : closed.start()]
+    if name == "nowiki":
+        return content.translate(_LITERAL)
+    if name not in _FORMULAS or "block" in opened[3]:
+        return ""
+    before, behind = text[max(opened.start() - 1, 0) : opened.start()], text[closed.end() : closed.end() + 1]
+    is_line = before in {"", "\n"} and behind in {"", "\n"}
+    return "" if is_line else formula_text(content).translate(_LITERAL)
+
+
 def _templates(text: str) -> list[_Span]:
-    """Find the outermost `{{...}}` and `{{{...}}}`; unmatched braces stay."""
+    """Find the outermost `{{...}}` and `{{{...}}}`, with the text that they show; unmatched braces stay."""
     spans: list[_Span] = []
     opened: list[tuple[int, int]] = []  # position, and number of unmatched braces
     for run in _BRACES.finditer(text):
@@ -131,7 +151,16 @@ def _templates(text: str) -> list[_Span]:
             if waiting - taken >= 2:
                 opened.append((place, waiting - taken))
             _enclose(spans, _Span(place + waiting - taken, start))
-    return spans
+    return [span._replace(instead=_template_text(text[span.start : span.stop])) for span in spans]
+
+
+def _template_text(template: str) -> str:
+    """Return the text that an outermost template shows within a sentence."""
+    name = template_name(template) if len(template) <= LONGEST_TEMPLATE else ""
+    if not has_rule(name):
+        return ""
+    inner = template[2:-2]
+    return template_text(name, "{{" + _without(inner, _templates(inner)) + "}}")
 
 
 def _tables(text: str) -> list[_Span]:
