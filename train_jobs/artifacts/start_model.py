@@ -27,6 +27,7 @@ WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer_config.json"
+TRAINED_POSITIONS = "trained_positions"  # key of config.json in our exports, unknown to transformers
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists counts
 SHAPE = (
     "hidden_size",
@@ -60,6 +61,9 @@ class InitialModel(Config):
     """From its config.json."""
     weights: str
     """Name of its file of weights."""
+
+    trained_positions: int | None = None
+    """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
 
     @property
     def positions(self) -> int:
@@ -185,6 +189,7 @@ def read_initial_model(folder: Path) -> InitialModel:
                 lowercase=tokenizer.get("do_lower_case"),
                 architectures=config.get("architectures") or [],
                 weights=weights.name,
+                trained_positions=config.get(TRAINED_POSITIONS),
             )
         except ValidationError as failure:
             where = folder / CONFIG

@@ -59,8 +59,8 @@ def document_rules(sources: Sequence[SourceConfig]) -> list[str]:
 
     `auto` is `file` for books: files of 50 kB of text on average and 32 MB at most, not compressed with zstd, with
     blank lines less than 600 bytes apart on average, a tenth of them less than 100 (headings and speech). If the whole
-    text is a single file, it is split at blank lines: validation needs a document of its own. The decision depends only on
-    the content of the files.
+    text is a single file, it is split at blank lines: validation needs a document of its own. The decision
+    depends only on the content of the files.
 
     Raises:
         DataError: a source does not exist, see `source_files`.
