@@ -21,6 +21,7 @@ from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, me
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.word_rules import unfit_words
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
+from train_jobs.config.tasks import SENTENCES, SPANS, task_kind
 
 KEY = "init_from"
 WORDS: KeyPath = ("data", "add_tokens")
@@ -132,6 +133,33 @@ def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[Con
     merged, _ = _with_words_read(merged)
     contradictions = (*_contradictions(initial, merged), *_unfit_tokens(initial, merged))
     return Merge(merged, layer.source, (*problems, *contradictions))
+
+
+def merge_with_trained_length(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge layers of a fine-tuning; a length that the user did not write is at most that of the pretraining.
+
+    Question answering keeps its length: stride and longest question belong to it, so the user must choose.
+
+    Args:
+        below: presets, lowest first.
+        written: the user's layers, lowest first.
+    """
+    merged = merge([*below, *written])
+    folder, kind = merged.tree.get(KEY), task_kind(str(merged.tree.get("task"))) or SENTENCES
+    data, own = merged.tree.get("data"), merge(written).tree.get("data")
+    if kind is SPANS or not isinstance(folder, str | Path) or not Path(folder).is_dir():
+        return Merge(merged)
+    if not isinstance(data, dict) or (isinstance(own, dict) and own.get("max_length") is not None):
+        return Merge(merged)
+    try:
+        trained = read_initial_model(Path(folder)).trained_positions
+    except SpecError:  # reported with its facts when the plan reads the model
+        return Merge(merged)
+    if trained is None or (data.get("max_length") or kind.max_length) <= trained:
+        return Merge(merged)
+    return Merge(
+        merge([*below, ConfigLayer(f"positions trained in {folder}", {"data": {"max_length": trained}}), *written])
+    )
 
 
 def is_name(value: Any, folder: Path) -> bool:
