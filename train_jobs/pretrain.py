@@ -270,7 +270,9 @@ def finish(
             model_folder,
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
-            tokenizer=TokenizerFiles(store.vocabulary, config.data.lowercase),
+            tokenizer=TokenizerFiles(
+                store.vocabulary, config.data.lowercase, pretraining_lineage.trained_positions(begun, config)
+            ),
             config_entries=export_settings(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation

@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.support.formatting import Rows, bytes_text, duration_text
+from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
 from orchestrator.support.redact import HIDDEN, is_secret
+from train_jobs.config.prepare import BLANK_LINE, FILE, LINE
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span
     from orchestrator.jobs.base import Plan, TrainingPlan
     from orchestrator.snapshot import GitFacts, Snapshot
+    from train_jobs.artifacts.text_documents import TextCount
     from train_jobs.config import CheckpointConfig
 
 FEW = 5  # names shown of a list that may be long
@@ -115,6 +117,42 @@ def training_rows(
         f"{bytes_text(estimates.checkpoint_bytes)}, one of them being written, and models of "
         f"{bytes_text(estimates.model_bytes)} (estimate)",
     )
+
+
+SEPARATORS = {FILE: "one per file", BLANK_LINE: "between blank lines", LINE: "one per line"}
+
+
+def document_rows(counts: Sequence[TextCount]) -> Iterator[tuple[str, str]]:
+    """Yield the documents of each source with plain text, and how many another rule would give."""
+    for label, count in zip(["documents", *[""] * FEW], counts[:FEW], strict=False):
+        about = "" if count.exact else "about "
+        rule = SEPARATORS.get(count.rule, f"from each match of {count.rule}")
+        why = " (long files with many blank lines)" if count.chosen and count.rule == FILE else ""
+        others = ", ".join(f"{other} {about}{number:,}" for other, number in count.others.items())
+        found = f"{about}{counted(count.documents, 'document')} {rule}{why}"
+        yield label, f"{count.name}: {counted(count.files, 'file')}, {found}; with document: {others}"
+
+
+def document_warnings(counts: Sequence[TextCount], validation_fraction: float) -> list[str]:
+    """Return warnings about books that were split at blank lines, and about too few documents to hold some out.
+
+    Args:
+        counts: documents of each source.
+        validation_fraction: share of documents to hold out.
+    """
+    warnings = [
+        f"{count.name} looks like a book, and its {count.documents:,} paragraphs become documents: set document of the"
+        " source to a pattern, such as (?=CHAPTER ), or give several books"
+        for count in counts
+        if count.chosen and count.books and count.rule == BLANK_LINE
+    ]
+    documents = sum(count.documents for count in counts)
+    if any(count.rule == FILE for count in counts) and documents * validation_fraction < 1:
+        warnings.append(
+            f"validation holds out whole documents, here 1 of {documents}: give more files, or set document of the"
+            " source to a pattern, such as (?=CHAPTER )"
+        )
+    return warnings
 
 
 def start_text(plan: Plan, *keys: str) -> str:

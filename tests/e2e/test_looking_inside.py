@@ -131,7 +131,7 @@ def test_debug_of_finished_run_names_stacks_of_last_hang(hung: Hung) -> None:
     refused = console("debug", name)
     assert refused.code == 1
     assert refused.out == ""
-    assert refused.err.startswith(f"error[conflict]: run {name} is completed")
+    assert refused.err.startswith(f"error[conflict]: cannot show the stacks of run {name}: it is completed")
     hang = console.folder(name) / "outputs" / "stacks" / "hang-rank-1.txt"
     assert str(hang) in refused.err
     assert " in hanging_here\n" in hang.read_text()
@@ -171,7 +171,7 @@ def test_stopped_rank_ends_attempt_and_is_killed(console: Console, corpus: Path)
         lambda: (shown := console("debug", name, "--rank", "1").out) and "stopped by a signal" in shown and shown,
         what="a rank that is stopped",
     )
-    assert stacks == f"rank 1\nprocess {pid} is stopped by a signal (kill -CONT {pid} lets it go on)\n"
+    assert stacks == f"rank 1\nprocess {pid} is stopped by a signal (kill -CONT {pid} resumes it)\n"
     wait_for(lambda: console("status", name, "-o", "json").json["attempt"] == 2, what="the second attempt")
     log = (folder / "logs" / "supervisor.log").read_text()
     assert "attempt 1 failed: error[hang]: rank 0 made no progress for 12 s (last: " in log

@@ -18,9 +18,9 @@ from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.hub import dataset_commit
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import Config, DataError, in_shell
-from train_jobs.config.prepare import SourceConfig
+from train_jobs.config.prepare import AUTO, SourceConfig
 
-EXTRACTOR = 1  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
+EXTRACTOR = 2  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
 EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
 EMBEDDED = "embedded (Python {})"
@@ -100,6 +100,8 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     """
     # Empty for the defaults: the fingerprint of plain files is then that of their content alone.
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
+    if (source.document, source.strip_gutenberg) != (AUTO, False):
+        read_as += f"document {source.document}, strip_gutenberg {source.strip_gutenberg}\n"
     if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         return _combine(source.title, files, content_hashes(files, cache), f"{read_as}{source.dataset}\n")

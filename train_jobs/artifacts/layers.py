@@ -9,6 +9,7 @@ A later layer overrides earlier ones, key by key; lists are replaced, not merged
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
 FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
 EXTENDS = "extends"  # key of a recipe: name of the recipe in the same folder that it overrides
+SUBMISSION_KEYS = ("kind", "recipe")  # of a file for `orchestrator submit`, which a job also reads
 MAX_LISTED = 15  # known keys are listed if there are fewer than this
 
 
@@ -273,18 +275,30 @@ def read_overlays(path: Path, source: str | None = None) -> list[ConfigLayer]:
 def config_layers(source: str, recipes: Path) -> tuple[list[ConfigLayer], bool]:
     """Read the configuration of a job: a file, or a shipped recipe by name.
 
+    A file may be written for `orchestrator submit`: its `kind` has to be that of the job, and its `recipe` is laid
+    below it.
+
     Args:
         source: path or name. An existing path takes precedence over a recipe with the same name.
-        recipes: folder of the recipes.
+        recipes: folder of the recipes, named like the kind of job.
 
     Returns:
         The layers, the base first, and whether they are a shipped recipe.
 
     Raises:
-        SpecError: the file is missing or invalid.
+        SpecError: the file is missing or invalid, is for another kind of job, or names an unknown recipe.
     """
-    named = not Path(source).exists() and source in preset_names(recipes)
-    return (read_preset(source, recipes) if named else read_overlays(Path(source))), named
+    if not Path(source).exists() and source in preset_names(recipes):
+        return read_preset(source, recipes), True
+    layers = read_overlays(Path(source))
+    own = merge(layers)
+    kind, recipe = (own.tree.get(key) for key in SUBMISSION_KEYS)
+    if kind not in {None, recipes.name}:
+        problem = f"{own.origin(('kind',))}: kind: must be {recipes.name}, not {kind!r}"
+        raise SpecError(f"{source} is for another kind of job", problems=[problem], fix=f"-m train_jobs.{kind}")
+    for key, layer in itertools.product(SUBMISSION_KEYS, layers):
+        layer.tree.pop(key, None)
+    return (layers if recipe is None else [*read_preset(str(recipe), recipes), *layers]), False
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPath, Any]]:

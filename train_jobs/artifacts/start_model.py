@@ -21,12 +21,14 @@ from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, me
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
+from train_jobs.config.tasks import SENTENCES, SPANS, task_kind
 
 KEY = "init_from"
 WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer_config.json"
+TRAINED_POSITIONS = "trained_positions"  # key of config.json in our exports, unknown to transformers
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists is used
 SHAPE = (
     "hidden_size",
@@ -60,6 +62,9 @@ class InitialModel(Config):
     """`architectures` of config.json."""
     weights: str
     """Name of the file of weights."""
+
+    trained_positions: int | None = None
+    """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
 
     @property
     def positions(self) -> int:
@@ -130,6 +135,33 @@ def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[Con
     return Merge(merged, layer.source, (*problems, *contradictions))
 
 
+def merge_with_trained_length(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge layers of a fine-tuning; a length that the user did not write is at most that of the pretraining.
+
+    Question answering keeps its length: stride and longest question belong to it, so the user must choose.
+
+    Args:
+        below: presets, lowest first.
+        written: the user's layers, lowest first.
+    """
+    merged = merge([*below, *written])
+    folder, kind = merged.tree.get(KEY), task_kind(str(merged.tree.get("task"))) or SENTENCES
+    data, own = merged.tree.get("data"), merge(written).tree.get("data")
+    if kind is SPANS or not isinstance(folder, str | Path) or not Path(folder).is_dir():
+        return Merge(merged)
+    if not isinstance(data, dict) or (isinstance(own, dict) and own.get("max_length") is not None):
+        return Merge(merged)
+    try:
+        trained = read_initial_model(Path(folder)).trained_positions
+    except SpecError:  # reported with its facts when the plan reads the model
+        return Merge(merged)
+    if trained is None or (data.get("max_length") or kind.max_length) <= trained:
+        return Merge(merged)
+    return Merge(
+        merge([*below, ConfigLayer(f"positions trained in {folder}", {"data": {"max_length": trained}}), *written])
+    )
+
+
 def is_name(value: Any, folder: Path) -> bool:
     """Return whether the value of a model is a name, of a run (handle, @last, name) or on the Hub, and not a path.
 
@@ -190,6 +222,7 @@ def read_initial_model(folder: Path) -> InitialModel:
                 lowercase=tokenizer.get("do_lower_case"),
                 architectures=config.get("architectures") or [],
                 weights=weights.name,
+                trained_positions=config.get(TRAINED_POSITIONS),
             )
         except ValidationError as failure:
             where = folder / CONFIG

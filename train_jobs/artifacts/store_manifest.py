@@ -54,6 +54,8 @@ class SourceCounts(Config):
     """Name given by the user, or the path."""
     weight: float = 1.0
     """Passes of an epoch over the source."""
+    document: str = ""
+    """What separated the documents of its plain text: file, blank-line, line or a pattern; empty: it has none."""
     parts: Count
     """Number of units of work."""
     read: Count

@@ -37,6 +37,8 @@ MAGIC: dict[Compression, bytes] = {
     "xz": b"\xfd7zXZ\0",
     "zstd": b"\x28\xb5\x2f\xfd",
 }
+# Approximate text per byte on the disk. The exact values do not matter, but a change would change all stores.
+EXPANDED: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
 MOST_PART_BYTES = 64 << 20  # approximate text of a part of a corpus: the work that is lost when a process dies
 LEAST_PART_BYTES = 8 << 20  # a few blocks of a token store
 PARTS = 32  # parts of a smaller corpus: enough for workers to finish at about the same time
@@ -214,7 +216,7 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
     if _is_table(path):
         raise DataError(f"{path} is a table, not text", facts={"need": "documents"}, fix=_table_fix(path))
     if compression is not None:
-        head = _decompressed_head(path, compression)
+        head = unpacked_head(path, compression, HEAD)
     utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))  # by its byte-order mark
     beginning = head.decode("utf-16" if utf16 else "utf-8-sig", errors="ignore").lstrip()
     if beginning.startswith("<mediawiki"):
@@ -238,14 +240,23 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
     return "text"
 
 
-def _decompressed_head(path: Path, compression: Compression) -> bytes:
+def unpacked_head(path: Path, compression: Compression | None, most: int) -> bytes:
+    """Return the first bytes of the content of a file, as far as it can be decompressed; the reader reports damage.
+
+    zstd is not decompressed: Python 3.11 has no reader, and Arrow's is the job's alone.
+    """
     if compression == "zstd":
         return b""  # the standard library has no zstd reader before Python 3.14: the name decides
     try:
-        with _OPENERS[compression](path) as stream:
-            return bytes(stream.read(HEAD))
+        with path.open("rb") if compression is None else _OPENERS[compression](path) as stream:
+            return bytes(stream.read(most))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader of the format reports the damage with its place
+
+
+def text_bytes(file: SourceFile) -> int:
+    """Return about how many bytes of text a file holds, from its size on the disk."""
+    return file.path.stat().st_size * EXPANDED[file.compression]
 
 
 def _described(head: bytes) -> str:

@@ -289,12 +289,13 @@ class FinetuneConfig(Sections):
         """Maximum tokens of a sequence."""
         return self.data.max_length or (task_kind(self.task) or SENTENCES).max_length
 
-    def require_positions(self, positions: int, model: Path) -> None:
-        """Require that sequences are not longer than the model's positions.
+    def require_positions(self, positions: int, model: Path, trained: int | None = None) -> None:
+        """Refuse sequences that are longer than the positions of the model, or than those that were trained.
 
         Args:
             positions: maximum tokens of a sequence of the model.
             model: folder of the model, for the message.
+            trained: tokens of the longest sequences in its pretraining. None: all positions were trained.
 
         Raises:
             SpecError: sequences are longer.
@@ -302,7 +303,14 @@ class FinetuneConfig(Sections):
         if self.max_length > positions:
             raise SpecError(
                 f"data.max_length {self.max_length} is more than the {positions} positions of {model}",
-                fix=f"--set data.max_length={positions}",
+                fix=f"--set data.max_length={trained or positions}",
+            )
+        if trained is not None and self.max_length > trained:
+            raise SpecError(
+                f"data.max_length {self.max_length} is more than the {trained} positions that {model} was trained on",
+                facts={"why": f"positions {trained} to {positions - 1} still have their random initial values"},
+                fix=f"--set data.max_length={trained}; or train the other positions first: orchestrator submit pretrain"
+                f" --set phase_from=RUN --set data.sequence_length={self.max_length}",
             )
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:

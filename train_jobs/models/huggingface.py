@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.start_model import TRAINED_POSITIONS
 from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.engine.runtime import storage
 from train_jobs.models.bert.encoder import PAD_ID
@@ -50,6 +51,8 @@ class TokenizerFiles(NamedTuple):
     """vocab.txt."""
     lowercase: bool
     """Whether text was lower-cased and stripped of accents."""
+    longest: int | None = None
+    """Tokens of the longest sequences that the model was trained on. None: not known, taken to be all positions."""
 
 
 def export(
@@ -84,13 +87,15 @@ def export(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
-        (partial / CONFIG).write_text(
-            json.dumps({**_config_document(config, vocab_size), **config_entries}, indent=2) + "\n"
-        )
+        trained = {TRAINED_POSITIONS: tokenizer.longest} if tokenizer.longest is not None else {}
+        document = {**_config_document(config, vocab_size), **trained, **config_entries}
+        (partial / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
-        _write_tokenizer(partial, lowercase=tokenizer.lowercase, longest=config.max_position_embeddings)
+        _write_tokenizer(
+            partial, lowercase=tokenizer.lowercase, longest=tokenizer.longest or config.max_position_embeddings
+        )
         describe(partial)
         # A rename may reach the disk before the content does: after a power loss the folder would contain empty files.
         for path in partial.iterdir():

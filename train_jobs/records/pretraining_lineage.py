@@ -150,6 +150,24 @@ def _sweep(tags: Mapping[str, str]) -> str | None:
     return f"trial {tags.get('orchestrator.trial')} of {tags['orchestrator.sweep']}{begun}"
 
 
+def trained_positions(begun: Lineage, config: PretrainConfig) -> int:
+    """Return the tokens of the longest sequences that a model was trained on, in this run and before it.
+
+    A model from elsewhere is taken to be trained on all of its positions.
+
+    Args:
+        begun: result of `begin`.
+        config: the configuration of this run.
+    """
+    known = [config.data.sequence_length]
+    for link in begun.links:
+        if link.kind == "pretrain":
+            known.append(int(link.facts.get("config", {}).get("data", {}).get("sequence_length", 0)))
+        elif link.kind == "external":
+            known.append(config.model.max_position_embeddings)
+    return min(max(known), config.model.max_position_embeddings)
+
+
 def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metrics: Mapping[str, float]) -> None:
     """Write the complete lineage and the model card into the folder of a trained model.
 

@@ -105,7 +105,7 @@ def run_task(
     """
     storage.require_writable(output)
     initial = read_initial_model(config.init_from)
-    config.require_positions(initial.positions, initial.folder)
+    config.require_positions(initial.positions, initial.folder, initial.trained_positions)
     lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
     kind = read_task(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
     job = FinetuneJob(
@@ -302,7 +302,7 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                 output / "model",
                 config=job.shape,
                 vocab_size=job.initial.rows,
-                tokenizer=TokenizerFiles(job.initial.vocabulary, job.lowercase),
+                tokenizer=TokenizerFiles(job.initial.vocabulary, job.lowercase, job.initial.trained_positions),
                 config_entries={**label_settings(task.model, job.kind.labels), **found.settings},
                 describe=lambda folder: finetuning_lineage.describe(
                     begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics

@@ -122,7 +122,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
     initial = read_initial_model(job.init_from)
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
-        job.require_positions(model.positions, model.folder)
+        job.require_positions(model.positions, model.folder, model.trained_positions)
     parent = initial_lineage(job.init_from, cache).head
     remote = resolved.site.remote_data(spec)
     files = [] if remote else task_files(job)

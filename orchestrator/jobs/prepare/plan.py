@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from orchestrator.estimates.memory import disk_warnings
 from orchestrator.jobs.base import Plan, SharedFacts, remote_data, text_identity, text_paths
-from orchestrator.jobs.facts import plan_rows
+from orchestrator.jobs.facts import document_rows, document_warnings, plan_rows
 from orchestrator.jobs.inputs import At, Needs, text_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.runs.status import Counts
@@ -18,11 +18,11 @@ from orchestrator.specs.resolved import Resolved
 from orchestrator.support.formatting import bytes_text, counted, duration_text
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
-from train_jobs.artifacts.text_files import Compression, part_bytes, require_outside, source_files
+from train_jobs.artifacts.text_documents import TextCount, count_documents
+from train_jobs.artifacts.text_files import part_bytes, require_outside, source_files, text_bytes
 from train_jobs.config import PrepareConfig
 from train_jobs.config.fields import Config
 
-EXPANDED: dict[Compression | None, float] = {None: 1.0, "gzip": 3.0, "bzip2": 4.0, "xz": 4.0, "zstd": 3.0}
 BYTES_PER_SECOND = 5_000_000  # of text, in each worker, all steps together, sentences included; bz2 and wikitext slower
 WORKER_BYTES = 500_000_000
 STORE_SHARE = 0.5  # of a byte of English text: a token of two bytes for every 4.5 characters, and offsets
@@ -63,7 +63,7 @@ def estimate_preparation(job: PrepareConfig, data: DataFingerprint, *, nodes: in
         cores: of each machine, taken to be those of this one.
     """
     files = [file for source in job.data.text if source.dataset is None for file in source_files(source)]
-    text = sum(int(file.path.stat().st_size * EXPANDED[file.compression]) for file in files) or data.total_bytes
+    text = sum(map(text_bytes, files)) or data.total_bytes
     parts = max(-(-text // part_bytes(text)), len(job.data.text), 1)
     each = cores if job.data.workers == "auto" else job.data.workers
     workers = min(each * nodes, parts)
@@ -88,6 +88,8 @@ class PreparePlan(Plan):
     """What the job itself will read."""
     estimates: PrepareEstimates
     """What it will need."""
+    documents: tuple[TextCount, ...] = ()
+    """Documents of each source with plain text."""
 
     @property
     def counts(self) -> Counts:
@@ -96,7 +98,7 @@ class PreparePlan(Plan):
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the plan for humans: label and fact; an empty label continues the row above."""
-        return plan_rows(self, how=preparation_rows(self))
+        return plan_rows(self, document_rows(self.documents), preparation_rows(self))
 
 
 def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> PreparePlan:
@@ -120,8 +122,15 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
     estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
-    needs = preparation_needs(job, data, remote)
-    return PreparePlan(**shared.fields(shaping, data, warnings), needs=needs, job=job, estimates=estimates)
+    documents = () if remote else tuple(count_documents(job.data.text))
+    warnings += document_warnings(documents, job.data.validation_fraction)
+    return PreparePlan(
+        **shared.fields(shaping, data, warnings),
+        needs=preparation_needs(job, data, remote),
+        job=job,
+        estimates=estimates,
+        documents=documents,
+    )
 
 
 def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:

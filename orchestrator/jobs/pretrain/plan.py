@@ -10,7 +10,15 @@ from typing import Any, ClassVar
 
 from orchestrator.estimates.memory import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan, SharedFacts, TrainingPlan, remote_data, text_identity, text_paths
-from orchestrator.jobs.facts import origins_text, plan_rows, span_text, start_text, training_rows
+from orchestrator.jobs.facts import (
+    document_rows,
+    document_warnings,
+    origins_text,
+    plan_rows,
+    span_text,
+    start_text,
+    training_rows,
+)
 from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
@@ -38,6 +46,7 @@ from train_jobs.artifacts.store_manifest import (
     sentence_warnings,
     store_folder,
 )
+from train_jobs.artifacts.text_documents import TextCount, count_documents
 from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.fields import user_code_names
@@ -56,6 +65,8 @@ class PretrainPlan(TrainingPlan):
     """The checkpoint that weights and moments are taken over from; None: none is."""
     estimates: Estimates
     """What it will need."""
+    documents: tuple[TextCount, ...] = ()
+    """Documents of each source with plain text."""
 
     @property
     def steps(self) -> int:
@@ -72,7 +83,7 @@ class PretrainPlan(TrainingPlan):
             max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
         )
-        return plan_rows(self, _model_rows(self), how)
+        return plan_rows(self, [*document_rows(self.documents), *_model_rows(self)], how)
 
 
 def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> PretrainPlan:
@@ -115,6 +126,8 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
     warnings += sentence_warnings(store) if store is not None and job.objective.next_sentence else []
     fixed = job.train.loss_normalization == "micro_batch"
+    documents = () if store or remote else tuple(count_documents(job.data.text))
+    warnings += document_warnings(documents, job.data.validation_fraction)
     warnings += training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(
         **shared.fields(_training(job, store or data, phase or parent), data, warnings),
@@ -124,6 +137,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         parent=parent,
         phase=phase.facts if phase else None,
         estimates=estimates,
+        documents=documents,
     )
 
 

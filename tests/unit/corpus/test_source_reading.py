@@ -229,6 +229,22 @@ def test_wikiextractor_output_is_read(tmp_path: Path) -> None:
     assert documents(put(tmp_path / "wiki_01.bz2", bz2.compress(content.replace("\n", "\r\n").encode()))) == expected
 
 
+def test_wikiextractor_json_is_read_without_titles(tmp_path: Path) -> None:
+    url = "https://en.wikipedia.org/wiki?curid="
+    articles = [
+        {"id": "1", "url": url + "1", "title": "A & B", "text": "A &amp; B\n\nFish &amp; chips.\nMore.\n"},
+        {"id": "2", "url": url + "2", "title": "Only", "text": "Only\n"},
+        {"id": "3", "revid": "7", "url": url + "3", "title": "Of version 3", "text": "No title here."},
+        {"id": "4", "url": url + "4", "title": "Empty", "text": ""},
+    ]
+    content = "".join(json.dumps(article) + "\n" for article in articles)
+    for name in ("wiki_00", "a.jsonl"):
+        assert documents(put(tmp_path / name, content)) == ["Fish & chips.\nMore.", "No title here."]
+    assert documents(tmp_path / "wiki_00", format="wikiextractor") == ["Fish & chips.\nMore.", "No title here."]
+    own = {"url": "https://x.org", "title": "T", "text": "T\nBody.", "id": 1}
+    assert documents(put(tmp_path / "own.jsonl", json.dumps(own))) == ["T\nBody."]
+
+
 @pytest.mark.parametrize(
     ("content", "message", "line"),
     [

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoTokenizer
 
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.lineage import PretrainFacts, read_lineage
+from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase, verify_phase
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.corpus.preparation import store_key
@@ -50,6 +52,29 @@ def problems_of(first: Path, *sets: str, **sections: Any) -> list[str]:
     with pytest.raises(SpecError) as caught:
         job(first, *sets, **sections)
     return caught.value.problems
+
+
+def test_export_states_trained_positions(first: Path, tmp_path: Path) -> None:
+    """The first phase trains 32 of 64 positions; a shorter second phase keeps them, a longer one adds to them."""
+    pretrain(job(first), output=tmp_path / "shorter", cache=tmp_path / "stores", device="cpu")
+    longer = job(first, "data.sequence_length=48")
+    pretrain(longer, output=tmp_path / "longer", cache=tmp_path / "stores", device="cpu")
+    for outputs, trained in ((first, 32), (tmp_path / "shorter", 32), (tmp_path / "longer", 48)):
+        assert read_initial_model(outputs / "model").trained_positions == trained
+        assert AutoTokenizer.from_pretrained(outputs / "model").model_max_length == trained
+        assert AutoConfig.from_pretrained(outputs / "model").max_position_embeddings == 64
+
+
+def test_model_from_elsewhere_keeps_its_positions(first: Path, tmp_path: Path) -> None:
+    bert = Path(shutil.copytree(first / "model", tmp_path / "bert"))
+    (bert / "lineage.json").unlink()
+    config = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps({**config, "trained_positions": None}))
+    text = {"text": [str(first.parent / "corpus.txt")], "validation_fraction": 0.2, "sequence_length": 32}
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"init_from": str(bert), "data": text, "train": TRAIN, "checkpoint": {"every": 4}}))
+    pretrain(read_config(str(path), []), output=tmp_path / "out", cache=tmp_path / "stores", device="cpu")
+    assert read_initial_model(tmp_path / "out" / "model").trained_positions == 64
 
 
 def test_second_phase_takes_shape_vocabulary_and_case(first: Path) -> None:

@@ -285,6 +285,31 @@ def test_model_with_too_few_positions_is_refused(folder: Path) -> None:
     assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=64"), home=Path("home")).steps == 9
 
 
+def test_task_beyond_trained_positions_is_refused_with_choices(folder: Path) -> None:
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    (folder / "bert" / "config.json").write_text(json.dumps({**config, "trained_positions": 32}))
+    with pytest.raises(SpecError, match=r"64 is more than the 32 positions that .*bert was trained on") as caught:
+        make_plan(resolve("task=MRPC", "data=glue", "data.max_length=64"), home=Path("home"))
+    assert caught.value.fix is not None
+    assert "--set data.max_length=32" in caught.value.fix
+    assert "--set phase_from=RUN --set data.sequence_length=64" in caught.value.fix
+    assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=32"), home=Path("home")).steps == 9
+
+
+def test_default_length_is_at_most_trained_positions(folder: Path) -> None:
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    (folder / "bert" / "config.json").write_text(json.dumps({**config, "trained_positions": 24}))
+    for sets in (("task=MRPC", "data=glue"), ("task=own", "data=own", "data.text=review", "data.label=stars")):
+        resolved = resolve_spec(
+            "finetune",
+            sets=[MODEL, *(text for text in sets if not text.startswith("data="))],
+            flags={"data": Flag(sets[1].removeprefix("data="), "--data")},
+            environ=NO_GPU,
+        )
+        assert resolved.spec.job_config().max_length == 24
+        assert str(resolved.changes["data.max_length"].origin) == f"positions trained in {folder / 'bert'}"
+
+
 def test_hash_covers_content_of_files_and_model(folder: Path) -> None:
     def run_hash(*sets: str) -> str:
         return plan("task=MRPC", *sets).run_hash

@@ -20,6 +20,7 @@ from orchestrator.support.errors import SpecError
 from tests.conftest import write_corpus
 from tests.unit.corpus.small_corpora import prepare
 from train_jobs.config import DataError, TextConfig
+from train_jobs.prepare import read_config
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -186,3 +187,19 @@ def test_unfinished_store_is_not_a_text(folder: Path) -> None:
     (folder / "store" / "parts").mkdir(parents=True)
     with pytest.raises(DataError, match="is not finished"):
         plan(folder, "pretrain", "data.store=store")
+
+
+def test_job_file_of_docs_page_is_read_by_job(tmp_path: Path) -> None:
+    """The page gives one file to `orchestrator submit` and to `python -m train_jobs.prepare`."""
+    page = (Path(__file__).parents[3] / "docs" / "corpus.md").read_text()
+    [block] = [block for block in page.split("```") if block.startswith("yaml\n# job.yaml")]
+    (tmp_path / "job.yaml").write_text(block.removeprefix("yaml\n"))
+    config = read_config(str(tmp_path / "job.yaml"), [])
+    assert config.store == Path("stores/mix")
+    assert config.data.clean.min_characters == 200
+    (tmp_path / "cased.yaml").write_text("recipe: cased\n")
+    assert not read_config(str(tmp_path / "cased.yaml"), []).data.lowercase
+    (tmp_path / "wrong.yaml").write_text("\nkind: pretrain\n")
+    with pytest.raises(SpecError, match="is for another kind of job") as caught:
+        read_config(str(tmp_path / "wrong.yaml"), [])
+    assert caught.value.problems == [f"{tmp_path}/wrong.yaml:2: kind: must be prepare, not 'pretrain'"]

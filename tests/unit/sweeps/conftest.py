@@ -29,7 +29,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sweeps]:
     monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.setitem(backends._OURS, "quick", "tests.unit.sweeps.quick_driver:QuickBackend")
+    monkeypatch.setitem(backends._BUILT_IN, "quick", "tests.unit.sweeps.quick_driver:QuickBackend")
     from tests.unit.sweeps.quick_sweeps import Sweeps, kill
 
     found = Sweeps(tmp_path / "home")

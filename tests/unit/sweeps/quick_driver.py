@@ -70,7 +70,7 @@ class NoParentRun(ParentRun):
 
 def register() -> None:
     """Register the backend in this process."""
-    backends._OURS["quick"] = "tests.unit.sweeps.quick_driver:QuickBackend"
+    backends._BUILT_IN["quick"] = "tests.unit.sweeps.quick_driver:QuickBackend"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Readers of text formats: plain text, JSON Lines, the output of wikiextractor, and the embedded corpus.
 
-- plain text: UTF-8, blank lines between documents, as in Google's `create_pretraining_data.py`
+- plain text: UTF-8, split by `text_documents`
 - JSON Lines: one object per line, one field of which is a document
 - wikiextractor: `<doc ...>`, the title, the text, `</doc>`
 - embedded corpus: docstrings of Python's standard library and topics of its language reference
@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from train_jobs.artifacts.text_documents import split_documents, without_gutenberg
 from train_jobs.config.errors import DataError, in_shell
+from train_jobs.config.prepare import BLANK_LINE
 from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Piece, Read, ignore, open_piece, open_text, unpacked
 
 CHUNK = 1 << 20  # bytes decoded per call
@@ -25,39 +27,30 @@ MIN_DOCSTRING_CHARACTERS = 200  # modules with shorter docstrings are skipped
 TOPICS = ("pydoc_data", "topics.py")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
-_BLANK_LINES = re.compile(r"\n\s*\n")
+_ARTICLE_FIELDS = frozenset({"id", "url", "title", "text"})  # of `wikiextractor --json`
 _RETURNS = re.compile(r"\r+(?=\n|\Z)")
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);")
 _TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 _RULE = re.compile(r"^[ \t]*[^\w\s]{3,}[ \t]*$\n?", re.MULTILINE)  # underlined titles: each sign would be a token
 
 
-def read_text(piece: Piece, read: Read) -> Iterator[str]:
-    """Yield each document of plain text; a file without a blank line is one document.
+def read_text(piece: Piece, read: Read, *, rule: str = BLANK_LINE, strip_gutenberg: bool = False) -> Iterator[str]:
+    """Yield each document of plain text.
 
     A byte-order mark and carriage returns at line ends are dropped. Memory holds one document and one chunk at most.
 
     Args:
         piece: a file, or a range of one between two documents.
         read: called with the bytes read from the disk since its last call.
+        rule: what separates documents, see `split_documents`.
+        strip_gutenberg: drop header, footer and licence of Project Gutenberg.
 
     Raises:
         DataError: the file is not UTF-8 (the message gives the place) or cannot be read.
     """
     with open_text(piece, read) as stream:
-        pending: list[str] = []
-        for chunk in _decoded_chunks(stream, piece):
-            # A chunk consists of complete lines. The newline before its first line is added for the match, so that a
-            # blank line is found even at the boundary of two chunks.
-            first, *others = _BLANK_LINES.split("\n" + chunk)
-            pending.append(first)
-            for other in others:
-                if document := "".join(pending).strip("\n"):
-                    yield document
-                pending = [other]
-            pending[-1] = pending[-1].removesuffix("\n")
-        if document := "".join(pending).strip("\n"):
-            yield document
+        chunks = _decoded_chunks(stream, piece)
+        yield from split_documents(without_gutenberg(chunks) if strip_gutenberg else chunks, rule)
 
 
 def _decoded_chunks(stream: BinaryIO, piece: Piece) -> Iterator[str]:
@@ -131,6 +124,9 @@ def read_jsonl(piece: Piece, column: str, read: Read) -> Iterator[str]:
         column: name of the field.
         read: called with the bytes read from the disk since its last call.
 
+    Articles of `wikiextractor --json` are recognised by their fields: their titles are dropped, and articles without
+    text are no documents.
+
     Raises:
         DataError: a line is not a JSON object, or the field is missing or not text.
     """
@@ -159,6 +155,8 @@ def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
             fix="write one JSON object per line, or set another `format`",
         )
     field = record.get(column)
+    if _is_wikiextractor(record, column):
+        return _without_title(record)
     if column in record and (field is None or isinstance(field, str)):
         return field
     if column in record:
@@ -172,6 +170,19 @@ def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
     )
 
 
+def _is_wikiextractor(record: dict[str, object], column: str) -> bool:
+    """Return whether a line is an article of `wikiextractor --json`."""
+    known = record.keys() >= _ARTICLE_FIELDS and record.keys() <= _ARTICLE_FIELDS | {"revid"}
+    return known and column == "text" and "?curid=" in str(record["url"])
+
+
+def _without_title(article: dict[str, object]) -> str | None:
+    """Return the text of an article; version 3 of wikiextractor writes no title before it, earlier ones do."""
+    text, title = unescaped(str(article["text"] or "")), unescaped(str(article["title"]))
+    first, _, below = text.lstrip("\n").partition("\n")
+    return (below if unescaped(first).strip() == title.strip() else text).strip() or None
+
+
 def _excerpt(text: str) -> str:
     text = text.strip()
     return text if len(text) <= 60 else text[:57] + "..."
@@ -180,7 +191,8 @@ def _excerpt(text: str) -> str:
 def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:
     """Yield the text of every article without its title; articles without text are skipped.
 
-    Entities that wikiextractor wrote (`&lt;`) are replaced by their characters.
+    Entities that wikiextractor wrote (`&lt;`) are replaced by their characters. Output of its option --json is read as
+    JSON Lines.
 
     Args:
         piece: a file, or a range of one between two articles.
@@ -194,7 +206,10 @@ def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:
         offset = 0
         for line in stream:
             if lines is None:
-                if line.startswith(b"<doc "):
+                if line.startswith(b"{"):
+                    if (article := _field(line, "text", piece, offset)) is not None:
+                        yield article
+                elif line.startswith(b"<doc "):
                     lines, start = [], offset
                 elif line.strip():
                     raise _not_wikiextractor(piece, offset, "text outside of an article")

@@ -9,30 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from train_jobs.artifacts.fingerprints import embedded_files
-from train_jobs.artifacts.text_files import Compression, SourceFile, part_bytes, source_files
-from train_jobs.config.prepare import SourceConfig
+from train_jobs.artifacts.text_documents import document_rules
+from train_jobs.artifacts.text_files import EXPANDED, SourceFile, part_bytes, source_files, text_bytes
+from train_jobs.config.prepare import BLANK_LINE, LINE, SourceConfig
 from train_jobs.corpus.sources.mediawiki import index_of, read_wikipedia, stream_cuts
 from train_jobs.corpus.sources.streams import UTF16_BOMS, Piece, Read, ignore
 from train_jobs.corpus.sources.text_columns import dataset_pieces, read_dataset, read_parquet, row_groups
 from train_jobs.corpus.sources.text_formats import embedded_documents, read_jsonl, read_text, read_wikiextractor
 
-EMBEDDED, DATASET = "embedded", "dataset"
-# Approximate text per byte on the disk. The exact values do not matter, but a change would change all stores.
-_RATIOS: dict[Compression | None, int] = {None: 1, "gzip": 3, "bzip2": 4, "xz": 4, "zstd": 3}
+EMBEDDED, DATASET, TEXT = "embedded", "dataset", "text"
 # At the end of a match, one document is complete and the next may begin.
 _BOUNDARIES = {
-    "text": re.compile(rb"\n[ \t\r]*\n"),
+    BLANK_LINE: re.compile(rb"\n[ \t\r]*\n"),
+    LINE: re.compile(rb"\n"),
     "jsonl": re.compile(rb"\n"),
     "wikiextractor": re.compile(rb"\n</doc>\r*\n"),
     "wikipedia": re.compile(rb"</page>"),
 }
 _PLAIN_READERS: dict[str, Callable[[Piece, Read], Iterator[str]]] = {
-    "text": read_text,
     "wikipedia": read_wikipedia,
     "wikiextractor": read_wikiextractor,
 }
@@ -58,6 +57,8 @@ class Part:
     """Format of its pieces."""
     pieces: tuple[Piece, ...]
     """Files or ranges, in order."""
+    document: str = ""
+    """What separates documents of plain text, see `text_documents.document_rules`; empty: another format."""
 
 
 def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignore) -> Iterator[str]:
@@ -79,6 +80,8 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
         source = sources[part.source]
         if part.format == DATASET:
             documents = read_dataset(source, piece)
+        elif part.format == TEXT:
+            documents = read_text(piece, read, rule=part.document, strip_gutenberg=source.strip_gutenberg)
         elif part.format in _PLAIN_READERS:
             documents = _PLAIN_READERS[part.format](piece, read)
         else:
@@ -104,14 +107,27 @@ def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
         [(file, _text_bytes(file, source.column)) for file in (source_files(source) if source.dataset is None else ())]
         for source in sources
     ]
+    rules = document_rules(sources)
     size = part_bytes(sum(text for files in sized for _, text in files))
-    return [
+    planned = [
         part
         for index, (source, files) in enumerate(zip(sources, sized, strict=True))
         for part in (
-            _file_parts(index, source, files, size) if source.dataset is None else _dataset_parts(index, source)
+            _file_parts(_Source(index, source, rules[index]), files, size)
+            if source.dataset is None
+            else _dataset_parts(index, source)
         )
     ]
+    return [replace(part, document=rules[part.source]) if part.format == TEXT else part for part in planned]
+
+
+class _Source(NamedTuple):
+    """A source whose files are cut into parts."""
+
+    number: int
+    config: SourceConfig
+    rule: str
+    """What separates the documents of its plain text."""
 
 
 def _dataset_parts(index: int, source: SourceConfig) -> Iterator[Part]:
@@ -120,28 +136,28 @@ def _dataset_parts(index: int, source: SourceConfig) -> Iterator[Part]:
         yield Part(index, f"{source.title}, file {number} of {len(pieces)}", 0, DATASET, (piece,))
 
 
-def _file_parts(index: int, source: SourceConfig, files: list[tuple[SourceFile, int]], size: int) -> Iterator[Part]:
+def _file_parts(source: _Source, files: list[tuple[SourceFile, int]], size: int) -> Iterator[Part]:
     """Yield parts of a source: small neighbouring files as groups, large files as ranges."""
     group: list[SourceFile] = []
     held = 0
     for file, text in files:
         if group and (held + text > size or file.format != group[0].format):
-            yield _group(index, group)
+            yield _group(source.number, group)
             group, held = [], 0
         if text > size:
-            yield from _ranges(index, source, file, size)
+            yield from _ranges(source, file, size)
         else:
             group.append(file)
             held += text
     if group:
-        yield _group(index, group)
+        yield _group(source.number, group)
 
 
 def _text_bytes(file: SourceFile, column: str) -> int:
     """Return the approximate bytes of text in a file."""
     if file.format == "parquet":
         return sum(text for _, text in row_groups(str(file.path), column))
-    return _size(file.path) * _RATIOS[file.compression]
+    return text_bytes(file)
 
 
 def _group(index: int, files: list[SourceFile]) -> Part:
@@ -150,15 +166,15 @@ def _group(index: int, files: list[SourceFile]) -> Part:
     return Part(index, name, sum(_size(file.path) for file in files), files[0].format, pieces)
 
 
-def _ranges(index: int, source: SourceConfig, file: SourceFile, part_size: int) -> Iterator[Part]:
+def _ranges(source: _Source, file: SourceFile, part_size: int) -> Iterator[Part]:
     """Yield parts of a large file: ranges between documents, or the complete file if its format has none."""
-    path, name = str(file.path), file.path.name
+    path, name, index = str(file.path), file.path.name, source.number
     if file.format == "parquet":
-        for start, stop, stored in _row_group_runs(path, source.column, part_size):
+        for start, stop, stored in _row_group_runs(path, source.config.column, part_size):
             span = f"{name}, row groups {start} to {stop - 1}"
             yield Part(index, span, stored, file.format, (Piece(path, None, start, stop),))
         return
-    cuts, size = _cuts(file, part_size), _size(file.path)
+    cuts, size = _cuts(source, file, part_size), _size(file.path)
     if not cuts:
         yield _group(index, [file])
         return
@@ -180,19 +196,21 @@ def _row_group_runs(path: str, column: str, part_size: int) -> Iterator[tuple[in
     yield start, len(sizes), stored
 
 
-def _cuts(file: SourceFile, part_size: int) -> list[int]:
+def _cuts(source: _Source, file: SourceFile, part_size: int) -> list[int]:
     """Return offsets on the disk where a document begins, about `part_size` bytes of text apart."""
     # Compressed data cannot be entered in the middle, except for Wikipedia's dumps with an index of their streams.
     if file.compression == "bzip2" and file.format == "wikipedia" and (index := index_of(file.path)) is not None:
-        return stream_cuts(file.path, index, part_size // _RATIOS["bzip2"])
+        return stream_cuts(file.path, index, part_size // EXPANDED["bzip2"])
     cuts: list[int] = []
-    if file.compression is not None:
+    boundary = _BOUNDARIES.get(source.rule if file.format == TEXT else file.format)
+    # without a boundary a document may be a whole file; Gutenberg's header is known by its place
+    if file.compression is not None or boundary is None or source.config.strip_gutenberg:
         return cuts
     size = _size(file.path)
     with file.path.open("rb") as stream:
         if stream.read(2) in UTF16_BOMS:
             return cuts  # in UTF-16, a newline is not a single byte
-        while (cut := _boundary(stream, _BOUNDARIES[file.format], (cuts or [0])[-1] + part_size)) and cut < size:
+        while (cut := _boundary(stream, boundary, (cuts or [0])[-1] + part_size)) and cut < size:
             cuts.append(cut)
     return cuts
 

@@ -1,7 +1,8 @@
 """Converter from MediaWiki markup to plain text: passages, without lists, tables, headings and references.
 
 BERT was trained on such text ("we extract only the text passages and ignore lists, tables, and headers", Devlin et al.
-2019, section 3.1). Templates are dropped, not expanded, since their content is not in the page; wikiextractor does the
+2019, section 3.1). Formulas and templates that show text within a sentence are rendered by rules (see
+`inline_templates`). All other templates are dropped, since their content is not in the page; wikiextractor does the
 same without a table of templates. Every step is linear in the length of the page, even if markup is nested or not
 closed. Increase `fingerprints.EXTRACTOR` when the text of any markup changes.
 
@@ -14,6 +15,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from train_jobs.corpus.sources.inline_templates import (
+    LONGEST_TEMPLATE,
+    formula_text,
+    has_rule,
+    template_name,
+    template_text,
+)
 from train_jobs.corpus.sources.text_formats import unescaped
 
 
@@ -32,6 +40,7 @@ _DROPPED = (
     "ref|references|math|chem|ce|score|timeline|gallery|imagemap|syntaxhighlight|source|graph|hiero|table|templatedata"
     "|templatestyles|mapframe|maplink|inputbox|categorytree|indicator|section"
 )
+_FORMULAS = frozenset({"math", "chem", "ce"})
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _TAG = re.compile(rf"<(/?)({_DROPPED}|nowiki)\b([^<>]*)>", re.IGNORECASE)
 _OTHER_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
@@ -109,8 +118,7 @@ def _find_tags(text: str) -> list[_Span]:
         name = tag[2].lower()
         if opened is not None:
             if tag[1] and name == opened[2].lower():
-                replacement = text[opened.end() : tag.start()].translate(_LITERAL) if name == "nowiki" else ""
-                spans.append(_Span(opened.start(), tag.end(), replacement))
+                spans.append(_Span(opened.start(), tag.end(), _content(text, opened, tag)))
                 opened = None
         elif tag[1] or tag[3].endswith("/") or last_end.get(name, -1) < tag.start():
             spans.append(_Span(tag.start(), tag.end()))
@@ -119,8 +127,20 @@ def _find_tags(text: str) -> list[_Span]:
     return spans
 
 
+def _content(text: str, opened: re.Match[str], closed: re.Match[str]) -> str:
+    """Return the text of a tag whose content is no prose: literal text, and formulas within a line of prose."""
+    name, content = opened[2].lower(), text[opened.end() : closed.start()]
+    if name == "nowiki":
+        return content.translate(_LITERAL)
+    if name not in _FORMULAS or "block" in opened[3]:
+        return ""
+    before, behind = text[max(opened.start() - 1, 0) : opened.start()], text[closed.end() : closed.end() + 1]
+    is_line = before in {"", "\n"} and behind in {"", "\n"}
+    return "" if is_line else formula_text(content).translate(_LITERAL)
+
+
 def _find_templates(text: str) -> list[_Span]:
-    """Find the outermost `{{...}}` and `{{{...}}}`; unmatched braces are kept."""
+    """Find the outermost `{{...}}` and `{{{...}}}`, with the text that they show; unmatched braces are kept."""
     spans: list[_Span] = []
     opened: list[tuple[int, int]] = []  # position, and number of unmatched braces
     for run in _BRACES.finditer(text):
@@ -138,7 +158,16 @@ def _find_templates(text: str) -> list[_Span]:
             if waiting - taken >= 2:
                 opened.append((place, waiting - taken))
             _enclose(spans, _Span(place + waiting - taken, start))
-    return spans
+    return [span._replace(replacement=_template_text(text[span.start : span.stop])) for span in spans]
+
+
+def _template_text(template: str) -> str:
+    """Return the text that an outermost template shows within a sentence."""
+    name = template_name(template) if len(template) <= LONGEST_TEMPLATE else ""
+    if not has_rule(name):
+        return ""
+    inner = template[2:-2]
+    return template_text(name, "{{" + _remove_spans(inner, _find_templates(inner)) + "}}")
 
 
 def _find_tables(text: str) -> list[_Span]:

@@ -108,6 +108,7 @@ def _source_counts(data: TextConfig, parts: Sequence[Part], records: Preparation
         yield SourceCounts(
             name=name,
             weight=data.text[number].weight if data.text else 1.0,
+            document=max((parts[index].document for index in ours), default=""),
             parts=len(ours),
             read=sum(documents[index].read for index in ours),
             dropped={why: count for why, count in sorted(dropped.items()) if count},

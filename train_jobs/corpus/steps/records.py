@@ -198,7 +198,7 @@ def reading(data: TextConfig) -> str:
 
     Paths and names of the sources are left out, because `fingerprints.fingerprint` hashes the content of their files.
     """
-    shape = ("dataset", "format", "column", "weight")
+    shape = ("dataset", "format", "column", "document", "strip_gutenberg", "weight")
     return key_of(
         sources=[{name: getattr(source, name) for name in shape} for source in data.text],
         clean=[CLEANER, data.clean.model_dump(mode="json")],
@@ -258,8 +258,14 @@ def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerpri
         pieces = [
             [hashes.get(piece.path, found.sha256), piece.compression, piece.start, piece.stop] for piece in part.pieces
         ]
-        column = data.text[part.source].column if data.text else None
-        return key_of(pieces=pieces, format=part.format, column=column, clean=[CLEANER, clean], extractor=EXTRACTOR)
+        source = data.text[part.source] if data.text else None
+        return key_of(
+            pieces=pieces,
+            format=part.format,
+            read_as=[source.column, part.document, source.strip_gutenberg] if source else None,
+            clean=[CLEANER, clean],
+            extractor=EXTRACTOR,
+        )
 
     return [key(part) for part in parts]
 
