@@ -46,7 +46,7 @@ def test_lineage_of_two_runs(console: Console, corpus: Path) -> None:
     resumed = console("resume", name, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert resumed.json["state"] == "completed"
-    assert "is not the model that this run began with" in resumed.err
+    assert "is not the model that this run started with" in resumed.err
     log = (folder / "logs" / "rank-0.log").read_text()
     assert log.count(f"weights    {parent}") == 1  # loaded once, not again on resume
 

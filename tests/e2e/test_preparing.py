@@ -86,7 +86,7 @@ def test_data_show_and_verify_report_contents_and_damage(console: Console, corpu
 @pytest.mark.parametrize("backend", ["local", "debug"])
 def test_preparation_is_preempted_cancelled_and_resumed(console: Console, backend: str) -> None:
     for number in range(6):
-        write_corpus(console.cwd / f"text-{number}.txt", documents=4000, seed=number)
+        write_corpus(console.cwd / f"text-{number}.txt", documents=10_000, seed=number)
     words = [word for number in range(6) for word in ("--data", f"text-{number}.txt")]
     words += ["--set", "data.vocab_size=300", "--set", "data.workers=1", "-b", backend]
     whole = console("submit", "prepare", *words, "--store", "whole", "-o", "json")

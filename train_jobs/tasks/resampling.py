@@ -5,9 +5,10 @@
     interval(found["accuracy"])  # (0.81, 0.88)
 
 A resample draws as many rows as there are, with replacement, so a row has a weight: how often it was drawn. Each score
-is a function of weights and columns, computed for many resamples together. Rows that are equal in every column are drawn
-together, which is exact: of classes only the combinations remain. Random numbers are fixed, so the same rows have the
-same interval on any machine. An interval shows the chance of the rows, not that of training: several seeds show that.
+is a function of weights and columns, computed for many resamples together. Rows that are equal in every column are
+drawn together, which is exact: of classes only the combinations remain. Random numbers are fixed, so the same rows have
+the same interval on any machine. An interval shows the chance of the rows, not that of training: several seeds show
+that.
 """
 
 from __future__ import annotations
