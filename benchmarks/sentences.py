@@ -88,7 +88,7 @@ def show_languages(folder: Path) -> None:
         for name in names:
             rounds = ROUNDS if name in SPLITTERS else 1  # the others take minutes
             seconds = [seconds_of(splitter(name, language), [text]) for _ in range(rounds)]
-            rates.append(spread([size / each for each in seconds]))
+            rates.append(spread([size / each for each in seconds], digits=2))
         print(f"| {language} | {' | '.join(rates)} |")
 
 
