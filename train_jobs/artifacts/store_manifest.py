@@ -16,7 +16,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
 
-STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then prepared again
+STORE_VERSION = 3  # raise it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
 PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
@@ -82,6 +82,8 @@ class Shard(Config):
     """Index in the manifest's `sources` of the source of all its blocks."""
     blocks: Annotated[int, Field(gt=0)]
     """Number of blocks (Arrow record batches)."""
+    tokens: list[Count]
+    """Tokens of each block: the order of training mixes sources by them."""
     size: Count
     """Bytes."""
     sha256: str
@@ -106,7 +108,7 @@ class SpecialIds(Config):
 class StoreManifest(Config):
     """Content of manifest.json."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     """Layout of the folder."""
     key: str
     """`store_key` of its text and settings: equal keys, equal stores."""

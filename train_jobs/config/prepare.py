@@ -26,7 +26,7 @@ class SourceConfig(CheckedConfig):
     column: str = "text"
     """jsonl, parquet, dataset: field of the document."""
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Passes of an epoch over this source: 2 is twice, 0.5 every other time."""
+    """Passes of an epoch over this source: 2 is twice, 0.5 every other time. Sources are mixed throughout the epoch."""
     name: str | None = None
     """Name in counts and errors. None: the last part of the path, or the name of the dataset."""
 

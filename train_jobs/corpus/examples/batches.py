@@ -9,13 +9,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, SourceBlocks, share
+from train_jobs.corpus.examples.example_stream import Cursor, Examples, ExampleStream, share, source_blocks
 from train_jobs.corpus.examples.masking import Flags, Ids, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
-from train_jobs.corpus.store.token_store import Block, TokenStore
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
@@ -67,11 +68,13 @@ class Sequences(NamedTuple):
     """[sequences, length] every position but [CLS], [SEP] and padding."""
 
 
-def assemble(block: Block, rows: Plan, *, sequence_length: int, special: SpecialIds) -> Sequences:
+def assemble(
+    tokens: npt.NDArray[np.unsignedinteger], rows: Plan, *, sequence_length: int, special: SpecialIds
+) -> Sequences:
     """Lay the ranges of a plan out as sequences.
 
     Args:
-        block: the text that the ranges refer to.
+        tokens: [tokens] the text that the ranges refer to.
         rows: [sequences, 5], see `pairs.plan_block`.
         sequence_length: length to pad to; no range needs more.
         special: ids of [PAD], [CLS], [SEP].
@@ -86,7 +89,7 @@ def assemble(block: Block, rows: Plan, *, sequence_length: int, special: Special
     source = np.where(in_a, a_start + position - 1, b_start + position - first_sep - 1)
     candidates = in_a | in_b
     ids = np.full(candidates.shape, special.pad, np.int64)
-    ids[candidates] = block.tokens[source[candidates]]
+    ids[candidates] = tokens[source[candidates]]
     ids[:, 0] = special.cls
     ids[(position == first_sep) | (position == last_sep)] = special.sep
     return Sequences(
@@ -124,11 +127,7 @@ class PretrainingData:
         self._store, self._data, self._seed = store, data, seed
         # epoch 0, which validation reads, is the same with and without duplicates
         self._examples = partial(ExampleStream, store, split, data=data, plan=plan, duplicates=objective.duplicates)
-        sources = store.manifest.sources
-        blocks = store.blocks_by_source(split).items()
-        self._stream = self._examples(
-            seed=seed, sources=[SourceBlocks(numbers, sources[source].weight) for source, numbers in blocks]
-        )
+        self._stream = self._examples(seed=seed, sources=source_blocks(store, split, weighted=True))
         self._rule = MaskingRule(
             probability=objective.masked_lm_probability,
             max_predictions=max_predictions,
@@ -146,7 +145,7 @@ class PretrainingData:
         assert global_batch_size >= world_size, "a process without a sequence"
         spans, following = self._stream.take(cursor, global_batch_size)
         start, stop = _bounds(global_batch_size, rank, world_size)
-        return self._collate(self._stream, list(share(spans, start, stop)), self._rule, self._seed), following
+        return self._collate(list(share(spans, start, stop)), self._rule, self._seed), following
 
     def validation_batches(self, max_sequences: int, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
         """Yield this process's share of the first `max_sequences` examples: always the same examples and masks.
@@ -164,16 +163,14 @@ class PretrainingData:
         spans = stream.first_epoch(max_sequences)
         start, stop = _bounds(sum(map(len, spans)), rank, world_size)
         for first in range(start, stop, batch_size):
-            yield self._collate(stream, list(share(spans, first, min(first + batch_size, stop))), rule, VALIDATION_SEED)
+            yield self._collate(list(share(spans, first, min(first + batch_size, stop))), rule, VALIDATION_SEED)
 
-    def _collate(self, stream: ExampleStream, spans: list[ExampleSpan], rule: MaskingRule, seed: int) -> Batch:
+    def _collate(self, spans: list[Examples], rule: MaskingRule, seed: int) -> Batch:
         length, special = self._data.sequence_length, self._store.manifest.special_ids
-        parts = [
-            assemble(stream.block(span.block), span.rows, sequence_length=length, special=special) for span in spans
-        ]
+        parts = [assemble(span.tokens, span.rows, sequence_length=length, special=special) for span in spans]
         input_ids, token_type_ids, lengths, candidates = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         # an example's masks are a function of the seed and of its own name
-        names = [keys(seed, MASK_STREAM, span.copy, span.block, span.numbers) for span in spans]
+        names = [keys(seed, MASK_STREAM, span.copies, span.blocks, span.numbers) for span in spans]
         masked = mask_tokens(input_ids, candidates, lengths, np.concatenate(names), rule)
         return Batch(
             input_ids=masked.input_ids,
