@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +16,11 @@ from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples.example_stream import Cursor, Examples, ExampleStream, share, source_blocks
 from train_jobs.corpus.examples.masking import Flags, Ids, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
+from train_jobs.corpus.examples.validation_sample import VALIDATION_SEED, SourceSample, validation_sample
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
-VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation is independent of the training seed
 VALIDATION_PROBABILITY = 0.15  # of pieces, whatever training masks, so that losses are comparable
 
 
@@ -125,9 +125,17 @@ class PretrainingData:
         seed: int,
     ) -> None:
         self._store, self._data, self._seed = store, data, seed
-        # epoch 0, which validation reads, is the same with and without duplicates
-        self._examples = partial(ExampleStream, store, split, data=data, plan=plan, duplicates=objective.duplicates)
-        self._stream = self._examples(seed=seed, sources=source_blocks(store, split, weighted=True))
+        self._plan = plan
+        self._stream = ExampleStream(
+            store,
+            split,
+            data=data,
+            plan=plan,
+            seed=seed,
+            duplicates=objective.duplicates,
+            sources=source_blocks(store, split, weighted=True),
+        )
+        self._samples: dict[int, list[SourceSample]] = {}
         self._rule = MaskingRule(
             probability=objective.masked_lm_probability,
             max_predictions=max_predictions,
@@ -147,23 +155,39 @@ class PretrainingData:
         start, stop = _bounds(global_batch_size, rank, world_size)
         return self._collate(list(share(spans, start, stop)), self._rule, self._seed), following
 
-    def validation_batches(self, max_sequences: int, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
-        """Yield this process's share of the first `max_sequences` examples: always the same examples and masks.
-
-        15% of the pieces are masked. Neither the seed nor the masking of training (rate, whole words, static) nor the
-        weights of sources change them, so that the losses of recipes are comparable. A smaller split yields all of its
-        examples; a process may get none.
-        """
-        stream = self._examples(seed=VALIDATION_SEED)
-        rule = self._rule._replace(
+    @cached_property
+    def _validation_rule(self) -> MaskingRule:
+        return self._rule._replace(
             probability=VALIDATION_PROBABILITY,
             max_predictions=math.ceil(self._data.sequence_length * VALIDATION_PROBABILITY),
             continues_word=None,
         )
-        spans = stream.first_epoch(max_sequences)
-        start, stop = _bounds(sum(map(len, spans)), rank, world_size)
-        for first in range(start, stop, batch_size):
-            yield self._collate(list(share(spans, first, min(first + batch_size, stop))), rule, VALIDATION_SEED)
+
+    def sample(self, max_sequences: int) -> list[SourceSample]:
+        """Return the sequences to validate on, by source, see `validation_sample`."""
+        if max_sequences not in self._samples:
+            self._samples[max_sequences] = validation_sample(
+                self._store, data=self._data, plan=self._plan, max_sequences=max_sequences
+            )
+        return self._samples[max_sequences]
+
+    def validation_batches(
+        self, max_sequences: int, batch_size: int, rank: int, world_size: int
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield this process's share of the sample, and the place of each batch's source in it.
+
+        The examples and masks are always the same. 15% of the pieces are masked. Neither the seed nor the masking of
+        training (rate, whole words, static) nor the weights of sources change them, so that the losses of recipes are
+        comparable. A batch has one source, and batches do not depend on the number of processes; one may get none.
+        """
+        found = [
+            (source, one.examples.slice(first, first + batch_size))
+            for source, one in enumerate(self.sample(max_sequences))
+            for first in range(0, len(one.examples), batch_size)
+        ]
+        start, stop = _bounds(len(found), rank, world_size)
+        for source, examples in found[start:stop]:
+            yield source, self._collate([examples], self._validation_rule, VALIDATION_SEED)
 
     def _collate(self, spans: list[Examples], rule: MaskingRule, seed: int) -> Batch:
         length, special = self._data.sequence_length, self._store.manifest.special_ids

@@ -164,16 +164,6 @@ class ExampleStream:
             cursor = self._after(cursor, len(taken), window_done=done)
         return spans, cursor
 
-    def first_epoch(self, most: int) -> list[Examples]:
-        """Return the first `most` examples, or all of epoch 0 if it has fewer."""
-        spans: list[Examples] = []
-        for window in range(self._order(0).windows):
-            spans.append(self._window(0, window).slice(0, most))
-            most -= len(spans[-1])
-            if most == 0:
-                break
-        return spans
-
     def _after(self, cursor: Cursor, taken: int, *, window_done: bool) -> Cursor:
         if not window_done:
             return Cursor(cursor.epoch, cursor.window, cursor.offset + taken)
