@@ -346,7 +346,7 @@ def reading(store: Path, seconds: str) -> dict[str, float]:
     def batch(cursor: Cursor) -> Cursor:
         spans, cursor = stream.take(cursor, EXAMPLES)
         for span in spans:
-            assemble(stream.block(span.block), span.rows, sequence_length=LENGTH, special=opened.manifest.special_ids)
+            assemble(span.tokens, span.rows, sequence_length=LENGTH, special=opened.manifest.special_ids)
         return cursor
 
     cursor = batch(Cursor())

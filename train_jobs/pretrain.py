@@ -45,6 +45,7 @@ from train_jobs.assembly.starting_point import (
     trajectory,
 )
 from train_jobs.config import PretrainConfig, SpecError
+from train_jobs.config.verdict import margin_text, verdict
 from train_jobs.corpus.executors.nodes import Node, text_mismatch_error
 from train_jobs.corpus.preparation import equal_store, prepare_store
 from train_jobs.corpus.steps.records import store_key
@@ -279,7 +280,6 @@ def finish(
             ),
         )
         write_text(output / LINEAGE_FILE, (model_folder / LINEAGE_FILE).read_text(encoding="utf-8"))
-        entropy = store.manifest.validation_unigram_entropy
         result = {
             "steps": loop.state.step,
             "sequences": sequences,
@@ -288,10 +288,13 @@ def finish(
             "model": str(model_folder),
         }
         storage.write_json(output / "result.json", result)
-    loss = loop.last_validation.get("mlm_loss")
-    if loss is not None:
-        verdict = "below: it learned from context" if loss < entropy else "not below: it only learned word frequencies"
-        print(f"validation MLM loss {loss:.4f}, unigram entropy of the same text {entropy:.4f} nats ({verdict})")
+    found = loop.last_validation
+    if (loss := found.get("mlm_loss")) is not None and (entropy := found.get("unigram_entropy")) is not None:
+        error = found.get("unigram_margin_error")
+        print(
+            f"validation MLM loss {loss:.4f}, unigram entropy of the same tokens {entropy:.4f} nats"
+            f" ({margin_text(loss, entropy, error)}: {verdict(loss, entropy, error).value})"
+        )
     print(f"exported {model_folder}", flush=True)
     return result
 

@@ -20,7 +20,7 @@ from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_
 # Tokens. Messages have 10 on average, English prose 25, statutes 45, Hindi that a small vocabulary cuts into pieces 60.
 USUAL_SENTENCE = (5, 80)
 MIN_SENTENCES = 100  # fewer are no basis for an average
-STORE_VERSION = 2  # increase it, and `version` below, when the layout changes: older stores are then prepared again
+STORE_VERSION = 3  # increase it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
 PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
@@ -94,6 +94,8 @@ class Shard(Config):
     """Index in the manifest's `sources` of the source of all its blocks."""
     blocks: Annotated[int, Field(gt=0)]
     """Number of blocks (Arrow record batches)."""
+    tokens: list[Count]
+    """Tokens of each block: the order of training mixes sources by them."""
     size: Count
     """Bytes."""
     sha256: str
@@ -118,7 +120,7 @@ class SpecialIds(Config):
 class StoreManifest(Config):
     """Content of manifest.json."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     """Layout of the folder."""
     key: str
     """`records.store_key` of its text and settings; equal keys mean equal stores."""

@@ -37,7 +37,8 @@ class SourceConfig(CheckedConfig):
     strip_gutenberg: bool = False
     """Plain text: drop the header, footer and licence of Project Gutenberg."""
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Passes over this source per epoch: 2 uses it twice, 0.5 uses half of it, then the other half."""
+    """Passes over this source per epoch: 2 uses it twice, 0.5 uses half of it, then the other half. Sources are mixed
+    throughout the epoch."""
     name: str | None = None
     """Name in counts and errors. None: the last part of the path, or the name of the dataset."""
 

@@ -54,7 +54,11 @@ def may_be_negative(config: object, metric: str) -> bool | None:
 def _pretraining(config: PretrainConfig) -> tuple[str, ...]:
     heads = ("mlm", "nsp") if config.objective.next_sentence else ("mlm",)
     both = ("loss", *(f"{head}_{what}" for head in heads for what in ("loss", "accuracy")))
-    return (*_named("validation", (*both, "unigram_entropy")), *_named("train", both), *TRAINING)
+    return (
+        *_named("validation", (*both, "unigram_entropy", "unigram_margin_error")),
+        *_named("train", both),
+        *TRAINING,
+    )
 
 
 def _fine_tuning(config: FinetuneConfig) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ It depends on the model's lineage alone. Facts that the lineage lacks are report
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from train_jobs.artifacts.fingerprints import EMBEDDED_LANGUAGE
 from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config import CardConfig, PretrainConfig
 from train_jobs.config.fields import is_user_code
+from train_jobs.config.verdict import Verdict, margin_text, verdict
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
@@ -30,6 +32,7 @@ from train_jobs.records.markdown import (
 METRICS = {
     "mlm_loss": ("Masked language model, loss", "{:.4f} nats"),
     "unigram_entropy": ("Unigram entropy of the same tokens", "{:.4f} nats"),
+    "unigram_margin_error": ("Standard error of the difference of both", "{:.4f} nats"),
     "mlm_accuracy": ("Masked language model, accuracy", "{:.1%}"),
     "nsp_loss": ("Next-sentence prediction, loss", "{:.4f} nats"),
     "nsp_accuracy": ("Next-sentence prediction, accuracy", "{:.1%}"),
@@ -176,10 +179,15 @@ def _verdict(card: PretrainingCard) -> str:
     loss, entropy = metrics.get("mlm_loss"), metrics.get("unigram_entropy")
     # A falling loss alone proves little: down to this value a model only learns token frequencies.
     known = "the loss of a model that knows only the frequency of each piece of the vocabulary"
-    if loss is None or entropy is None or loss >= entropy:
+    if loss is None or entropy is None or not math.isfinite(loss):
         return (
-            f"The loss is not below the unigram entropy, {known}: nothing shows that this model predicts from context."
+            f"The loss was not compared with the unigram entropy, {known}: nothing shows that it predicts from context."
         )
-    return (
-        f"The loss is {entropy - loss:.4f} nats below the unigram entropy, {known}: this model predicts from context."
-    )
+    error = metrics.get("unigram_margin_error")
+    margin = f"The loss is {margin_text(loss, entropy, error)}, {known}"
+    match verdict(loss, entropy, error):
+        case Verdict.LEARNED:
+            return f"{margin}: this model predicts from context."
+        case Verdict.NO_BETTER:
+            return f"{margin}. Within two standard errors this is no better than word frequencies."
+    return f"{margin}: worse than word frequencies; nothing shows that this model predicts from context."

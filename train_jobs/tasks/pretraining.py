@@ -14,6 +14,7 @@ from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.examples.batches import Batch, PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
+from train_jobs.corpus.examples.held_out_figures import SUMS, UnigramModel, unigram_figures, weighted_mean
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.encoder import is_compiled, require_compiler
@@ -21,6 +22,8 @@ from train_jobs.models.bert.pretraining_heads import IGNORED, BertForPreTraining
 from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.packing import packing_arrays
 from train_jobs.protocols import Term
+
+VALIDATION_BATCH = 32  # at most: the spread of the losses of batches gives the error bar, which needs enough of them
 
 
 class BertPretraining:
@@ -59,7 +62,7 @@ class BertPretraining:
         if is_compiled(config.train.compile, world.device):
             compile_layers(self.model)
         self._vocab_size = store.manifest.vocab_size
-        self._entropy = store.manifest.validation_unigram_entropy
+        self._unigram: UnigramModel | None = None
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
 
     def flops(self, sequences: float, tokens: float) -> float:
@@ -135,18 +138,32 @@ class BertPretraining:
         return {"loss": sum(found[f"{name}_loss"] for name in self._labels), **found}
 
     def validate(self, micro_batch_size: int) -> dict[str, float]:
-        """Evaluate on held-out sequences; return `metrics` and unigram_entropy, in nats."""
+        """Evaluate on a sample of the held-out documents, see `validation_sample`.
+
+        Returns:
+            `metrics`, unigram_entropy (nats) of the same tokens, and unigram_margin_error, the standard error of the
+            difference between mlm_loss and unigram_entropy. These are means over sources, weighted by their held-out
+            tokens; with several sources, METRIC.SOURCE is that of one source.
+        """
         # The same sequences with the same masks every time, so that losses of different steps are comparable.
-        total = torch.zeros(3 * len(self._labels), dtype=torch.float64, device=self._world.device)
-        for batch in self._data["validation"].validation_batches(
-            self._config.validation.max_sequences,
-            micro_batch_size,
-            rank=self._world.rank,
-            world_size=self._world.size,
+        data, most = self._data["validation"], self._config.validation.max_sequences
+        sample, terms = data.sample(most), 3 * len(self._labels)
+        unigram = self._unigram or UnigramModel(sample, self._vocab_size)
+        self._unigram = unigram
+        # float64 on the host: a batch has few figures, and the entropy is computed there
+        sums = np.zeros((len(sample), terms + SUMS))
+        for source, batch in data.validation_batches(
+            most, min(micro_batch_size, VALIDATION_BATCH), rank=self._world.rank, world_size=self._world.size
         ):
-            total += as_vector(self._terms(batch))
+            figures = as_vector(self._terms(batch)).cpu().numpy()
+            loss = float(figures[3 * list(self._labels).index("mlm")]) if "mlm" in self._labels else 0.0
+            labels = batch.masked_labels[batch.masked_labels != IGNORED]
+            sums[source] += np.concatenate([figures, unigram.sums(source, labels, loss)])
             self._world.activity.beat()  # a long validation is progress, not a hang
-        return {**self.metrics(self._world.sum_(total).tolist()), "unigram_entropy": self._entropy}
+        total = self._world.sum_(torch.from_numpy(sums.ravel()).to(self._world.device)).cpu().numpy()
+        each = total.reshape(sums.shape)
+        found = weighted_mean(sample, [self.metrics(row) for row in each[:, :terms].tolist()])
+        return {**found, **unigram_figures(sample, each[:, terms:], with_margin="mlm" in self._labels)}
 
     def _terms(self, batch: Batch) -> list[Term]:
         """Return the terms of a micro batch, in the order of the objective's labels."""

@@ -19,6 +19,7 @@ from orchestrator.reports.pages.page_parts import NONE_YET, TIMES, key_figure, k
 from orchestrator.reports.pages.run_report import RunReport, reported
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
+from train_jobs.config.verdict import Verdict, margin_text, verdict
 
 PAIRS = (  # measured both in training and on held-out text: metric, title, whether it is a share
     ("mlm_loss", "MLM loss (nats per token)", False),
@@ -100,18 +101,27 @@ class PretrainingReport(RunReport):
         if loss is None:
             return key_figure("Validation MLM loss", NONE_YET, where)
         lines = [f"nats, {where}"]
-        if (entropy := self._entropy) is not None and loss < entropy:
-            verdict = f"{number(entropy - loss)} below unigram entropy: it learned from context"
-            lines.append(element("dd", verdict, class_="good"))
-        elif entropy is not None:
-            verdict = "not below unigram entropy: it only learned word frequencies"
-            lines.append(element("dd", verdict, class_="bad"))
+        if (entropy := self._entropy) is not None:
+            error, _ = self._validation("unigram_margin_error")
+            answer = verdict(loss, entropy, error)
+            text = f"{margin_text(loss, entropy, error)}: {answer.value}"
+            lines.append(element("dd", text, class_="good" if answer is Verdict.LEARNED else "bad"))
+        lines += [element("dd", text, class_="soft") for text in self._losses_by_source()]
         return key_figure("Validation MLM loss", number(loss), *lines)
+
+    def _losses_by_source(self) -> Iterator[str]:
+        """Yield loss and unigram entropy of each source, if there are several."""
+        prefix = "validation_mlm_loss."
+        for name in sorted(name for name in {*self.series, *self.result} if name.startswith(prefix)):
+            source = name.removeprefix(prefix)
+            (loss, _), (entropy, _) = (self._validation(f"{what}.{source}") for what in ("mlm_loss", "unigram_entropy"))
+            if loss is not None and entropy is not None:
+                yield f"{source}: {number(loss)}, unigram entropy {number(entropy)}"
 
     def _unigram_entropy(self) -> Markup:
         if self._entropy is None:
             return key_figure("Unigram entropy", NONE_YET, "known once the run has validated")
-        return key_figure("Unigram entropy", number(self._entropy), "nats, of the held-out text")
+        return key_figure("Unigram entropy", number(self._entropy), "nats, of the validated tokens")
 
     def _accuracy(self, label: str, metric: str) -> Markup:
         share, where = self._validation(metric)

@@ -7,8 +7,11 @@ from collections import Counter
 from functools import partial
 from itertools import combinations, pairwise
 
-from train_jobs.config import DataConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share
+import pytest
+
+from train_jobs.config import ConflictError, DataConfig
+from train_jobs.corpus.examples import epoch_order
+from train_jobs.corpus.examples.example_stream import Cursor, Examples, ExampleStream, share
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -20,18 +23,45 @@ def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: in
     )
 
 
-def names(spans: list[ExampleSpan]) -> list[tuple[int, int, int]]:
-    return [(span.copy, span.block, number) for span in spans for number in span.numbers.tolist()]
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give small stores epochs of several windows, and more blocks than lanes."""
+    monkeypatch.setattr(epoch_order, "WINDOW_SEQUENCES", 40)
+    monkeypatch.setattr(epoch_order, "OPEN_BLOCKS", 3)
+
+
+def names(spans: list[Examples]) -> list[tuple[int, int, int]]:
+    return [
+        name
+        for span in spans
+        for name in zip(span.copies.tolist(), span.blocks.tolist(), span.numbers.tolist(), strict=True)
+    ]
+
+
+def first_epoch(examples: ExampleStream) -> tuple[list[Examples], int]:
+    """Return the examples of epoch 0, and their number."""
+    spans, cursor = [], Cursor()
+    while cursor.epoch == 0:
+        taken, cursor = examples.take(cursor, 1)
+        spans += taken
+    return spans, len(spans)
+
+
+def texts(spans: list[Examples]) -> list[tuple[list[int], list[int], int]]:
+    """Return the tokens of A and B, and the label, of each example."""
+    return [
+        (span.tokens[row[0] : row[1]].tolist(), span.tokens[row[2] : row[3]].tolist(), row[4])
+        for span in spans
+        for row in span.rows.tolist()
+    ]
 
 
 def test_each_example_occurs_once_per_epoch(store: TokenStore) -> None:
     examples = stream(store)
     assert store.blocks("train") > 2
-    epoch = sum(map(len, examples.first_epoch(10**9)))
-    spans, cursor = examples.take(Cursor(), epoch)
-    assert cursor == Cursor(epoch=1)
+    spans, epoch = first_epoch(examples)
     assert max(Counter(names(spans)).values()) == 1
-    assert names(spans) == names(examples.first_epoch(10**9))
+    assert {copy for copy, _, _ in names(spans)} == {0}
     plans = {block: max(offset for _, b, offset in names(spans) if b == block) for _, block, _ in names(spans)}
     assert len(plans) == store.blocks("train")
     assert sum(last + 1 for last in plans.values()) == epoch
@@ -49,20 +79,19 @@ def test_examples_are_independent_of_step_size(store: TokenStore) -> None:
 
 
 def test_new_process_resumes_from_saved_cursor(store: TokenStore) -> None:
-    epoch = sum(map(len, stream(store).first_epoch(10**9)))
+    _, epoch = first_epoch(stream(store))
     _, cursor = stream(store).take(Cursor(), epoch + 13)
     saved = json.dumps(cursor.as_dict())
     going_on, _ = stream(store).take(Cursor.from_dict(json.loads(saved)), 40)
     straight, _ = stream(store).take(Cursor(), epoch + 53)
     assert names(going_on) == names(straight)[-40:]
-    rows = [row.tolist() for span in straight for row in span.rows]
-    assert [row.tolist() for span in going_on for row in span.rows] == rows[-40:]
+    assert texts(going_on) == texts(straight)[-40:]
 
 
 def test_order_differs_between_epochs_and_seeds(store: TokenStore) -> None:
     def first_blocks(seed: int) -> list[int]:
         examples = stream(store, seed=seed)
-        return [examples.take(Cursor(epoch=epoch), 1)[0][0].block for epoch in range(12)]
+        return [int(examples.take(Cursor(epoch=epoch), 1)[0][0].blocks[0]) for epoch in range(12)]
 
     assert len(set(first_blocks(0))) > 1
     assert first_blocks(0) != first_blocks(1)
@@ -72,7 +101,7 @@ def test_pairs_differ_between_epochs_and_seeds(store: TokenStore) -> None:
     pairs = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0)):
         spans, _ = stream(store, seed=seed).take(Cursor(epoch=epoch), 200)
-        pairs.append({(span.block, *row) for span in spans for row in span.rows.tolist()})
+        pairs.append({(tuple(a), tuple(b)) for a, b, _ in texts(spans)})
     for left, right in combinations(pairs, 2):
         assert len(left & right) < 0.5 * len(left)
 
@@ -85,21 +114,15 @@ def test_shares_are_consecutive_and_complete(store: TokenStore) -> None:
     assert [name for part in parts for name in names(part)] == names(spans)
 
 
-def test_first_epoch_ends_at_limit_or_last_example(store: TokenStore) -> None:
-    examples = stream(store)
-    assert sum(map(len, examples.first_epoch(5))) == 5
-    assert {span.copy for span in examples.first_epoch(10**9)} == {0}
-
-
 def test_static_examples_repeat_after_given_epochs(store: TokenStore) -> None:
     """Epochs 0 and 1 equal those of dynamic data; 2 and 4 repeat epoch 0 and 3 repeats epoch 1, in their own order."""
 
-    def epoch(number: int, duplicates: int | None) -> list[tuple[int, ...]]:
+    def epoch(number: int, duplicates: int | None) -> list[tuple[int | str, ...]]:
         examples, cursor = stream(store, duplicates=duplicates), Cursor(epoch=number)
         found = []
         while cursor.epoch == number:
             (span,), cursor = examples.take(cursor, 1)
-            found.append((span.copy, span.block, *span.numbers.tolist(), *span.rows[0].tolist()))
+            found.append((*names([span])[0], str(texts([span]))))
         return found
 
     static = [epoch(number, 2) for number in range(5)]
@@ -119,3 +142,21 @@ def test_static_data_resumes_from_saved_cursor(store: TokenStore) -> None:
     going_on, _ = stream(store, duplicates=1).take(cursor, 55)
     assert names(going_on) == names(straight)[45:]
     assert {copy for copy, _, _ in names(straight)} == {0}
+
+
+def test_cursor_of_older_version_is_refused() -> None:
+    with pytest.raises(ConflictError, match="another order of examples") as caught:
+        Cursor.from_dict({"epoch": 0, "block": 3, "offset": 17})
+    assert caught.value.facts["have"] == "epoch, block, offset"
+
+
+def test_windows_read_several_blocks(store: TokenStore) -> None:
+    """Batches have examples of several blocks, though only a few blocks are open."""
+    examples, cursor, seen = stream(store), Cursor(), set()
+    while cursor.epoch == 0:
+        spans, cursor = examples.take(cursor, 32)
+        if len(examples._open) > 0:  # not at the end of the epoch
+            assert len({block for _, block, _ in names(spans)}) > 1
+        assert len(examples._open) <= 3
+        seen.add(cursor.window)
+    assert len(seen) > 3

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from tests.unit.corpus.small_corpora import prepare, sources
+from tests.unit.corpus.test_examples import names
 from train_jobs.config import DataConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, SourceBlocks, share, visits
+from train_jobs.corpus.examples.epoch_order import (
+    OPEN_BLOCKS,
+    WINDOW_SEQUENCES,
+    EpochOrder,
+    SourceBlocks,
+    Visit,
+    epoch_order,
+)
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, share, source_blocks
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -18,11 +30,15 @@ EPOCHS = 6
 Name = tuple[int, int, int]  # pass, block, number in the block's plan
 
 
+def order_of(blocks_of: list[SourceBlocks], epoch: int = 0, seed: int = 0) -> EpochOrder:
+    return epoch_order(blocks_of, seed=seed, sequence_length=128, epoch=epoch)
+
+
 def epochs(weight: float, blocks: int = 7) -> list[list[tuple[int, int]]]:
     """Return the blocks and passes of each epoch."""
-    sources = [SourceBlocks(range(blocks), weight)]
-    found = [visits(sources, seed=3, epoch=epoch) for epoch in range(EPOCHS)]
-    return [list(zip(epoch.blocks.tolist(), epoch.passes.tolist(), strict=True)) for epoch in found]
+    blocks_of = [SourceBlocks(range(blocks), [1000] * blocks, weight)]
+    found = [order_of(blocks_of, epoch, seed=3) for epoch in range(EPOCHS)]
+    return [[(visit.block, visit.number) for visit in epoch.visits] for epoch in found]
 
 
 @pytest.mark.parametrize(
@@ -62,37 +78,82 @@ def test_order_differs_between_passes_and_epochs() -> None:
     assert len({frozenset(block for block, _ in epoch) for epoch in halves}) == EPOCHS
 
 
-def test_sources_are_mixed_in_proportion() -> None:
-    sources = [SourceBlocks([0, 2, 4, 6, 8], 2.0), SourceBlocks([1, 3, 5, 7, 9]), SourceBlocks([10, 11], 0.5)]
+def test_visits_of_sources_follow_weights() -> None:
+    blocks_of = [
+        SourceBlocks([0, 2, 4, 6, 8], [1000] * 5, 2.0),
+        SourceBlocks([1, 3, 5, 7, 9], [1000] * 5),
+        SourceBlocks([10, 11], [1000] * 2, 0.5),
+    ]
     for epoch in range(4):
-        blocks = visits(sources, seed=0, epoch=epoch).blocks.tolist()
+        blocks = [visit.block for visit in order_of(blocks_of, epoch).visits]
         counts = Counter(blocks)
         assert [counts[block] for block in range(10)] == [2, 1] * 5
         assert counts[10] + counts[11] == 1
         assert blocks != sorted(blocks)
-        assert {block % 2 for block in blocks[:6]} == {0, 1}
+
+
+def tokens_by_source(blocks_of: list[SourceBlocks], order: EpochOrder, window: int) -> list[int]:
+    """Return the tokens that each source contributes to a window."""
+    found = [0] * len(blocks_of)
+    for part in order.parts(window):
+        low, high = part.bounds(part.visit.tokens)
+        found[next(n for n, source in enumerate(blocks_of) if part.visit.block in source.blocks)] += high - low
+    return found
+
+
+def test_each_window_has_each_source_in_proportion() -> None:
+    """Sources of 40, 7 and 1 blocks of uneven sizes, with weights: no window is off by more than a token per lane."""
+    draw, blocks_of, first = random.Random(0), [], 0
+    for count, weight in ((40, 1.0), (7, 3.0), (1, 2.0)):
+        sizes = [draw.randint(1, 1 << 20) for _ in range(count)]
+        blocks_of.append(SourceBlocks(range(first, first + count), sizes, weight))
+        first += count
+    order = order_of(blocks_of)
+    total = [int(source.weight) * sum(source.tokens) for source in blocks_of]
+    assert order.windows == round(sum(total) / (WINDOW_SEQUENCES * 128)) > 50
+    seen = [0] * len(blocks_of)
+    for window in range(order.windows):
+        found = tokens_by_source(blocks_of, order, window)
+        for tokens, whole in zip(found, total, strict=True):
+            assert tokens == pytest.approx(whole / order.windows, abs=2 * OPEN_BLOCKS)
+        seen = [before + tokens for before, tokens in zip(seen, found, strict=True)]
+    assert seen == total
+
+
+def test_open_blocks_are_bounded_with_many_sources() -> None:
+    blocks_of = [SourceBlocks([number], [1 << 20]) for number in range(300)]
+    order = order_of(blocks_of)
+    assert max(len(order.parts(window)) for window in range(order.windows)) <= 2 * OPEN_BLOCKS
+    assert sum(part.goes_on for part in order.parts(order.windows // 2)) <= OPEN_BLOCKS
+    assert sorted(visit.block for visit in order.visits) == list(range(300))
+    assert len({part.visit.block for part in order.parts(0)}) > OPEN_BLOCKS / 2
 
 
 def test_sources_and_passes_have_independent_orders() -> None:
-    halves = visits([SourceBlocks(range(50), 0.5), SourceBlocks(range(50, 100), 0.5)], seed=0, epoch=0).blocks
-    first, second = ({block % 50 for block in halves.tolist() if block // 50 == source} for source in (0, 1))
+    blocks_of = [SourceBlocks(range(50), [1000] * 50, 0.5), SourceBlocks(range(50, 100), [1000] * 50, 0.5)]
+    halves = [visit.block for visit in order_of(blocks_of).visits]
+    first, second = ({block % 50 for block in halves if block // 50 == source} for source in (0, 1))
     assert len(first) == len(second) == 25
     assert first != second
 
 
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give small stores epochs of several windows, and more blocks than lanes."""
+    monkeypatch.setattr("train_jobs.corpus.examples.epoch_order.WINDOW_SEQUENCES", 40)
+    monkeypatch.setattr("train_jobs.corpus.examples.epoch_order.OPEN_BLOCKS", 3)
+
+
 def weighted(store: TokenStore) -> ExampleStream:
-    count = store.blocks("train")
+    count, tokens = store.blocks("train"), store.block_tokens("train")
     assert count >= 6
-    sources = [
-        SourceBlocks(range(2), 2.0),
-        SourceBlocks(range(2, 4), 2.5),
-        SourceBlocks(range(4, 5), 0.5),
-        SourceBlocks(range(5, count)),
-    ]
+    bounds = ((0, 2, 2.0), (2, 4, 2.5), (4, 5, 0.5), (5, count, 1.0))
+    blocks_of = [SourceBlocks(range(first, last), tokens[first:last], weight) for first, last, weight in bounds]
     data, plan = DataConfig(sequence_length=32), partial(plan_block, next_sentence=True)
-    return ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=sources)
+    return ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=blocks_of)
 
 
+@pytest.mark.usefixtures("small_windows")
 def test_each_example_once_over_restarts_and_world_sizes(store: TokenStore) -> None:
     """Three epochs by 1, 2, 3 and 8 processes in turn; each change is a restart from a checkpoint."""
     end, total = Cursor(epoch=3), 0
@@ -100,7 +161,7 @@ def test_each_example_once_over_restarts_and_world_sizes(store: TokenStore) -> N
     expected: list[Name] = []
     while cursor.epoch < end.epoch:
         spans, cursor = straight.take(cursor, 1)
-        expected += [(span.copy, span.block, number) for span in spans for number in span.numbers.tolist()]
+        expected += names(spans)
     assert len(set(expected)) == len(expected)
 
     batch = 24
@@ -113,7 +174,7 @@ def test_each_example_once_over_restarts_and_world_sizes(store: TokenStore) -> N
             for rank, stream in enumerate(streams):
                 spans, after = stream.take(Cursor.from_dict(json.loads(saved)), batch)
                 bounds = batch * rank // world, batch * (rank + 1) // world
-                shares.append([(s.copy, s.block, n) for s in share(spans, *bounds) for n in s.numbers.tolist()])
+                shares.append(names(list(share(spans, *bounds))))
             saved = json.dumps(after.as_dict())
             assert all(shares)
             found += [name for part in shares for name in part]
@@ -123,26 +184,48 @@ def test_each_example_once_over_restarts_and_world_sizes(store: TokenStore) -> N
     assert len(expected) - total < 10 * batch
 
 
+@pytest.mark.usefixtures("small_windows")
 def test_source_weights_set_repetitions(store: TokenStore) -> None:
     stream, cursor, seen = weighted(store), Cursor(), Counter[int]()
     while cursor.epoch < 4:
         spans, cursor = stream.take(cursor, 50)
         for span in spans:
-            seen[span.block] += len(span)
-    once = {block: len(stream._plan(0, block)) for block in range(6)}
+            seen.update(span.blocks.tolist())
+    once = {block: len(stream._planned(Visit(0, block, 1)).rows) for block in range(6)}
     for block, times in {0: 8, 1: 8, 2: 10, 3: 10, 4: 2, 5: 4}.items():
         assert seen[block] == pytest.approx(times * once[block], rel=0.1, abs=50)
 
 
 def test_each_pass_over_block_has_new_pairs(store: TokenStore) -> None:
     stream = weighted(store)
-    plans = [stream._plan(number, 0).rows.tolist() for number in (0, 1, 2)]
+    plans = [stream._planned(Visit(number, 0, 1)).rows.tolist() for number in (0, 1, 2)]
     assert all(len({tuple(row) for row in a} & {tuple(row) for row in b}) < 0.5 * len(a) for a, b in pairwise(plans))
 
 
 def test_empty_epochs_are_skipped(store: TokenStore) -> None:
     data, plan = DataConfig(sequence_length=32), partial(plan_block, next_sentence=True)
-    sources = [SourceBlocks([0], 0.3)]
-    stream = ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=sources)
+    blocks_of = [SourceBlocks([0], store.block_tokens("train")[:1], 0.3)]
+    stream = ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=blocks_of)
     _, cursor = stream.take(Cursor(), 1)
     assert (cursor.epoch, cursor.offset) == (3, 1)
+
+
+def test_batches_mix_sources_by_weight(tmp_path: Path) -> None:
+    """A source that is read three times has its share in every stretch of 200 examples, as have the others."""
+    text = [{"path": path, "weight": weight} for path, weight in zip(sources(tmp_path, 3, 60), (1, 3, 1), strict=True)]
+    data = DataConfig.model_validate({"text": text, "vocab_size": 300, "sequence_length": 16})
+    store = prepare(data, tmp_path / "store", block_tokens=600)
+    source_of = {block: source for source, blocks in store.blocks_by_source("train").items() for block in blocks}
+    plan = partial(plan_block, next_sentence=True)
+    stream = ExampleStream(
+        store, "train", data=data, plan=plan, seed=0, sources=source_blocks(store, "train", weighted=True)
+    )
+    order, cursor = [], Cursor()
+    while cursor.epoch == 0:
+        spans, cursor = stream.take(cursor, 1)
+        order += [source_of[block] for _, block, _ in names(spans)]
+    assert len(order) > 1000
+    for first in range(0, len(order) - 200, 200):
+        counts = Counter(order[first : first + 200])
+        assert counts[1] == pytest.approx(120, abs=35)  # five standard deviations
+        assert counts[0] == pytest.approx(40, abs=29)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from train_jobs.corpus.examples.example_stream import generator
+from train_jobs.corpus.examples.epoch_order import generator
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import Block
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from train_jobs.corpus.examples.example_stream import generator
+from train_jobs.corpus.examples.epoch_order import generator
 from train_jobs.corpus.examples.masking import integers, keys, uniform
 
 

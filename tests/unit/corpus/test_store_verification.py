@@ -88,6 +88,11 @@ def test_inconsistent_counts_are_reported(store: TokenStore) -> None:
     ]
 
 
+def test_wrong_block_sizes_are_reported(store: TokenStore) -> None:
+    problems = problems_after_change(store, lambda document: document["shards"][1]["tokens"].__setitem__(0, 7))
+    assert problems == ["shard-00001-train.arrow: its blocks have other numbers of tokens than the manifest lists"]
+
+
 def test_ids_outside_vocabulary_are_reported(store: TokenStore) -> None:
     size = store.manifest.vocab_size
     assert problems_after_rewrite(store, encoded_as([[[1, size], [2]]])) == [

@@ -186,7 +186,7 @@ def test_untrained_model_loss_equals_guessing(store: TokenStore) -> None:
         found = task.validate(4)
     assert found["mlm_loss"] == pytest.approx(math.log(task.model.vocab_size), abs=0.1)
     assert found["nsp_loss"] == pytest.approx(math.log(2), abs=0.05)
-    assert found["unigram_entropy"] == store.manifest.validation_unigram_entropy
+    assert found["unigram_entropy"] == pytest.approx(store.manifest.validation_unigram_entropy, abs=0.5)
     assert 0 < found["unigram_entropy"] < math.log(store.manifest.vocab_size)
 
 

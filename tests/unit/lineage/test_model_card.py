@@ -126,10 +126,10 @@ def test_card_shows_other_settings(complete: Complete) -> None:
 @pytest.mark.parametrize(
     ("loss", "sentence"),
     [
-        (3.25, "0.7500 nats below the unigram entropy"),
-        (4.0, "is not below the unigram entropy"),
-        (5.0, "is not below the unigram entropy"),
-        (float("nan"), "is not below the unigram entropy"),
+        (3.25, "is 0.7500 below unigram entropy"),
+        (4.0, "no better than word frequencies"),
+        (5.0, "1.0000 above unigram entropy"),
+        (float("nan"), "was not compared with the unigram entropy"),
     ],
 )
 def test_loss_is_compared_with_unigram_entropy(complete: Complete, loss: float, sentence: str) -> None:

@@ -264,7 +264,7 @@ def test_own_objective_names_terms_and_gets_gradients(store: TokenStore) -> None
     found = task.metrics(sums.tolist())
     assert found.keys() == {"loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert task.validate(4).keys() == {*found, "unigram_entropy"}
+    assert task.validate(4).keys() == {*found, "unigram_entropy", "unigram_margin_error"}
 
 
 def test_objective_without_pairs_freezes_head(store: TokenStore, code: Path) -> None:

@@ -111,7 +111,7 @@ def test_completed_run_has_its_figures_and_every_chart(plan: dict[str, Any]) -> 
         "2025-11-21 08:00 UTC",
         "1 h 02 min",
         "/runs/demo/outputs/model",
-        "\n5.432\nnats, on held-out text\n1.000 below unigram entropy: it learned from context",
+        "\n5.432\nnats, on held-out text\n1.0000 below unigram entropy: learned from context",
         "Unigram entropy\n6.432",
         "MLM accuracy\n23.4%",
         "NSP accuracy\n67.9%",
@@ -208,7 +208,23 @@ def test_auto_micro_batch_is_shown_as_auto(plan: dict[str, Any]) -> None:
 
 def test_loss_above_unigram_entropy_is_reported(plan: dict[str, Any]) -> None:
     text = Page(render(status_of(), reports_of(), plan, {**RESULT, "validation_mlm_loss": 6.4321})).text
-    assert "not below unigram entropy: it only learned word frequencies" in text
+    assert "0.0000 above unigram entropy: no better than word frequencies" in text
+
+
+def test_verdict_has_error_bar_and_sources(plan: dict[str, Any]) -> None:
+    """A loss within two standard errors of the entropy shows nothing; each source has its own figures."""
+    found = {
+        **RESULT,
+        "validation_mlm_loss": 6.4021,
+        "validation_unigram_margin_error": 0.02,
+        "validation_mlm_loss.books": 6.0,
+        "validation_unigram_entropy.books": 6.1,
+    }
+    text = Page(render(status_of(), reports_of(), plan, found)).text
+    assert "0.0300 ± 0.0400 below unigram entropy: no better than word frequencies" in text
+    assert "books: 6.000, unigram entropy 6.100" in text
+    worse = Page(render(status_of(), reports_of(), plan, {**found, "validation_mlm_loss": 6.5321})).text
+    assert "0.1000 ± 0.0400 above unigram entropy: worse than word frequencies" in worse
 
 
 def test_page_is_self_contained(plan: dict[str, Any]) -> None:
@@ -288,7 +304,7 @@ def test_running_run_has_partial_figures(plan: dict[str, Any]) -> None:
     assert "unigram entropy" not in page.text
     reports = [*reports_of(30), {"step": 30, "time": STARTED + 62, "metrics": {"validation_unigram_entropy": 6.9}}]
     page = Page(render(status_of(RunState.RUNNING), reports, plan, {}))
-    assert "0.4000 below unigram entropy: it learned from context" in page.text
+    assert "0.4000 below unigram entropy: learned from context" in page.text
 
 
 def test_best_checkpoint_is_shown_if_known(plan: dict[str, Any]) -> None:

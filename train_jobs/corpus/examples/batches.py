@@ -1,26 +1,27 @@
-"""Batches of numpy arrays for pretraining, independent of the number of processes that share them."""
+"""Batches of numpy arrays for pretraining; they do not depend on the number of processes that share them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, SourceBlocks, share
+from train_jobs.corpus.examples.example_stream import Cursor, Examples, ExampleStream, share, source_blocks
 from train_jobs.corpus.examples.masking import Flags, Ids, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
-from train_jobs.corpus.store.token_store import Block, TokenStore
+from train_jobs.corpus.examples.validation_sample import VALIDATION_SEED, SourceSample, validation_sample
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
 MASK_STREAM = 3
-VALIDATION_SEED = 20181011  # the day BERT's paper appeared; validation is independent of the training seed
-VALIDATION_PROBABILITY = 0.15  # of pieces, independent of the masking of training, so that losses are comparable
+VALIDATION_PROBABILITY = 0.15  # of pieces, whatever training masks, so that losses are comparable
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,23 @@ class Sequences(NamedTuple):
     """Sequences before masking."""
 
     input_ids: Ids
-    """[sequences, length] padded with [PAD]."""
     token_type_ids: Ids
-    """[sequences, length] 0 for [CLS] A [SEP] and padding, 1 for B [SEP]."""
     lengths: Ids
-    """[sequences] tokens without padding."""
     candidates: Flags
-    """[sequences, length] True at every position except [CLS], [SEP] and padding."""
+    """[sequences, length] every position but [CLS], [SEP] and padding."""
 
 
-def assemble(block: Block, rows: Plan, *, sequence_length: int, special: SpecialIds) -> Sequences:
-    """Build the sequences of a plan's ranges.
+def assemble(
+    tokens: npt.NDArray[np.unsignedinteger], rows: Plan, *, sequence_length: int, special: SpecialIds
+) -> Sequences:
+    """Lay the ranges of a plan out as sequences.
 
     Args:
-        block: the text that the ranges refer to.
+        tokens: [tokens] the text that the ranges refer to.
         rows: [sequences, 5], see `pairs.plan_block`.
         sequence_length: length to pad to; no range needs more.
         special: ids of [PAD], [CLS], [SEP].
     """
-    # One gather over a position grid for the whole batch, without a Python loop over sequences.
     a_start, a_end, b_start, b_end = (rows[:, column, None] for column in range(4))
     a_length, b_length = a_end - a_start, b_end - b_start
     first_sep = a_length + 1
@@ -90,7 +89,7 @@ def assemble(block: Block, rows: Plan, *, sequence_length: int, special: Special
     source = np.where(in_a, a_start + position - 1, b_start + position - first_sep - 1)
     candidates = in_a | in_b
     ids = np.full(candidates.shape, special.pad, np.int64)
-    ids[candidates] = block.tokens[source[candidates]]
+    ids[candidates] = tokens[source[candidates]]
     ids[:, 0] = special.cls
     ids[(position == first_sep) | (position == last_sep)] = special.sep
     return Sequences(
@@ -107,11 +106,11 @@ class PretrainingData:
     Args:
         store: tokenised text.
         split: "train" or "validation".
-        data: only sequence_length and short_sequence_probability are used.
-        plan: plans the examples of a block.
-        objective: masking of training; validation only uses `duplicates`.
-        max_predictions: maximum number of tokens to predict in a training sequence.
-        seed: seed of the order, pairs and masks of training batches.
+        data: sequence_length and short_sequence_probability are used.
+        plan: makes the examples of a block.
+        objective: how training masks; validation ignores it.
+        max_predictions: most tokens to predict in a training sequence.
+        seed: decides order, pairs and masks of training batches.
     """
 
     def __init__(
@@ -126,13 +125,17 @@ class PretrainingData:
         seed: int,
     ) -> None:
         self._store, self._data, self._seed = store, data, seed
-        # Validation reads epoch 0, which is the same with and without duplicates.
-        self._examples = partial(ExampleStream, store, split, data=data, plan=plan, duplicates=objective.duplicates)
-        sources = store.manifest.sources
-        blocks = store.blocks_by_source(split).items()
-        self._stream = self._examples(
-            seed=seed, sources=[SourceBlocks(numbers, sources[source].weight) for source, numbers in blocks]
+        self._plan = plan
+        self._stream = ExampleStream(
+            store,
+            split,
+            data=data,
+            plan=plan,
+            seed=seed,
+            duplicates=objective.duplicates,
+            sources=source_blocks(store, split, weighted=True),
         )
+        self._samples: dict[int, list[SourceSample]] = {}
         self._rule = MaskingRule(
             probability=objective.masked_lm_probability,
             max_predictions=max_predictions,
@@ -144,55 +147,54 @@ class PretrainingData:
     def batch(self, cursor: Cursor, *, global_batch_size: int, rank: int, world_size: int) -> tuple[Batch, Cursor]:
         """Return this process's share of the next global batch, and the cursor after the whole batch.
 
-        Shares are consecutive and differ by at most one sequence. Concatenated in the order of ranks, they are the same
+        Shares are consecutive and differ by at most one sequence. Together, in the order of ranks, they are the same
         for any number of processes.
-
-        Args:
-            cursor: position in the stream of examples.
-            global_batch_size: sequences of the global batch, at least `world_size`.
-            rank: rank of this process.
-            world_size: number of processes.
-
-        Raises:
-            DataError: the text has no example.
         """
         assert global_batch_size >= world_size, "a process without a sequence"
         spans, following = self._stream.take(cursor, global_batch_size)
         start, stop = _bounds(global_batch_size, rank, world_size)
-        return self._collate(self._stream, list(share(spans, start, stop)), self._rule, self._seed), following
+        return self._collate(list(share(spans, start, stop)), self._rule, self._seed), following
 
-    def validation_batches(self, max_sequences: int, batch_size: int, rank: int, world_size: int) -> Iterator[Batch]:
-        """Yield this process's share of the first `max_sequences` examples, always with the same masks.
-
-        15% of the pieces are masked. The seed, the masking of training and the weights of sources do not change them,
-        so the losses of different recipes are comparable. A smaller split yields all of its examples.
-
-        Args:
-            max_sequences: maximum number of examples over all processes.
-            batch_size: sequences of a batch; the last one may have fewer.
-            rank: rank of this process.
-            world_size: number of processes; with few examples some yield nothing.
-        """
-        stream = self._examples(seed=VALIDATION_SEED)
-        rule = self._rule._replace(
+    @cached_property
+    def _validation_rule(self) -> MaskingRule:
+        return self._rule._replace(
             probability=VALIDATION_PROBABILITY,
             max_predictions=math.ceil(self._data.sequence_length * VALIDATION_PROBABILITY),
             continues_word=None,
         )
-        spans = stream.first_epoch(max_sequences)
-        start, stop = _bounds(sum(map(len, spans)), rank, world_size)
-        for first in range(start, stop, batch_size):
-            yield self._collate(stream, list(share(spans, first, min(first + batch_size, stop))), rule, VALIDATION_SEED)
 
-    def _collate(self, stream: ExampleStream, spans: list[ExampleSpan], rule: MaskingRule, seed: int) -> Batch:
-        length, special = self._data.sequence_length, self._store.manifest.special_ids
-        parts = [
-            assemble(stream.block(span.block), span.rows, sequence_length=length, special=special) for span in spans
+    def sample(self, max_sequences: int) -> list[SourceSample]:
+        """Return the sequences to validate on, by source, see `validation_sample`."""
+        if max_sequences not in self._samples:
+            self._samples[max_sequences] = validation_sample(
+                self._store, data=self._data, plan=self._plan, max_sequences=max_sequences
+            )
+        return self._samples[max_sequences]
+
+    def validation_batches(
+        self, max_sequences: int, batch_size: int, rank: int, world_size: int
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield this process's share of the sample, and the place of each batch's source in it.
+
+        The examples and masks are always the same. 15% of the pieces are masked. Neither the seed nor the masking of
+        training (rate, whole words, static) nor the weights of sources change them, so that the losses of recipes are
+        comparable. A batch has one source, and batches do not depend on the number of processes; one may get none.
+        """
+        found = [
+            (source, one.examples.slice(first, first + batch_size))
+            for source, one in enumerate(self.sample(max_sequences))
+            for first in range(0, len(one.examples), batch_size)
         ]
+        start, stop = _bounds(len(found), rank, world_size)
+        for source, examples in found[start:stop]:
+            yield source, self._collate([examples], self._validation_rule, VALIDATION_SEED)
+
+    def _collate(self, spans: list[Examples], rule: MaskingRule, seed: int) -> Batch:
+        length, special = self._data.sequence_length, self._store.manifest.special_ids
+        parts = [assemble(span.tokens, span.rows, sequence_length=length, special=special) for span in spans]
         input_ids, token_type_ids, lengths, candidates = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        # Keyed by the example, not by its place in the batch: a resumed run, or one with another number of processes,
-        # draws the same masks.
-        names = [keys(seed, MASK_STREAM, span.copy, span.block, span.numbers) for span in spans]
+        # an example's masks are a function of the seed and of its own name
+        names = [keys(seed, MASK_STREAM, span.copies, span.blocks, span.numbers) for span in spans]
         masked = mask_tokens(input_ids, candidates, lengths, np.concatenate(names), rule)
         return Batch(
             input_ids=masked.input_ids,

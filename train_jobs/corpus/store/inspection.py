@@ -99,6 +99,8 @@ def _inspect_shard(path: Path, shard: Shard, manifest: StoreManifest) -> tuple[l
         counts.append(SplitCounts(documents=documents, sentences=sentences, tokens=len(block.tokens), blocks=1))
     if len(counts) != shard.blocks:
         problems.append(f"{len(counts)} blocks, the manifest lists {shard.blocks}")
+    elif not problems and [each.tokens for each in counts] != shard.tokens:
+        problems.append("its blocks have other numbers of tokens than the manifest lists")
     return problems, sum_counts(counts)
 
 

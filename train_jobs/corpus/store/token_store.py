@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -200,7 +200,7 @@ class StoreWriter:
         documents = EncodedDocuments.joined(self._pending[split])
         shard = self._open.get(split) or self._start_shard(split)
         shard.writer.write_batch(pa.record_batch([documents.to_arrow(self._dtype)], schema=self._schema))
-        shard.blocks += 1
+        shard.tokens.append(len(documents.tokens))
         added = SplitCounts(
             documents=len(documents.documents),
             sentences=len(documents.sentences),
@@ -209,7 +209,7 @@ class StoreWriter:
         )
         self._splits[split] = sum_counts([self._splits[split], added])
         self._pending[split], self._pending_tokens[split] = [], 0
-        if shard.blocks == self._blocks_per_shard:
+        if len(shard.tokens) == self._blocks_per_shard:
             self._close_shard(split)
 
     def _start_shard(self, split: Split) -> _OpenShard:
@@ -233,7 +233,8 @@ class StoreWriter:
                 file=shard.path.name,
                 split=split,
                 source=self._source,
-                blocks=shard.blocks,
+                blocks=len(shard.tokens),
+                tokens=shard.tokens,
                 size=shard.path.stat().st_size,
                 sha256=file_sha256(shard.path),
             )
@@ -245,7 +246,8 @@ class _OpenShard:
     path: Path
     stream: BinaryIO
     writer: pa.RecordBatchFileWriter
-    blocks: int = 0
+    tokens: list[int] = field(default_factory=list)
+    """Tokens of each block written so far."""
 
 
 class TokenStore:
@@ -300,6 +302,10 @@ class TokenStore:
         for number, (shard, _) in enumerate(self._places[split]):
             found.setdefault(shard.source, []).append(number)
         return found
+
+    def block_tokens(self, split: Split) -> list[int]:
+        """Return the number of tokens of each block of a split, without reading the blocks."""
+        return [shard.tokens[position] for shard, position in self._places[split]]
 
     def block(self, split: Split, index: int) -> Block:
         """Return block `index` of a split, without copying.
