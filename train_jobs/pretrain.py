@@ -130,7 +130,7 @@ def make_loop(
         sharded=config.optimizer.sharded,
         peak_flops=peak_flops(world, precision),
         checkpoint_extra={
-            "config": trajectory(config, store.manifest.content),
+            "config": trajectory(config, store.manifest.content, store.manifest.rule),
             "vocabulary": store.manifest.vocab_sha256,
             "threads": torch.get_num_threads(),
             "device": world.device_name,
@@ -226,7 +226,7 @@ def finish(
             model_folder,
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
-            tokenizer=TokenizerFiles(store.vocabulary, config.data.lowercase),
+            tokenizer=TokenizerFiles(store.vocabulary, **store.manifest.rule._asdict()),
             config_entries=exported_as(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
                 begun, folder, steps=loop.state.step, sequences=sequences, metrics=loop.last_validation

@@ -14,9 +14,10 @@ from pydantic import Field, ValidationError
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
 
-STORE_VERSION = 2  # raise it, and `version` below, when the layout changes: older stores are then prepared again
+STORE_VERSION = 3  # raise it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
 PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
@@ -106,7 +107,7 @@ class SpecialIds(Config):
 class StoreManifest(Config):
     """Content of manifest.json."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     """Layout of the folder."""
     key: str
     """`store_key` of its text and settings: equal keys, equal stores."""
@@ -119,7 +120,11 @@ class StoreManifest(Config):
     special_ids: SpecialIds
     """Ids of the special pieces."""
     lowercase: bool
-    """Whether the text was lower-cased and stripped of accents."""
+    """Whether the text was lower-cased."""
+    strip_accents: bool
+    """Whether nonspacing marks were dropped."""
+    split_unspaced: bool
+    """Whether scripts without blanks were cut into characters."""
     validation_fraction: float
     """Share of documents held out for validation."""
     validation_unigram_entropy: float
@@ -138,27 +143,32 @@ class StoreManifest(Config):
     """The Arrow files, in order."""
 
     @property
+    def rule(self) -> TextRule:
+        """Rule for words of the text."""
+        return TextRule(self.lowercase, self.strip_accents, self.split_unspaced)
+
+    @property
     def content(self) -> str:
         """`store_content` of this store: stores of equal content are equal, even if their keys differ."""
         return store_content(
             text=self.data.sha256,
             reading=self.reading,
             vocabulary=self.vocab_sha256,
-            lowercase=self.lowercase,
+            rule=self.rule,
             validation_fraction=self.validation_fraction,
         )
 
 
-def store_content(*, text: str, reading: str, vocabulary: str, lowercase: bool, validation_fraction: float) -> str:
+def store_content(*, text: str, reading: str, vocabulary: str, rule: TextRule, validation_fraction: float) -> str:
     """Return 16 hex digits over the content of a store, whether its vocabulary was trained or given as a file.
 
     Args:
         text: fingerprint of the text.
         reading: hash of the settings of reading and cleaning.
         vocabulary: SHA-256 of vocab.txt.
-        lowercase, validation_fraction: settings of tokenising and splitting.
+        rule, validation_fraction: settings of tokenising and splitting.
     """
-    facts = [STORE_VERSION, text, reading, vocabulary, lowercase, validation_fraction]
+    facts = [STORE_VERSION, text, reading, vocabulary, rule, validation_fraction]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -231,7 +241,7 @@ def read_manifest(folder: Path) -> StoreManifest | None:
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
-    """Return the configuration of training on a store: case and held-out share of a named store are its own.
+    """Return the configuration of training on a store: words and held-out share of a named store are its own.
 
     Raises:
         DataError: the store has another vocabulary than the initial model.
@@ -246,5 +256,5 @@ def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
             facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
             fix=f"prepare the text with --set {in_shell(f'data.vocabulary={data.vocabulary}')}",
         )
-    own = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
+    own = {**manifest.rule._asdict(), "validation_fraction": manifest.validation_fraction}
     return config.model_copy(update={"data": data.model_copy(update=own)})

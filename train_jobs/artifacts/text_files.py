@@ -42,7 +42,7 @@ LEAST_PART_BYTES = 8 << 20  # some blocks of a token store
 PARTS = 32  # of less text: enough for workers to finish at about the same time
 FEW = 3  # files named in a message
 HEAD = 512  # bytes that identify a format
-_OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
 _NO_TEXT = re.compile(
@@ -235,7 +235,7 @@ def _decompressed_head(path: Path, compression: Compression) -> bytes:
     if compression == "zstd":
         return b""  # Python 3.11 has no reader: the name decides
     try:
-        with _OPENERS[compression](path) as stream:
+        with OPENERS[compression](path) as stream:
             return bytes(stream.read(HEAD))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader reports where

@@ -167,7 +167,7 @@ class Preparation:
             self._require_all_sources(documents, duplicates)
             threshold = self._threshold(documents)
             vocabulary = self._vocabulary(documents, duplicates)
-            tokens = self._tokens(documents, duplicates, vocabulary.files[0].sha256, threshold)
+            tokens = self._tokens(documents, duplicates, vocabulary, threshold)
             if not self.node.leads:
                 return None
             records = PreparationRecords(documents, duplicates, vocabulary, tokens)
@@ -200,7 +200,11 @@ class Preparation:
         return self._once(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
 
     def _tokens(
-        self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord, vocabulary: str, threshold: int
+        self,
+        documents: Sequence[DocumentsRecord],
+        duplicates: DuplicatesRecord,
+        vocabulary: VocabularyRecord,
+        threshold: int,
     ) -> list[TokensRecord]:
         """Run the last step; only the leading node waits for the parts of the others, to remove all records."""
         tasks = [
@@ -211,6 +215,7 @@ class Preparation:
                 key=tokens_key(self.setting, threshold, record.key, digest, vocabulary),
                 size=record.text_bytes,
                 threshold=threshold,
+                rule=vocabulary.rule,
                 drop=drop,
             )
             for number, (part, record, digest, drop) in enumerate(

@@ -14,6 +14,7 @@ from orchestrator.jobs.facts import origins_text, plan_rows, span_text, start_te
 from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
+from orchestrator.jobs.text_loss import loss_warnings, measured_text, words_rows
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
@@ -31,6 +32,7 @@ from train_jobs.artifacts.start_phase import (
     verify_phase,
 )
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, StoreManifest, on_store, require_manifest, store_folder
+from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.fields import own_names
@@ -49,6 +51,8 @@ class PretrainPlan(TrainingPlan):
     """The checkpoint that weights and moments are taken over from; None: none is."""
     estimates: Estimates
     """What it will need."""
+    text: TextFacts | None
+    """How the text becomes words; None for a token store, for embedded text and for text on another machine."""
 
     @property
     def steps(self) -> int:
@@ -65,7 +69,7 @@ class PretrainPlan(TrainingPlan):
             max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
         )
-        return plan_rows(self, _model_rows(self), how)
+        return plan_rows(self, [*words_rows(self.job.data, self.text), *_model_rows(self)], how)
 
 
 def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> PretrainPlan:
@@ -107,6 +111,9 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     )
     warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
     fixed = job.train.loss_normalization == "micro_batch"
+    text = None if store is not None or remote is not None else measured_text(job.data)
+    start = next((key for key in (INIT_FROM, PHASE_FROM) if getattr(job, key) is not None), None)
+    warnings += loss_warnings(job.data, text, start=start)
     warnings += training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(
         **shared.fields(_training(job, store or data, phase or parent), data, warnings),
@@ -116,6 +123,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         parent=parent,
         phase=phase.facts if phase else None,
         estimates=estimates,
+        text=text,
     )
 
 
