@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from train_jobs.artifacts.text_rule import MOST_LOST
 from train_jobs.artifacts.text_sample import TextFacts, TextLoss, measure_text
 from train_jobs.config import DataError, TextConfig
 from train_jobs.config.prepare import AUTO
-
-MOST_LOST = 0.02  # of a source's characters or words, before the plan warns
 
 
 def measured_text(data: TextConfig) -> TextFacts | None:

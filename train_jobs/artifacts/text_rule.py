@@ -18,6 +18,7 @@ from train_jobs.config.fields import Config
 from train_jobs.config.prepare import AUTO, TextConfig
 
 MOST_AUTO_SHARE = 0.005  # English has 0.04% of such characters, Russian 1%, German 1.2%, Arabic 4%, Thai 20%
+MOST_LOST = 0.02  # of the characters or words, before plan and job warn
 CONTINUATION = "##"
 SPLIT_UNSPACED = "split_unspaced"  # our entry in tokenizer_config.json
 

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.store_manifest import StoreManifest
+from train_jobs.artifacts.text_rule import MOST_LOST, LetterCounts
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.executors.nodes import Node, Peers
 from train_jobs.corpus.executors.worker_pool import WorkerPool
@@ -197,7 +198,13 @@ class Preparation:
                 self.progress.log(f"vocabulary trained: {made.pieces} pieces")
             return made
 
-        return self._once(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        record = self._once(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        self.progress.log(f"words: {record.rule.words}")
+        share = sum((part.letters for part in documents), LetterCounts()).marks_share
+        if record.rule.strip_accents and share > MOST_LOST:
+            keep = "data.strip_accents=false keeps them, with a vocabulary of such text"
+            self.progress.log(f"warning: stripping accents drops or takes apart {share:.1%} of the characters: {keep}")
+        return record
 
     def _tokens(
         self,

@@ -204,6 +204,20 @@ def test_store_follows_script_of_text(tmp_path: Path, language: str, workers: in
     assert store.manifest.steps[-1].settings == store.manifest.rule._asdict()
 
 
+def test_job_warns_of_stripped_letters(tmp_path: Path) -> None:
+    """Text on another machine is not measured in the plan: the job reports it."""
+    text = "\n\n".join(f"{SENTENCES['hi']} n{number}" for number in range(120))
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    data, lines = TextConfig(text=[tmp_path / "text.txt"], vocab_size=300, strip_accents=True), list[str]()
+    prepare(data, tmp_path / "stripped", say=lines.append)
+    assert "words: lower case, accents stripped" in lines
+    assert [line for line in lines if line.startswith("warning: stripping accents drops or takes apart 1")]
+    lines.clear()
+    prepare(data.model_copy(update={"strip_accents": "auto"}), tmp_path / "kept", say=lines.append)
+    assert "words: lower case, accents kept" in lines
+    assert not [line for line in lines if line.startswith("warning")]
+
+
 def test_store_of_english_is_that_of_bert_rule(tmp_path: Path) -> None:
     """`auto` gives the bytes of the published rule."""
     english = [f"{SENTENCES['en'][:32]} number{number} " + "It was late. " * 9 for number in range(120)]

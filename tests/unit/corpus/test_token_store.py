@@ -105,7 +105,7 @@ def test_incomplete_folder_is_refused(tmp_path: Path, damage: str) -> None:
         case "half a manifest":
             manifest.write_bytes(manifest.read_bytes()[:100])
         case "another version":
-            manifest.write_text(manifest.read_text().replace('"version":2', '"version":1'))
+            manifest.write_text(manifest.read_text().replace('"version":3', '"version":1'))
         case "no shard":
             shard.unlink()
         case "short shard":
