@@ -1,4 +1,4 @@
-"""What becomes of a text's letters: rows and warnings of a plan."""
+"""Rows and warnings of a plan about letters that a rule for words loses."""
 
 from __future__ import annotations
 

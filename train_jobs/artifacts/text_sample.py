@@ -60,7 +60,7 @@ class SourceSample(NamedTuple):
 
 
 class TextLoss(Config):
-    """What a rule and a vocabulary lose of a source, as shares of a sample."""
+    """Losses of a source under a rule and a vocabulary, as shares of a sample."""
 
     source: str
     """Name of the source."""
@@ -73,11 +73,11 @@ class TextLoss(Config):
     unknown_text: float
     """Share of the characters that are in such words."""
     too_long: float
-    """Share of the characters that are in words of more than 100 characters."""
+    """Share of the characters that are in such words because these have more than 100 characters."""
 
 
 class TextFacts(Config):
-    """How a text becomes words, and what that loses."""
+    """Rule for words of a text, and its losses."""
 
     rule: TextRule
     """The rule, with every `auto` resolved."""
@@ -117,7 +117,7 @@ def sample_source(source: SourceConfig) -> SourceSample:
 
 
 def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
-    """Yield some places of a file: of a compressed one only the beginning; none if only the job can read it."""
+    """Yield some places of a file: of a compressed one only the beginning; none of a format that the laptop cannot read."""
     limit = SAMPLE_BYTES // files
     if file.format == "parquet" or file.compression == "zstd":
         return

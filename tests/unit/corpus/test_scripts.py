@@ -1,4 +1,4 @@
-"""No script loses its letters: rules for words by script, and the ids of `transformers` for what is exported."""
+"""Rules for words by script, and the ids of `transformers` for the exported tokenizer."""
 
 from __future__ import annotations
 

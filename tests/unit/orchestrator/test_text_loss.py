@@ -1,4 +1,4 @@
-"""What a plan says about letters that are lost, measured on a sample of the text."""
+"""Rows and warnings of a plan about lost letters, measured on a sample of the text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_plan_of_english_keeps_published_rule(folder: Path) -> None:
 
 
 def test_plan_names_the_source_that_loses(folder: Path) -> None:
-    """Little Hindi beside much English: the rule is English, and the plan says what Hindi loses."""
+    """Little Hindi with much English: the rule is English, and the plan warns of the loss in Hindi."""
     (folder / "en.txt").write_text("The house by the sea was cold. " * 40_000)
     found = plan(folder, "prepare", data__text=["en.txt", "hi.txt"])
     assert found.text.rule.strip_accents
