@@ -117,7 +117,7 @@ def sample_source(source: SourceConfig) -> SourceSample:
 
 
 def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
-    """Yield some places of a file: of a compressed one only the beginning; none of a format that the laptop cannot read."""
+    """Yield some places of a file, of a compressed one the beginning; nothing of formats that need pyarrow."""
     limit = SAMPLE_BYTES // files
     if file.format == "parquet" or file.compression == "zstd":
         return
