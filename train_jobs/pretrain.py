@@ -140,7 +140,7 @@ def make_loop(
         sharded=config.optimizer.sharded,
         peak_flops=peak_flops(world, precision),
         checkpoint_extra={
-            "config": trajectory(config, store.manifest.content),
+            "config": trajectory(config, store.manifest.content, store.manifest.rule),
             "vocabulary": store.manifest.vocab_sha256,
             "threads": torch.get_num_threads(),
             "device": world.device_name,
@@ -272,7 +272,9 @@ def finish(
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             tokenizer=TokenizerFiles(
-                store.vocabulary, config.data.lowercase, pretraining_lineage.trained_positions(begun, config)
+                store.vocabulary,
+                **store.manifest.rule._asdict(),
+                trained_positions=pretraining_lineage.trained_positions(begun, config),
             ),
             config_entries=export_settings(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.runs.results import NOT_METRICS
 from orchestrator.support.formatting import WIDTH, fact_lines
-from train_jobs.artifacts.lineage import Lineage, Link
+from train_jobs.artifacts.lineage import DataFacts, Lineage, Link
 from train_jobs.config.fields import Config
 
 LABEL = 11  # columns before the text of a fact
@@ -80,8 +80,8 @@ def _data(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     counted = f"{files:,} file{'s' if files != 1 else ''}"
     yield "text", f"{counted}, sha256 {facts['text'][:DIGITS]}, licence {facts['license'] or 'not stated'}"
     documents, tokens = sum(facts["documents"].values()), sum(facts["tokens"].values())
-    case = "lower case" if facts["lowercase"] else "cased"
-    yield "tokens", f"{tokens:,} in {documents:,} documents, {facts['vocab_size']:,} pieces, {case}"
+    words = DataFacts.model_validate(facts).rule.words
+    yield "tokens", f"{tokens:,} in {documents:,} documents, {facts['vocab_size']:,} pieces, {words}"
     yield "store", facts["store"]
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from train_jobs.artifacts.text_rule import TextRule, bert_rule
 from train_jobs.config import Config, ConflictError, in_shell
 
 METRICS_FILE = "metrics.jsonl"  # one line per report: step, time, metrics
@@ -62,7 +63,11 @@ class DataFacts(Config):
     vocab_size: int
     """Number of pieces of the vocabulary."""
     lowercase: bool
-    """Whether the text was lower-cased and stripped of accents."""
+    """Whether the text was lower-cased."""
+    strip_accents: bool | None = None
+    """Whether nonspacing marks were dropped. None: if and only if it was lower-cased, in lineages of older versions."""
+    split_unspaced: bool = False
+    """Whether scripts without blanks were cut into characters."""
     validation_fraction: float
     """Share of documents held out for validation."""
     unigram_entropy: float
@@ -71,6 +76,11 @@ class DataFacts(Config):
     """Documents of each split."""
     tokens: dict[str, int]
     """Tokens of each split."""
+
+    @property
+    def rule(self) -> TextRule:
+        """Rule for words of the text."""
+        return bert_rule(lowercase=self.lowercase, strip_accents=self.strip_accents, split_unspaced=self.split_unspaced)
 
 
 class ExternalFacts(Config):

@@ -19,6 +19,7 @@ from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
+from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
 from train_jobs.config.tasks import SENTENCES, SPANS, task_kind
@@ -57,7 +58,11 @@ class InitialModel(Config):
     vocab_sha256: str
     """SHA-256 of vocab.txt."""
     lowercase: bool | None
-    """Whether its tokenizer lower-cases and strips accents. None: not stated."""
+    """Whether its tokenizer lower-cases. None: not stated."""
+    strip_accents: bool | None
+    """Whether its tokenizer drops nonspacing marks. None: if and only if it lower-cases."""
+    split_unspaced: bool
+    """Whether its tokenizer cuts scripts without blanks into characters."""
     architectures: list[str]
     """`architectures` of config.json."""
     weights: str
@@ -82,11 +87,24 @@ class InitialModel(Config):
         found = _HUB_CACHE.search(self.folder.absolute().as_posix())
         return (found["id"].replace("--", "/"), found["revision"]) if found else (self.folder.resolve().name, None)
 
+    def rule(self, lowercase: bool | None = None) -> TextRule:
+        """Return how its text becomes words.
+
+        Args:
+            lowercase: the user's choice. None: as the model states, or true.
+        """
+        known = next((one for one in (lowercase, self.lowercase) if one is not None), True)
+        return bert_rule(lowercase=known, strip_accents=self.strip_accents, split_unspaced=self.split_unspaced)
+
+    def stated(self) -> dict[str, bool]:
+        """Return the keys of `data` about words that the model decides."""
+        if self.lowercase is None:
+            return {"split_unspaced": self.split_unspaced}
+        return self.rule()._asdict()
+
     def layer(self) -> ConfigLayer:
         """Return the values that the model determines; they override a recipe."""
-        data: dict[str, Any] = {"vocabulary": str(self.vocabulary)}
-        if self.lowercase is not None:
-            data["lowercase"] = self.lowercase
+        data: dict[str, Any] = {"vocabulary": str(self.vocabulary), **self.stated()}
         return ConfigLayer(f"{KEY} {self.folder}", {"model": dict(self.shape), "data": data})
 
 
@@ -220,6 +238,8 @@ def read_initial_model(folder: Path) -> InitialModel:
                 pieces=pieces,
                 vocab_sha256=file_sha256(folder / VOCABULARY),
                 lowercase=tokenizer.get("do_lower_case"),
+                strip_accents=tokenizer.get("strip_accents"),
+                split_unspaced=bool(tokenizer.get(SPLIT_UNSPACED)),
                 architectures=config.get("architectures") or [],
                 weights=weights.name,
                 trained_positions=config.get(TRAINED_POSITIONS),
@@ -309,7 +329,8 @@ def _unfit_tokens(initial: InitialModel, merged: Merged) -> list[str]:
         return []  # not a list of words: validation reports it
     known = frozenset(initial.vocabulary.read_text(encoding="utf-8", errors="replace").split("\n"))
     where = f"{merged.origin(WORDS)}: {dotted(WORDS)}"
-    return [f"{where}: {problem}" for problem in word_problems(words, known, lowercase=bool(data.get("lowercase")))]
+    rule = initial.rule(bool(data.get("lowercase")))
+    return [f"{where}: {problem}" for problem in word_problems(words, known, rule)]
 
 
 def contradictions(merged: Merged, needed: Mapping[tuple[str, str], Any], vocab_sha256: str, start: str) -> list[str]:
@@ -339,8 +360,7 @@ def _contradictions(initial: InitialModel, merged: Merged) -> list[str]:
     if not (isinstance(model, dict) and isinstance(data, dict)):
         return []  # not sections at all: validation reports it
     needed: dict[tuple[str, str], Any] = {("model", key): value for key, value in initial.shape.items()}
-    if initial.lowercase is not None:
-        needed["data", "lowercase"] = initial.lowercase
+    needed |= {("data", key): value for key, value in initial.stated().items()}
     problems = contradictions(merged, needed, initial.vocab_sha256, "initial model")
     step = model.get("pad_vocab_to_multiple_of", ModelConfig().pad_vocab_to_multiple_of)
     if isinstance(step, int) and step > 0 and not _rows_fit(initial, step):
@@ -375,11 +395,6 @@ def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: dict[str, 
         for key, need in FIXED.items()
         if config.get(key, need) != need
     ]
-    strips = tokenizer.get("strip_accents")
-    if strips is not None and strips != tokenizer.get("do_lower_case", True):
-        problems.append(
-            f"{folder / TOKENIZER}: strip_accents and do_lower_case differ, but only equal values are supported"
-        )
     if tokenizer.get("tokenize_chinese_chars") is False:
         problems.append(f"{folder / TOKENIZER}: tokenize_chinese_chars is False, but only True is supported")
     return problems

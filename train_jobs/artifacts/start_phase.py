@@ -20,6 +20,7 @@ from train_jobs.artifacts.layers import ConfigLayer, Merged, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, PhaseFacts, read_lineage
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import SHAPE, VOCABULARY, Merge, contradictions, merge_with_initial_model
+from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, ConflictError, SpecError
 
 KEY = "phase_from"
@@ -72,10 +73,16 @@ class EarlierPhase(Config):
 
     def layer(self) -> ConfigLayer:
         """Return the values that the phase determines; they override a recipe."""
-        data = {key: self.data[key] for key in ("lowercase", "vocab_size")}
+        data: dict[str, Any] = {"vocab_size": self.data["vocab_size"], **self.rule._asdict()}
         if self.vocabulary_file is not None:
             data["vocabulary"] = str(self.vocabulary_file)
         return ConfigLayer(f"{KEY} {self.folder}", {"model": self.shape, "data": data})
+
+    @property
+    def rule(self) -> TextRule:
+        """Rule for words of the run; runs of older versions stripped accents if and only if they lower-cased."""
+        lowercase = self.data["lowercase"]
+        return TextRule(lowercase, self.data.get("strip_accents", lowercase), self.data.get("split_unspaced", False))
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -201,7 +208,7 @@ def _contradictions(phase: EarlierPhase, merged: Merged) -> list[str]:
     if not (isinstance(model, dict) and isinstance(data, dict) and isinstance(optimizer, dict)):
         return []  # not sections at all: validation reports it
     needed: dict[tuple[str, str], Any] = {("model", key): value for key, value in phase.shape.items()}
-    needed["data", "lowercase"] = phase.data["lowercase"]
+    needed |= {("data", key): value for key, value in phase.rule._asdict().items()}
     problems = contradictions(merged, needed, phase.vocabulary, "earlier phase")
     name = optimizer.get("name")
     if name != phase.optimizer:

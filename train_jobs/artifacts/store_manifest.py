@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
 
 # Tokens. Messages have 10 on average, English prose 25, statutes 45, Hindi that a small vocabulary cuts into pieces 60.
@@ -133,7 +134,11 @@ class StoreManifest(Config):
     special_ids: SpecialIds
     """Ids of the special pieces."""
     lowercase: bool
-    """Whether the text was lower-cased and stripped of accents."""
+    """Whether the text was lower-cased."""
+    strip_accents: bool
+    """Whether nonspacing marks were dropped."""
+    split_unspaced: bool
+    """Whether scripts without blanks were cut into characters."""
     validation_fraction: float
     """Share of documents held out for validation."""
     validation_unigram_entropy: float
@@ -152,20 +157,25 @@ class StoreManifest(Config):
     """The Arrow files, in order."""
 
     @property
+    def rule(self) -> TextRule:
+        """Rule for words of the text."""
+        return TextRule(self.lowercase, self.strip_accents, self.split_unspaced)
+
+    @property
     def content(self) -> str:
         """`store_content` of this store; equal values mean equal shards, even if the keys differ."""
         return store_content(
             text=self.data.sha256,
             reading=self.reading,
             vocabulary=self.vocab_sha256,
-            lowercase=self.lowercase,
+            rule=self.rule,
             validation_fraction=self.validation_fraction,
             method=next((step.method for step in self.steps if step.name == "tokens"), ""),
         )
 
 
 def store_content(
-    *, text: str, reading: str, vocabulary: str, lowercase: bool, validation_fraction: float, method: str
+    *, text: str, reading: str, vocabulary: str, rule: TextRule, validation_fraction: float, method: str
 ) -> str:
     """Return a hash of everything that determines the shards of a store, 16 hex digits.
 
@@ -175,11 +185,11 @@ def store_content(
         text: fingerprint of the text.
         reading: hash of the settings of reading and cleaning.
         vocabulary: SHA-256 of vocab.txt.
-        lowercase: whether text is lower-cased and stripped of accents.
+        rule: whether text is lower-cased and stripped of accents.
         validation_fraction: share of documents held out for validation.
         method: name and version of the rules that split text into sentences and tokens.
     """
-    facts = [STORE_VERSION, text, reading, vocabulary, lowercase, validation_fraction, method]
+    facts = [STORE_VERSION, text, reading, vocabulary, rule, validation_fraction, method]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -263,7 +273,7 @@ def read_manifest(folder: Path) -> StoreManifest | None:
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
-    """Return the configuration with case and validation fraction of the store, if the user named one instead of text.
+    """Return the configuration with the words and validation fraction of the store, if the user named one.
 
     Args:
         config: configuration of a run.
@@ -282,5 +292,5 @@ def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:
             facts={"need": f"{data.vocabulary}, sha256 {wanted[:8]}", "have": f"sha256 {manifest.vocab_sha256[:8]}"},
             fix=f"prepare the text with --set {in_shell(f'data.vocabulary={data.vocabulary}')}",
         )
-    own = {"lowercase": manifest.lowercase, "validation_fraction": manifest.validation_fraction}
+    own = {**manifest.rule._asdict(), "validation_fraction": manifest.validation_fraction}
     return config.model_copy(update={"data": data.model_copy(update=own)})

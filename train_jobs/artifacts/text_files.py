@@ -44,7 +44,7 @@ LEAST_PART_BYTES = 8 << 20  # a few blocks of a token store
 PARTS = 32  # parts of a smaller corpus: enough for workers to finish at about the same time
 FEW = 3  # files named in a message
 HEAD = 512  # bytes that identify a format
-_OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
 # Files next to a dump that are not text: indexes, checksums, incomplete downloads.
@@ -248,7 +248,7 @@ def unpacked_head(path: Path, compression: Compression | None, most: int) -> byt
     if compression == "zstd":
         return b""  # the standard library has no zstd reader before Python 3.14: the name decides
     try:
-        with path.open("rb") if compression is None else _OPENERS[compression](path) as stream:
+        with path.open("rb") if compression is None else OPENERS[compression](path) as stream:
             return bytes(stream.read(most))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader of the format reports the damage with its place

@@ -11,10 +11,11 @@ import torch
 from train_jobs.artifacts.commit import COMMIT, verify
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
+from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
 from train_jobs.config import ConflictError, DataConfig, FinetuneConfig, PretrainConfig, SpecError
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.corpus.store.token_store import TokenStore
-from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary, pieces_of
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.runtime.distributed import World
@@ -81,7 +82,8 @@ def spell_added_tokens(data: DataConfig) -> tuple[int, list[list[int]]]:
     if not data.add_tokens:
         return 0, []
     assert data.vocabulary is not None, "it is the initial model's"
-    tokenizer = load_vocabulary(data.vocabulary, lowercase=data.lowercase)
+    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary))
+    tokenizer = load_vocabulary(data.vocabulary, **rule._asdict())
     encoded = tokenizer.encode_batch(data.add_tokens, add_special_tokens=False)
     return tokenizer.get_vocab_size(), [word.ids for word in encoded]
 
@@ -238,17 +240,19 @@ def newest_for_all(loop: Loop) -> Checkpoint | None:
     return found
 
 
-def trajectory(config: PretrainConfig, store: str) -> dict[str, Any]:
+def trajectory(config: PretrainConfig, store: str, rule: TextRule | None = None) -> dict[str, Any]:
     """Return the settings that determine the trained weights, by section.
 
     Args:
         config: configuration of the run.
         store: hash of the content of its token store.
+        rule: rule of the store's words, which replaces every `auto`. None: as configured.
     """
     sections: dict[str, Any] = config.model_dump(mode="json", exclude=FREE_TO_CHANGE)
     for key in ("text", "vocabulary"):  # paths, which may change; the hash of the store covers their content
         del sections["data"][key]
     sections["data"]["store"] = store
+    sections["data"] |= rule._asdict() if rule is not None else {}
     del sections["train"]["log_every"]
     del sections["optimizer"]["sharded"]  # does not affect the weights
     sections["start"] = {key: sections.pop(key) is not None for key in ("init_from", "phase_from")}

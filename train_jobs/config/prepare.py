@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto
 
+AUTO: Final = "auto"
+FlagOrAuto = bool | Literal["auto"]
 Format = Literal["auto", "text", "wikipedia", "wikiextractor", "jsonl", "parquet", "dataset"]
-AUTO, FILE, BLANK_LINE, LINE = "auto", "file", "blank-line", "line"  # of `SourceConfig.document`
+FILE, BLANK_LINE, LINE = "file", "blank-line", "line"  # of `SourceConfig.document`; also AUTO
 
 
 class SourceConfig(CheckedConfig):
@@ -121,7 +123,15 @@ class TextConfig(Config):
     """Maximum pieces of the vocabulary to train; ignored with `vocabulary`. It is trained on at most 256 MB of
     documents, sampled by a hash of their text."""
     lowercase: bool = True
-    """Lower-case the text and strip accents, as uncased BERT does."""
+    """Lower-case the text, as uncased BERT does."""
+    strip_accents: FlagOrAuto = "auto"
+    """Drop all nonspacing marks: the accents of Latin letters, but the vowels of Hindi and Thai. auto: as the text of
+    `vocabulary` was; without one, if the text is lower-cased and at most 0.5% of its characters are such marks, as in
+    English."""
+    split_unspaced: FlagOrAuto = "auto"
+    """Cut scripts without blanks between words (Thai, Lao, Khmer, Burmese, Japanese kana) into characters with their
+    marks, as BERT does with Chinese. auto: as the text of `vocabulary` was; without one, if more than 0.5% of the text
+    is in these scripts."""
     add_tokens: list[str] = Field(default=[])
     """Words to add to the vocabulary: a list, or a UTF-8 file with one word per line. With `init_from`, the embedding
     of a new word starts as the mean of its former pieces."""

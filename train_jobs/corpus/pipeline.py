@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.store_manifest import StoreManifest
+from train_jobs.artifacts.text_rule import MOST_LOST, LetterCounts
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.executors.nodes import Node, Peers
 from train_jobs.corpus.executors.worker_pool import WorkerPool
@@ -172,7 +173,7 @@ class Preparation:
             self._require_all_sources(documents, duplicates)
             threshold = self._threshold(documents)
             vocabulary = self._vocabulary(documents, duplicates)
-            tokens = self._tokens(documents, duplicates, vocabulary.files[0].sha256, threshold)
+            tokens = self._tokens(documents, duplicates, vocabulary, threshold)
             if not self.node.leads:
                 return None
             records = PreparationRecords(documents, duplicates, vocabulary, tokens)
@@ -202,10 +203,20 @@ class Preparation:
                 self.progress.log(f"vocabulary trained: {made.pieces} pieces")
             return made
 
-        return self._run_on_leader(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        record = self._run_on_leader(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        self.progress.log(f"words: {record.rule.words}")
+        share = sum((part.letters for part in documents), LetterCounts()).marks_share
+        if record.rule.strip_accents and share > MOST_LOST:
+            keep = "data.strip_accents=false keeps them, with a vocabulary of such text"
+            self.progress.log(f"warning: stripping accents drops or takes apart {share:.1%} of the characters: {keep}")
+        return record
 
     def _tokens(
-        self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord, vocabulary: str, threshold: int
+        self,
+        documents: Sequence[DocumentsRecord],
+        duplicates: DuplicatesRecord,
+        vocabulary: VocabularyRecord,
+        threshold: int,
     ) -> list[TokensRecord]:
         """Run the last step; only the leading node waits for the parts of the others."""
         # The leading node removes all records once the manifest is written. Another node that still waited for a
@@ -218,6 +229,7 @@ class Preparation:
                 key=tokens_key(self.setting, threshold, record.key, digest, vocabulary),
                 size=record.text_bytes,
                 threshold=threshold,
+                rule=vocabulary.rule,
                 drop=drop,
             )
             for number, (part, record, digest, drop) in enumerate(

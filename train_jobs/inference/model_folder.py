@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.start_model import CONFIG, FIXED, SHAPE, TOKENIZER, VOCABULARY
+from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
 from train_jobs.config import DataError, ModelConfig, SpecError, in_shell
 from train_jobs.config.predict import (
     AUTO,
@@ -93,7 +94,12 @@ class Folder:
         if lowercase is None and saved.is_file():
             return _saved_tokenizer(saved)
         known = lowercase if lowercase is not None else settings.get("do_lower_case", True)
-        tokenizer = load_vocabulary(self.path / VOCABULARY, lowercase=known)
+        tokenizer = load_vocabulary(
+            self.path / VOCABULARY,
+            lowercase=known,
+            strip_accents=settings.get("strip_accents"),
+            split_unspaced=bool(settings.get(SPLIT_UNSPACED)),
+        )
         tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in SPECIAL_PIECES])
         return tokenizer
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from train_jobs.artifacts.files import sync
 from train_jobs.artifacts.start_model import TRAINED_POSITIONS
+from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule
 from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.engine.runtime import storage
 from train_jobs.models.bert.encoder import PAD_ID
@@ -29,6 +30,8 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 OLD_WEIGHTS = "pytorch_model.bin"  # read if there is no other, and never executed
 VOCABULARY = "vocab.txt"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+_GENERAL_TOKENIZER = "PreTrainedTokenizerFast"
 
 _HIDDEN_ACT = "gelu"
 # A folder has all tensors of a head or none.
@@ -50,8 +53,12 @@ class TokenizerFiles(NamedTuple):
     vocabulary: Path
     """vocab.txt."""
     lowercase: bool
-    """Whether text was lower-cased and stripped of accents."""
-    longest: int | None = None
+    """Whether text was lower-cased."""
+    strip_accents: bool | None = None
+    """Whether nonspacing marks were dropped. None: as `lowercase`."""
+    split_unspaced: bool = False
+    """Whether scripts without blanks were cut into characters."""
+    trained_positions: int | None = None
     """Tokens of the longest sequences that the model was trained on. None: not known, taken to be all positions."""
 
 
@@ -87,15 +94,13 @@ def export(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
-        trained = {TRAINED_POSITIONS: tokenizer.longest} if tokenizer.longest is not None else {}
+        trained = {TRAINED_POSITIONS: tokenizer.trained_positions} if tokenizer.trained_positions is not None else {}
         document = {**_config_document(config, vocab_size), **trained, **config_entries}
         (partial / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
-        _write_tokenizer(
-            partial, lowercase=tokenizer.lowercase, longest=tokenizer.longest or config.max_position_embeddings
-        )
+        _write_tokenizer(partial, tokenizer, longest=tokenizer.trained_positions or config.max_position_embeddings)
         describe(partial)
         # A rename may reach the disk before the content does: after a power loss the folder would contain empty files.
         for path in partial.iterdir():
@@ -169,11 +174,27 @@ def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def _write_tokenizer(folder: Path, *, lowercase: bool, longest: int) -> None:
+def _write_tokenizer(folder: Path, files: TokenizerFiles, *, longest: int) -> None:
     from transformers import BertTokenizer  # takes seconds to import, and only an export needs it
 
-    tokenizer = BertTokenizer(vocab=str(folder / VOCABULARY), do_lower_case=lowercase, model_max_length=longest)
+    from train_jobs.corpus.tokenize.vocabulary import pre_tokenizer
+
+    tokenizer = BertTokenizer(
+        vocab=str(folder / VOCABULARY),
+        do_lower_case=files.lowercase,
+        strip_accents=None if files.strip_accents == files.lowercase else files.strip_accents,  # None: BERT's own rule
+        model_max_length=longest,
+    )
+    if files.split_unspaced:
+        rule = TextRule(files.lowercase, bool(tokenizer.strip_accents), split_unspaced=True)
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizer(rule)
     tokenizer.save_pretrained(folder)
+    if files.split_unspaced:
+        # BertTokenizer would make its own rules from vocab.txt. The general class reads those of tokenizer.json.
+        settings = json.loads((folder / TOKENIZER_CONFIG).read_text(encoding="utf-8"))
+        settings |= {"tokenizer_class": _GENERAL_TOKENIZER, SPLIT_UNSPACED: True}
+        settings["model_input_names"] = BertTokenizer.model_input_names  # the general class leaves out token types
+        (folder / TOKENIZER_CONFIG).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:

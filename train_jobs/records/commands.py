@@ -26,6 +26,7 @@ from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import SHAPE
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import ROWS
+from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, FinetuneConfig, PretrainConfig
 
 START_FLAGS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # start of training -> its flag
@@ -38,7 +39,7 @@ KEYS_SET_BY_START: set[KeyPath] = {
     ("model", ROWS),
     ("data", "vocabulary"),
     ("data", "vocab_size"),
-    ("data", "lowercase"),
+    *(("data", key) for key in TextRule._fields),
 }
 
 

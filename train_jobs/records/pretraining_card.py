@@ -134,8 +134,7 @@ def _data_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
         f"{data.documents['train']:,} for training, {data.documents['validation']:,} held out ({held_out:.1%})",
     )
     yield "Tokens", f"{data.tokens['train']:,} for training, {data.tokens['validation']:,} held out"
-    case = "lower-cased, accents stripped" if data.lowercase else "cased"
-    yield "Vocabulary", f"{data.vocab_size:,} WordPiece pieces, {case}, SHA-256 `{data.vocabulary[:DIGITS]}`"
+    yield "Vocabulary", f"{data.vocab_size:,} WordPiece pieces, {data.rule.words}, SHA-256 `{data.vocabulary[:DIGITS]}`"
     for source in data.sources:
         files = counted(source.files, "file")
         yield (

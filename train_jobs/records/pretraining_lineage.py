@@ -260,7 +260,7 @@ def data_link(config: PretrainConfig, store: TokenStore, cache: Path) -> Link:
         content=store_digest(shard.model_dump() for shard in manifest.shards),
         vocabulary=manifest.vocab_sha256,
         vocab_size=manifest.vocab_size,
-        lowercase=manifest.lowercase,
+        **manifest.rule._asdict(),
         validation_fraction=manifest.validation_fraction,
         unigram_entropy=manifest.validation_unigram_entropy,
         documents={split: counts.documents for split, counts in manifest.splits.items()},

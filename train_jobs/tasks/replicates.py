@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from train_jobs.artifacts.files import sync, write_text
 from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
 from train_jobs.artifacts.start_model import InitialModel, initial_weights, read_initial_model
+from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.assembly.starting_point import differences, resume
 from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
@@ -73,7 +74,7 @@ class FinetuneJob:
     config: FinetuneConfig
     initial: InitialModel
     kind: TokenizedTask
-    lowercase: bool
+    rule: TextRule
     world: World
     precision: str
     stop: StopRequest
@@ -106,11 +107,9 @@ def run_task(
     storage.require_writable(output)
     initial = read_initial_model(config.init_from)
     config.require_positions(initial.positions, initial.folder, initial.trained_positions)
-    lowercase = next((known for known in (config.data.lowercase, initial.lowercase) if known is not None), True)
-    kind = read_task(config, load_vocabulary(initial.vocabulary, lowercase=lowercase))
-    job = FinetuneJob(
-        config, initial, kind, lowercase, world, resolve_precision(config.train.precision, world.device), stop
-    )
+    rule = initial.rule(config.data.lowercase)
+    kind = read_task(config, load_vocabulary(initial.vocabulary, **rule._asdict()))
+    job = FinetuneJob(config, initial, kind, rule, world, resolve_precision(config.train.precision, world.device), stop)
     world.log(describe(job))
     if len(config.seeds) == 1:
         result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirror=mirror)}
@@ -302,7 +301,9 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                 output / "model",
                 config=job.shape,
                 vocab_size=job.initial.rows,
-                tokenizer=TokenizerFiles(job.initial.vocabulary, job.lowercase, job.initial.trained_positions),
+                tokenizer=TokenizerFiles(
+                    job.initial.vocabulary, **job.rule._asdict(), trained_positions=job.initial.trained_positions
+                ),
                 config_entries={**label_settings(task.model, job.kind.labels), **found.settings},
                 describe=lambda folder: finetuning_lineage.describe(
                     begun, folder, steps=loop.state.step, best_step=step, metrics=found.metrics

@@ -47,7 +47,7 @@ def show(folder: Path, *, samples: int, sequence_length: int) -> dict[str, Any]:
     """
     store = TokenStore.open(folder)
     manifest = store.manifest
-    tokenizer = load_vocabulary(store.vocabulary, lowercase=manifest.lowercase)
+    tokenizer = load_vocabulary(store.vocabulary, **manifest.rule._asdict())
     lengths = {split: _lengths(store, split) for split in SPLITS}
     first = store.block("train", 0)
     return {

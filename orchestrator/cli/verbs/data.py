@@ -15,6 +15,7 @@ from orchestrator.cli.ui.terminal import TransferLine, hint, print_result, table
 from orchestrator.support.errors import DataError, ServiceError, SpecError, StorageError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
+from train_jobs.artifacts.text_rule import TextRule
 
 BAR = 40  # characters of the longest bar of a histogram
 SHORT = 100  # characters of a shown sentence
@@ -107,8 +108,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield found["folder"]
     yield f"  key         {manifest['key']}, text sha256 {manifest['data']['sha256'][:8]}"
     yield f"  shards      {len(manifest['shards'])}, {bytes_text(size)}"
-    case = "lower case" if manifest["lowercase"] else "cased"
-    yield f"  vocabulary  {manifest['vocab_size']:,} pieces, {case}, sha256 {manifest['vocab_sha256'][:8]}"
+    rule = TextRule(*(manifest[key] for key in TextRule._fields))
+    yield f"  vocabulary  {manifest['vocab_size']:,} pieces, {rule.words}, sha256 {manifest['vocab_sha256'][:8]}"
     yield f"  entropy     {manifest['validation_unigram_entropy']:.4f} nats (validation unigrams)"
     for split, counts in manifest["splits"].items():
         parts = (f"{counts[name]:,} {name}" for name in ("documents", "sentences", "tokens", "blocks"))

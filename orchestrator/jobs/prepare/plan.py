@@ -12,6 +12,7 @@ from orchestrator.jobs.base import Plan, SharedFacts, remote_data, text_identity
 from orchestrator.jobs.facts import document_rows, document_warnings, plan_rows
 from orchestrator.jobs.inputs import At, Needs, text_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
+from orchestrator.jobs.text_loss import loss_warnings, measured_text, words_rows
 from orchestrator.runs.status import Counts
 from orchestrator.specs.compute import usable_cores
 from orchestrator.specs.resolved import Resolved
@@ -20,6 +21,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.text_documents import TextCount, count_documents
 from train_jobs.artifacts.text_files import part_bytes, require_outside, source_files, text_bytes
+from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.config import PrepareConfig
 from train_jobs.config.fields import Config
 
@@ -88,6 +90,8 @@ class PreparePlan(Plan):
     """What the job itself will read."""
     estimates: PrepareEstimates
     """What it will need."""
+    text: TextFacts | None
+    """How the text becomes words; None for embedded text and for text on another machine."""
     documents: tuple[TextCount, ...] = ()
     """Documents of each source with plain text."""
 
@@ -122,6 +126,8 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
     estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
+    text = None if remote else measured_text(job.data)
+    warnings += loss_warnings(job.data, text)
     documents = () if remote else tuple(count_documents(job.data.text))
     warnings += document_warnings(documents, job.data.validation_fraction)
     return PreparePlan(
@@ -130,6 +136,7 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
         job=job,
         estimates=estimates,
         documents=documents,
+        text=text,
     )
 
 
@@ -138,7 +145,8 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
     job, estimates = plan.job, plan.estimates
     yield "store", str(job.store) if job.store else "below the home folder, named by its content: pretrain finds it"
     vocabulary = str(job.data.vocabulary or f"trained here, {job.data.vocab_size:,} pieces")
-    yield "vocabulary", f"{vocabulary}, {'lower case' if job.data.lowercase else 'cased'}"
+    yield "vocabulary", vocabulary
+    yield from words_rows(job.data, plan.text)
     yield (
         "work",
         f"{bytes_text(estimates.text_bytes)} of text in {counted(estimates.parts, 'part')} by"

@@ -22,6 +22,7 @@ from orchestrator.jobs.facts import (
 from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
+from orchestrator.jobs.text_loss import loss_warnings, measured_text, words_rows
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
@@ -47,6 +48,7 @@ from train_jobs.artifacts.store_manifest import (
     store_folder,
 )
 from train_jobs.artifacts.text_documents import TextCount, count_documents
+from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.fields import user_code_names
@@ -65,6 +67,8 @@ class PretrainPlan(TrainingPlan):
     """The checkpoint that weights and moments are taken over from; None: none is."""
     estimates: Estimates
     """What it will need."""
+    text: TextFacts | None
+    """How the text becomes words; None for a token store, for embedded text and for text on another machine."""
     documents: tuple[TextCount, ...] = ()
     """Documents of each source with plain text."""
 
@@ -83,7 +87,8 @@ class PretrainPlan(TrainingPlan):
             max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
         )
-        return plan_rows(self, [*document_rows(self.documents), *_model_rows(self)], how)
+        rows = [*document_rows(self.documents), *words_rows(self.job.data, self.text), *_model_rows(self)]
+        return plan_rows(self, rows, how)
 
 
 def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> PretrainPlan:
@@ -128,6 +133,9 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     fixed = job.train.loss_normalization == "micro_batch"
     documents = () if store or remote else tuple(count_documents(job.data.text))
     warnings += document_warnings(documents, job.data.validation_fraction)
+    text = None if store is not None or remote is not None else measured_text(job.data)
+    start = next((key for key in (INIT_FROM, PHASE_FROM) if getattr(job, key) is not None), None)
+    warnings += loss_warnings(job.data, text, start=start)
     warnings += training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed)
     return PretrainPlan(
         **shared.fields(_training(job, store or data, phase or parent), data, warnings),
@@ -138,6 +146,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         phase=phase.facts if phase else None,
         estimates=estimates,
         documents=documents,
+        text=text,
     )
 
 

@@ -19,7 +19,14 @@ UNUSED_BY_OWN_CLASSES = (
     *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
 )  # settings of built-in classes; a class of the user's own receives `options` instead
-STORE_KEYS = ("vocab_size", "lowercase", "validation_fraction", "workers")  # keys of `data` that a store fixes
+STORE_KEYS = (
+    "vocab_size",
+    "lowercase",
+    "strip_accents",
+    "split_unspaced",
+    "validation_fraction",
+    "workers",
+)  # keys of `data` that a store fixes
 
 _STARTS = (start_model.KEY, start_phase.KEY)
 PATHS = PathKeys(

@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.text_rule import bert_rule
 from train_jobs.config import ConflictError, DataError, TextConfig
 from train_jobs.corpus.executors import worker_pool as workers
 from train_jobs.corpus.pipeline import PreparationProgress
@@ -259,7 +260,8 @@ def test_killed_worker_raises_clear_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_record_is_valid_only_with_all_files(tmp_path: Path) -> None:
     (tmp_path / "data.arrow").write_bytes(b"12345")
-    record = VocabularyRecord(key="k", seconds=0.0, pieces=5, files=[describe_file(tmp_path / "data.arrow")])
+    files = [describe_file(tmp_path / "data.arrow")]
+    record = VocabularyRecord(key="k", seconds=0.0, pieces=5, rule=bert_rule(lowercase=True), files=files)
     write_record(tmp_path, "step", record)
     assert read_record(tmp_path, "step", VocabularyRecord, "k") == record
     assert read_record(tmp_path, "step", VocabularyRecord, "other") is None

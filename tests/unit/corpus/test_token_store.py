@@ -35,6 +35,8 @@ def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, bl
         vocab_sha256="",
         special_ids=SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4),
         lowercase=True,
+        strip_accents=True,
+        split_unspaced=False,
         validation_fraction=0.1,
         validation_unigram_entropy=unigram_entropy(folder, writer.shards, vocab_size),
         reading="",

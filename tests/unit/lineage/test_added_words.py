@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import MICRO, write_bert, write_corpus
 from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.text_rule import bert_rule
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import DataError, PretrainConfig, SpecError
 from train_jobs.config.prepare import SourceConfig
@@ -63,7 +64,7 @@ def test_words_that_tokenizer_never_finds_are_unfit() -> None:
         for word in [*odd, *(f"a{character}b" for character in odd)]:
             normal = tokenizer.normalizer.normalize_str(word)
             found = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)] == [word]
-            fit = not list(word_problems([word], (), lowercase=lowercase))
+            fit = not list(word_problems([word], (), bert_rule(lowercase=lowercase)))
             assert found == fit, (word.encode(), lowercase)
 
 
@@ -71,7 +72,7 @@ def plain_tokenizer(*, lowercase: bool) -> Tokenizer:
     """Return BERT's tokenizer with the smallest vocabulary."""
     from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, _tokenizer
 
-    return _tokenizer({piece: number for number, piece in enumerate(SPECIAL_PIECES)}, lowercase=lowercase)
+    return _tokenizer({piece: number for number, piece in enumerate(SPECIAL_PIECES)}, bert_rule(lowercase=lowercase))
 
 
 def test_every_invalid_word_is_named(tmp_path: Path) -> None:

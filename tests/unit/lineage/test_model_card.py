@@ -89,7 +89,7 @@ def test_card_has_figures_of_data_and_training(complete: Complete, notes: Path) 
     assert rows["Documents"] == f"{train} for training, {held_out} held out ({held_out / 60:.1%})"
     assert rows["Source"].startswith(f"notes.txt: 1 file, {notes.stat().st_size:,} bytes, SHA-256 `")
     assert f"`{data['sources'][0]['sha256'][:12]}`" in rows["Source"]
-    assert rows["Vocabulary"].startswith("256 WordPiece pieces, lower-cased, accents stripped, SHA-256 `")
+    assert rows["Vocabulary"].startswith("256 WordPiece pieces, lower case, accents stripped, SHA-256 `")
     assert rows["Steps"] == "5 of 8 sequences, 40 in all"
     assert rows["Optimizer"] == "AdamW, weight decay 0.01, gradients clipped at 1"
     assert rows["Learning rate"] == (

@@ -230,7 +230,7 @@ def test_chain_prints_from_top_to_bottom_in_80_columns(tmp_path: Path, alpha: tu
     assert [block[1] for block in blocks] == [f"  hash     {hash_}" for hash_ in hashes]
     assert blocks[0][2:] == [
         "  text     1,200 files, sha256 11111111, licence not stated",
-        "  tokens   21,000 in 1,050 documents, 4,096 pieces, lower case",
+        "  tokens   21,000 in 1,050 documents, 4,096 pieces, lower case, accents stripped",
         f"  store    {'a' * 16}",
         "  here     verified",
     ]

@@ -167,7 +167,7 @@ def test_training_on_a_store_uses_its_settings(folder: Path) -> None:
     (folder / "store" / "manifest.json").write_text('{"version": 1}')
     with pytest.raises(DataError) as caught:
         plan(folder, "pretrain", "data.store=store", *small)
-    assert caught.value.facts["why"] == "version 1, but this code reads version 2"
+    assert caught.value.facts["why"] == "version 1, but this code reads version 3"
 
 
 def test_store_of_unusual_sentences_warns(folder: Path) -> None:

@@ -80,7 +80,7 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
     """
     started = time.monotonic()
     name, folder = part_name(task.step, task.number), setting.folder
-    path, survey, counts = folder / f"{name}.arrow", DocumentSurvey(), Counter[str]()
+    path, survey, counts = folder / f"{name}.arrow", DocumentSurvey(text_bytes=task.size), Counter[str]()
     digests: list[bytes] = []
     text_bytes = 0
     with path.open("wb") as stream:  # not Arrow's own stream, whose errors lose the errno that names a full disk
@@ -115,6 +115,7 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
         lowest=survey.lowest,
         highest=survey.highest,
         words=sorted(survey.words),
+        letters=survey.letters,
     )
     write_record(folder, name, record)
 

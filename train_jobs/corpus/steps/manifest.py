@@ -17,6 +17,7 @@ from train_jobs.artifacts.store_manifest import (
     StoreManifest,
     sum_counts,
 )
+from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.sources.text_parts import EMBEDDED, Part
@@ -73,19 +74,19 @@ def make_manifest(
         if counts.documents == 0:
             raise DataError(f"the {split} split contains no token", fix="give more text: --data PATH")
     shards = [shard for split in SPLITS for record in tokens for shard in record.shards if shard.split == split]
-    tokenizer = load_vocabulary(setting.store / VOCABULARY_FILE, lowercase=data.lowercase)
+    tokenizer = load_vocabulary(setting.store / VOCABULARY_FILE, **vocabulary.rule._asdict())
     pad, unk, cls, sep, mask = (tokenizer.token_to_id(piece) for piece in (PAD, UNK, CLS, SEP, MASK))
     return StoreManifest(
         key=key,
         data=found,
         reading=reading(data),
         sources=list(_source_counts(data, parts, records)),
-        steps=_step_facts(data),
+        steps=_step_facts(data, vocabulary.rule),
         packages={"python": platform.python_version(), **{package: version(package) for package in PACKAGES}},
         vocab_size=vocabulary.pieces,
         vocab_sha256=vocabulary.files[0].sha256,
         special_ids=SpecialIds(pad=pad, unk=unk, cls=cls, sep=sep, mask=mask),
-        lowercase=data.lowercase,
+        **vocabulary.rule._asdict(),
         validation_fraction=data.validation_fraction,
         validation_unigram_entropy=unigram_entropy(setting.store, shards, vocabulary.pieces),
         splits=splits,
@@ -122,7 +123,7 @@ def _source_counts(data: TextConfig, parts: Sequence[Part], records: Preparation
 TOKENS_METHOD = f"sentences by {SPLITTER}, WordPiece"
 
 
-def _step_facts(data: TextConfig) -> list[StepFacts]:
+def _step_facts(data: TextConfig, rule: TextRule) -> list[StepFacts]:
     rules = data.clean.model_dump(mode="json")
     drop = {"drop_duplicates": rules.pop("drop_duplicates")}
     given = data.vocabulary is not None
@@ -131,5 +132,5 @@ def _step_facts(data: TextConfig) -> list[StepFacts]:
         StepFacts(name="documents", method=f"extractor {EXTRACTOR}, cleaning by {CLEANER}", settings=rules),
         StepFacts(name="duplicates", method="128 bits of SHA-256", settings=drop),
         StepFacts(name="vocabulary", method=f"WordPiece, {'given' if given else 'trained'}", settings=vocabulary),
-        StepFacts(name="tokens", method=TOKENS_METHOD, settings={"lowercase": data.lowercase}),
+        StepFacts(name="tokens", method=TOKENS_METHOD, settings=rule._asdict()),
     ]

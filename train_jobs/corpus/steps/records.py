@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from train_jobs.artifacts.files import file_sha256, write_text
 from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.artifacts.store_manifest import STORE_VERSION, Shard, Split, SplitCounts
+from train_jobs.artifacts.text_rule import LetterCounts, TextRule
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.sources.text_parts import Part
@@ -65,6 +66,8 @@ class PartTask(Config):
     """Step tokens: see `document_rules.split_threshold`."""
     drop: RowRange = (0, 0)
     """Step tokens: rows of the part in the file of duplicates, see `documents.stretches`."""
+    rule: TextRule | None = None
+    """tokens: see `VocabularyRecord`."""
 
 
 class StepFile(Config):
@@ -113,6 +116,8 @@ class DocumentsRecord(StepRecord):
     """See `document_rules.DocumentSurvey`."""
     words: list[str]
     """See `document_rules.DocumentSurvey`."""
+    letters: LetterCounts
+    """Characters of a sample, see `document_rules.DocumentSurvey`."""
 
 
 class DuplicatesRecord(StepRecord):
@@ -129,6 +134,8 @@ class VocabularyRecord(StepRecord):
 
     pieces: Count
     """Number of pieces."""
+    rule: TextRule
+    """How text becomes words: the settings, with every `auto` resolved."""
 
 
 class TokensRecord(StepRecord):
@@ -211,7 +218,7 @@ def store_key(data: TextConfig, found: DataFingerprint) -> str:
     """Return a hash of everything that determines a token store, 16 hex digits; equal keys mean equal stores.
 
     It covers the text, the rules for reading it, the vocabulary (its content and added words, or the size to train),
-    lower case and the validation fraction. It excludes the sequence length and all other settings of training.
+    case and accents, and the validation fraction. It excludes the sequence length and all other settings of training.
 
     Args:
         data: sources and rules.
@@ -224,7 +231,7 @@ def store_key(data: TextConfig, found: DataFingerprint) -> str:
         text=found.sha256,
         reading=reading(data),
         vocabulary=_vocabulary_facts(data),
-        lowercase=data.lowercase,
+        rule=_rule_facts(data),
         validation_fraction=data.validation_fraction,
         sentences=SPLITTER,
         store=STORE_VERSION,
@@ -234,8 +241,12 @@ def store_key(data: TextConfig, found: DataFingerprint) -> str:
 def _vocabulary_facts(data: TextConfig) -> list[Any]:
     """Return the facts that determine the vocabulary, except the text."""
     if data.vocabulary is None:
-        return [data.vocab_size, data.lowercase]
-    return [hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(), data.add_tokens]
+        return [data.vocab_size, _rule_facts(data)]
+    return [hashlib.sha256(read_vocabulary(data.vocabulary)).hexdigest(), data.add_tokens, _rule_facts(data)]
+
+
+def _rule_facts(data: TextConfig) -> list[bool | str]:
+    return [data.lowercase, data.strip_accents, data.split_unspaced]
 
 
 def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerprint, cache: Path | None) -> list[str]:
@@ -281,7 +292,9 @@ def vocabulary_key(data: TextConfig, duplicates: DuplicatesRecord) -> str:
     return key_of(vocabulary=_vocabulary_facts(data), text=duplicates.key if data.vocabulary is None else None)
 
 
-def tokens_key(setting: PreparationSetting, threshold: int, documents: str, duplicates: str, vocabulary: str) -> str:
+def tokens_key(
+    setting: PreparationSetting, threshold: int, documents: str, duplicates: str, vocabulary: VocabularyRecord
+) -> str:
     """Return the key of the shards of a part.
 
     Args:
@@ -289,14 +302,14 @@ def tokens_key(setting: PreparationSetting, threshold: int, documents: str, dupl
         threshold: see `document_rules.split_threshold`.
         documents: key of the part's documents.
         duplicates: digest of the part's duplicates.
-        vocabulary: SHA-256 of vocab.txt.
+        vocabulary: record of vocab.txt.
     """
     # The part's own duplicates, not the key of all: another source then leaves the shards of this part valid.
     return key_of(
         documents=documents,
         dropped=duplicates,
-        vocabulary=vocabulary,
-        lowercase=setting.data.lowercase,
+        vocabulary=vocabulary.files[0].sha256,
+        rule=vocabulary.rule,
         threshold=threshold,
         sentences=SPLITTER,
         block_tokens=setting.block_tokens,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.steps.documents import Advance, Documents, Positions, read_documents, read_duplicates, stretches
@@ -31,6 +32,7 @@ from train_jobs.corpus.tokenize.vocabulary import (
     UNK,
     VOCABULARY_FILE,
     load_vocabulary,
+    pieces_of,
     save_vocabulary,
     train_vocabulary,
 )
@@ -62,15 +64,18 @@ def make_vocabulary(
     started = time.monotonic()
     data = setting.data
     if data.vocabulary is not None:
-        tokenizer = load_vocabulary(data.vocabulary, lowercase=data.lowercase, words=data.add_tokens)
+        rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary))
+        tokenizer = load_vocabulary(data.vocabulary, words=data.add_tokens, **rule._asdict())
     else:
+        rule = resolve_rule(data, sum((record.letters for record in documents), LetterCounts()))
         text = _sample(setting.folder, documents, duplicates)
-        tokenizer = train_vocabulary(text, size=data.vocab_size, lowercase=data.lowercase)
+        tokenizer = train_vocabulary(text, size=data.vocab_size, **rule._asdict())
     record = VocabularyRecord(
         key=key,
         files=[describe_file(save_vocabulary(tokenizer, setting.store))],
         seconds=time.monotonic() - started,
         pieces=tokenizer.get_vocab_size(),
+        rule=rule,
     )
     write_record(setting.folder, VOCABULARY, record)
     return record
@@ -107,7 +112,8 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
     started = time.monotonic()
     data, store = setting.data, setting.store
     vocabulary = store / VOCABULARY_FILE
-    words, size, unknown_id = _encoder(vocabulary, hashlib.sha256(vocabulary.read_bytes()).hexdigest(), data.lowercase)
+    assert task.rule is not None, "the vocabulary's record has it"
+    words, size, unknown_id = _encoder(vocabulary, hashlib.sha256(vocabulary.read_bytes()).hexdigest(), task.rule)
     writer = StoreWriter(
         store, vocab_size=size, part=task.number, source=task.part.source, block_tokens=setting.block_tokens
     )
@@ -155,10 +161,10 @@ def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments
 
 
 @lru_cache(maxsize=1)
-def _encoder(vocabulary: Path, content: str, lowercase: bool) -> tuple[WordPieceTokenizer, int, int]:
+def _encoder(vocabulary: Path, content: str, rule: TextRule) -> tuple[WordPieceTokenizer, int, int]:
     """Return the tokenizer, its number of pieces and the id of [UNK]."""
     # `content`, the hash of the file, is only a cache key: a later store in the same process may replace the file.
-    tokenizer = load_vocabulary(vocabulary, lowercase=lowercase)
+    tokenizer = load_vocabulary(vocabulary, **rule._asdict())
     return WordPieceTokenizer(tokenizer), tokenizer.get_vocab_size(), tokenizer.get_vocab()[UNK]
 
 

@@ -74,7 +74,7 @@ def _vocabulary_problems(folder: Path, manifest: StoreManifest) -> Iterator[str]
         yield f"{VOCABULARY_FILE}: its SHA-256 is {found[:8]}, the manifest lists {manifest.vocab_sha256[:8]}"
         return
     try:
-        tokenizer = load_vocabulary(path, lowercase=manifest.lowercase)
+        tokenizer = load_vocabulary(path, **manifest.rule._asdict())
     except DataError as problem:
         yield f"{VOCABULARY_FILE}: {problem.message}"
         return

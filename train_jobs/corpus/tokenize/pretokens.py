@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from train_jobs.artifacts.text_rule import STACKERS, UNSPACED_LETTERS, UNSPACED_MARKS
+
 Offsets = npt.NDArray[np.int64]
 Classes = npt.NDArray[np.uint8]
 
@@ -50,6 +52,7 @@ _BLANKS_BEYOND_ASCII = (
     0x3000,
 )  # three bytes in UTF-8
 _NOT_ALONE = (0x2044, 0x2052)  # fraction slash, commercial minus: BERT does not treat symbols as punctuation
+_FIRST_OF_THREE = 0xE0
 _FIRST_LEAD, _LAST_LEAD = 0xE2, 0xEF  # first bytes of these characters
 
 
@@ -155,6 +158,31 @@ def _starting(raw: Classes, prefix: bytes) -> Offsets:
 def _codes(raw: Classes, lead: Offsets) -> npt.NDArray[Any]:
     """Return the code points of the three-byte characters at `lead`."""
     return (raw[lead] & np.uint16(0x0F)) << 12 | (raw[lead + 1] & np.uint16(0x3F)) << 6 | raw[lead + 2] & 0x3F
+
+
+_LETTER = _table(UNSPACED_LETTERS)
+_ENDS_CHARACTER = _LETTER | _table(UNSPACED_MARKS)  # after which another letter starts a character
+_ENDS_CHARACTER[list(STACKERS)] = False
+_WORD_END = np.zeros(256, np.bool_)  # bytes of ASCII that a letter of these scripts may follow in the same pre-token
+_WORD_END[[code for code in range(128) if chr(code).isalnum()]] = True
+_UNSPACED_LEADS = np.zeros(256, np.bool_)
+_UNSPACED_LEADS[sorted({chr(code).encode()[0] for first, last in UNSPACED_LETTERS for code in (first, last)})] = True
+
+
+def with_unspaced_starts(raw: bytes, starts: Offsets) -> Offsets:
+    """Return the pre-tokens' starts with those of the characters of scripts without blanks.
+
+    Only where the character before is sure to survive normalisation: the encoder cuts the rest, see `word_encoder`.
+    """
+    if raw.isascii():
+        return starts
+    text = np.frombuffer(raw, np.uint8)
+    lead = np.flatnonzero(_UNSPACED_LEADS[text])
+    lead = lead[_LETTER[_codes(text, lead)]]
+    before = np.maximum(lead - 3, 0)
+    character = (text[before] >= _FIRST_OF_THREE) & (text[before] <= _LAST_LEAD)
+    character[character] = _ENDS_CHARACTER[_codes(text, before[character])]
+    return np.union1d(starts, lead[character | _WORD_END[text[lead - 1]]])
 
 
 def pretokens_at(text: bytes, bounds: Offsets) -> pa.LargeBinaryArray:

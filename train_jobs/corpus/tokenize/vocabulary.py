@@ -1,62 +1,81 @@
 """The WordPiece vocabulary: count words, train a vocabulary, read and write vocab.txt, build its tokenizer.
 
 Normalisation and splitting are BERT's (Devlin et al. 2019, A.2; Google's `tokenization.py`). Control characters are
-dropped, and each CJK character is a word. Uncased text is lower-cased and loses its accents. Words are split at white
-space and punctuation.
+dropped, and each CJK character is a word. Text is optionally lower-cased and stripped of accents. Words are split at
+white space and punctuation. In addition, scripts without blanks may be cut into characters, see `text_rule`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, TextRule, bert_rule
 from train_jobs.artifacts.word_rules import LONGEST_WORD, word_problems
 from train_jobs.config.errors import DataError, in_shell
-from train_jobs.corpus.tokenize.pretokens import folding_table, pretoken_starts, pretokens_at, with_ascii_blanks
+from train_jobs.corpus.tokenize.pretokens import (
+    folding_table,
+    pretoken_starts,
+    pretokens_at,
+    with_ascii_blanks,
+    with_unspaced_starts,
+)
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-CONTINUATION = "##"
 VOCABULARY_FILE = "vocab.txt"
-MAX_ALPHABET = 1000  # rarer characters than these become [UNK]
+MIN_ALPHABET = 1000  # rarer characters than these become [UNK], unless more are needed for ALPHABET_SHARE
+ALPHABET_SHARE = 0.9995  # of the characters of the words: Chinese and Korean need some thousands for it, English a few
 MOST_OCCURRENCES = 10_000_000  # words that the trainer reads; keeps training to seconds for any size of text
 
 
-def train_vocabulary(documents: Iterable[str], *, size: int, lowercase: bool) -> Tokenizer:
+def train_vocabulary(
+    documents: Iterable[str],
+    *,
+    size: int,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    split_unspaced: bool = False,
+) -> Tokenizer:
     """Train a WordPiece vocabulary on text of any length; the same documents give a byte-identical one.
 
     Args:
         documents: text.
         size: maximum number of pieces, including the five special ones; a small text gives fewer.
-        lowercase: lower-case and strip accents.
+        lowercase: lower-case the text.
+        strip_accents: drop nonspacing marks. None: as `lowercase`, which is BERT's rule.
+        split_unspaced: cut scripts without blanks into characters.
 
     Returns:
         The tokenizer, with [PAD], [UNK], [CLS], [SEP], [MASK] at ids 0 to 4. It does not add special tokens.
     """
-    counter = WordCounter(lowercase=lowercase)
+    rule = bert_rule(lowercase=lowercase, strip_accents=strip_accents, split_unspaced=split_unspaced)
+    counter = WordCounter(rule)
     counter.add(documents)
-    return train_on_counts(counter.counts, size=size, lowercase=lowercase)
+    return train_on_counts(counter.counts, rule, size=size)
 
 
-def train_on_counts(counts: Mapping[str, int], *, size: int, lowercase: bool) -> Tokenizer:
+def train_on_counts(counts: Mapping[str, int], rule: TextRule, *, size: int) -> Tokenizer:
     """Train a vocabulary on word counts.
 
     Args:
         counts: occurrences of each word, see `WordCounter`. Above 10 million in total they are scaled down.
+        rule: how the words were made.
         size: see `train_vocabulary`.
-        lowercase: see `train_vocabulary`.
 
     Returns:
         The tokenizer, as from `train_vocabulary`.
     """
-    blank = _tokenizer({UNK: 0}, lowercase=lowercase)
+    blank = _tokenizer({UNK: 0}, rule)
     # The trainer numbers `##x` pieces in the order of its hash map, which differs from run to run, and breaks ties
     # between merges by these numbers. Special tokens are numbered first, in the given order.
-    alphabet = _alphabet(counts, limit=min(MAX_ALPHABET, (size - len(SPECIAL_PIECES)) // 2))
+    alphabet = _alphabet(counts, most=(size - len(SPECIAL_PIECES)) // 2)
     continuing = [CONTINUATION + character for character in alphabet if _continues_word(character, blank)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -70,15 +89,24 @@ def train_on_counts(counts: Mapping[str, int], *, size: int, lowercase: bool) ->
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     learner.train_from_iterator(_written_out(counts), trainer)
     ids = learner.get_vocab()
-    return _tokenizer({piece: ids[piece] for piece in sorted(ids, key=ids.__getitem__)}, lowercase=lowercase)
+    return _tokenizer({piece: ids[piece] for piece in sorted(ids, key=ids.__getitem__)}, rule)
 
 
-def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -> Tokenizer:
+def load_vocabulary(
+    path: Path,
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    split_unspaced: bool = False,
+    words: Sequence[str] = (),
+) -> Tokenizer:
     """Read a vocab.txt: one piece a line; its line number, from 0, is its id.
 
     Args:
         path: path of the vocab.txt.
-        lowercase: lower-case and strip accents.
+        lowercase: lower-case the text.
+        strip_accents: drop nonspacing marks. None: as `lowercase`, which is BERT's rule.
+        split_unspaced: cut scripts without blanks into characters.
         words: additional pieces; their ids follow those of the file.
 
     Returns:
@@ -90,14 +118,31 @@ def load_vocabulary(path: Path, *, lowercase: bool, words: Sequence[str] = ()) -
     """
     pieces = _pieces(path)
     _require_valid(pieces, path)
-    unfit = list(word_problems(words, frozenset(pieces), lowercase=lowercase))
-    tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, lowercase=lowercase)
+    rule = bert_rule(lowercase=lowercase, strip_accents=strip_accents, split_unspaced=split_unspaced)
+    unfit = list(word_problems(words, frozenset(pieces), rule))
+    tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, rule)
     if not unfit:  # only the tokenizer knows characters that Python's Unicode tables lack
         encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
         unfit = [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]
     if unfit:
         raise DataError("invalid data.add_tokens: some words cannot be tokens", facts={"words": "; ".join(unfit)})
     return tokenizer
+
+
+def rule_of(tokenizer: Tokenizer) -> TextRule:
+    """Return the rule of a tokenizer that `load_vocabulary` or `train_vocabulary` made."""
+    normalizer = tokenizer.normalizer
+    splits = not isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+    return bert_rule(lowercase=normalizer.lowercase, strip_accents=normalizer.strip_accents, split_unspaced=splits)
+
+
+def pieces_of(path: Path | None) -> list[str] | None:
+    """Return the pieces of a vocabulary file; None without a file.
+
+    Raises:
+        DataError: no such file, or not UTF-8.
+    """
+    return None if path is None else _pieces(path)
 
 
 def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
@@ -146,24 +191,40 @@ def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:
     return path
 
 
-def _tokenizer(ids: dict[str, int], *, lowercase: bool) -> Tokenizer:
+def _tokenizer(ids: dict[str, int], rule: TextRule) -> Tokenizer:
     """Return BERT's tokenizer for these pieces."""
     # Special pieces are not registered with it: text that spells "[MASK]" must stay text.
     options = {"max_input_chars_per_word": LONGEST_WORD, "continuing_subword_prefix": CONTINUATION}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=UNK, **options))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)  # strips accents if it lower-cases
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=rule.lowercase, strip_accents=rule.strip_accents)
+    tokenizer.pre_tokenizer = pre_tokenizer(rule)
     tokenizer.decoder = decoders.WordPiece(CONTINUATION)
     return tokenizer
 
 
-def _alphabet(words: Mapping[str, int], *, limit: int) -> list[str]:
-    """Return the most frequent characters of the words, sorted; ties go to the smaller code point."""
+def pre_tokenizer(rule: TextRule) -> pre_tokenizers.PreTokenizer:
+    """Return what splits normalised text into words."""
+    bert = pre_tokenizers.BertPreTokenizer()
+    if not rule.split_unspaced:
+        return bert
+    return pre_tokenizers.Sequence([bert, pre_tokenizers.Split(Regex(CHARACTER), behavior="isolated")])
+
+
+def _alphabet(words: Mapping[str, int], *, most: int) -> list[str]:
+    """Return the most frequent characters of the words, sorted; ties go to the smaller code point.
+
+    Args:
+        words: occurrences of each word.
+        most: most characters, however few of the words they cover.
+    """
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    return sorted(sorted(counts, key=lambda character: (-counts[character], character))[:limit])
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    covered = list(accumulate(counts[character] for character in ranked))
+    needed = bisect_left(covered, ALPHABET_SHARE * sum(counts.values())) + 1
+    return sorted(ranked[: min(max(MIN_ALPHABET, needed), most)])
 
 
 def _written_out(counts: Mapping[str, int]) -> Iterator[str]:
@@ -208,14 +269,15 @@ class WordCounter:
     The same documents in the same order give the same counts.
 
     Args:
-        lowercase: lower-case and strip accents.
+        rule: how text becomes words.
         most: maximum number of distinct words; above it, the rarest are dropped until at most half as many remain.
     """
 
-    def __init__(self, *, lowercase: bool, most: int = MOST_WORDS) -> None:
-        self._folding = folding_table(lowercase=lowercase)
-        self._normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-        self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    def __init__(self, rule: TextRule, *, most: int = MOST_WORDS) -> None:
+        self._splits = rule.split_unspaced
+        self._folding = folding_table(lowercase=rule.lowercase)
+        self._normalizer = normalizers.BertNormalizer(lowercase=rule.lowercase, strip_accents=rule.strip_accents)
+        self._pre_tokenizer = pre_tokenizer(rule)
         self._most = most
         self._counts: Counter[str] = Counter()
 
@@ -229,7 +291,8 @@ class WordCounter:
         for text in _joined(documents):
             # Arrow counts equal pre-tokens, so Python handles each distinct one only once per batch.
             raw = with_ascii_blanks(text.encode())
-            bounds = np.append(pretoken_starts(raw), len(raw))
+            starts = pretoken_starts(raw)
+            bounds = np.append(with_unspaced_starts(raw, starts) if self._splits else starts, len(raw))
             found = pretokens_at(raw.translate(self._folding), bounds).value_counts()
             pretokens, counts = found.field("values").to_pylist(), found.field("counts").to_pylist()
             for pretoken, count in zip(pretokens, counts, strict=True):

@@ -10,6 +10,7 @@ BERT's normalisation maps each character independently, except for the order of 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from array import array
 from typing import Any
@@ -18,17 +19,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
+from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, NO_CHARACTER
 from train_jobs.artifacts.word_rules import LONGEST_WORD
 from train_jobs.corpus.arrow import bytes_column
-from train_jobs.corpus.tokenize.pretokens import Offsets, folding_table, pretokens_at
-from train_jobs.corpus.tokenize.vocabulary import CONTINUATION, UNK
+from train_jobs.corpus.tokenize.pretokens import Offsets, folding_table, pretokens_at, with_unspaced_starts
+from train_jobs.corpus.tokenize.vocabulary import UNK, rule_of
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
 PRETOKENS_AT_ONCE = 1 << 19  # limits memory, about 100 bytes each
 CACHE_BYTES = 128 << 20  # about 800,000 words; a full cache is emptied
+_CHARACTERS = re.compile(f"{CHARACTER}|{NO_CHARACTER}")
 ENTRY_BYTES = 150  # two small `bytes` and their dict entry, without the content
 
 
@@ -44,6 +47,7 @@ class WordPieceTokenizer:
         self._type: np.dtype[Any] = np.dtype(np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32)
         self._pieces = WordPieces(tokenizer, self._type)
         self._folding = folding_table(lowercase=tokenizer.normalizer.lowercase)
+        self._splits = rule_of(tokenizer).split_unspaced
         self._cache_bytes = cache_bytes
         self._clear_cache()
 
@@ -58,6 +62,13 @@ class WordPieceTokenizer:
             tokens: [tokens] ids; uint16, or uint32 for more than 65,536 pieces.
             offsets: [pre-tokens + 1] pre-token p has the tokens from offsets[p] to below offsets[p + 1], possibly none.
         """
+        if not self._splits:
+            return self._encode(text, starts)
+        finer = with_unspaced_starts(text, starts)
+        tokens, offsets = self._encode(text, finer)
+        return tokens, offsets[np.append(np.searchsorted(finer, starts), len(finer))]
+
+    def _encode(self, text: bytes, starts: Offsets) -> tuple[Tokens, Offsets]:
         folded = text.translate(self._folding)
         bounds = np.append(starts, len(text))
         tokens, offsets, count = [np.empty(0, self._type)], [np.zeros(1, np.int64)], 0
@@ -107,6 +118,7 @@ class WordPieces:
 
     def __init__(self, tokenizer: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
         self._tokenizer, self._type = tokenizer, dtype.char
+        self._splits = rule_of(tokenizer).split_unspaced
         self._characters = _Characters(tokenizer)
         self._beginning: dict[bytes, bytes] = {}
         self._continuing: dict[bytes, bytes] = {}
@@ -129,7 +141,10 @@ class WordPieces:
         plain: list[Any] = list(map(self._characters.__getitem__, characters))
         if None in plain:
             return self._pack(self._tokenizer.encode(characters, add_special_tokens=False).ids)
-        return b"".join([self._of_word(word.encode()) for word in "".join(plain).split(" ") if word])
+        words = [word for word in "".join(plain).split(" ") if word]
+        if self._splits:
+            words = [character for word in words for character in _CHARACTERS.findall(word)]
+        return b"".join([self._of_word(word.encode()) for word in words])
 
     def _of_word(self, word: bytes) -> bytes:
         """Split a word greedily, the longest piece first (Google's `WordpieceTokenizer`)."""
@@ -155,7 +170,8 @@ class _Characters(dict[str, str | None]):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self._normalizer, self._pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+        self._normalizer, self._strips = tokenizer.normalizer, rule_of(tokenizer).strip_accents
+        self._pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # without the cut into characters with their marks
 
     def __missing__(self, character: str) -> str | None:
         normal = self._normalizer.normalize_str(character)
@@ -165,6 +181,6 @@ class _Characters(dict[str, str | None]):
         return self.setdefault(character, plain)
 
     def _may_be_reordered(self, character: str, normal: str) -> bool:
-        """Return whether the character may be reordered: lower-casing decomposes, and combining marks are sorted."""
+        """Return whether the character may be reordered: stripping decomposes, and combining marks are sorted."""
         unknown = unicodedata.category(character) == "Cn"  # not in Python's tables, which may be older
-        return self._normalizer.lowercase and (unknown or any(map(unicodedata.combining, normal)))
+        return self._strips and (unknown or any(map(unicodedata.combining, normal)))

@@ -1,0 +1,213 @@
+"""A sample of each source of text, read without the packages of the job, and what a rule for words would lose of it.
+
+The laptop measures it before anything starts. The job decides on its own, larger sample, of cleaned documents.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from html import unescape
+from lzma import LZMAError
+from typing import NamedTuple
+
+from train_jobs.artifacts.text_files import OPENERS, SourceFile, source_files
+from train_jobs.artifacts.text_rule import (
+    CHARACTER,
+    CONTINUATION,
+    NO_CHARACTER,
+    LetterCounts,
+    TextRule,
+    count_letters,
+    lost_by_stripping,
+    resolve_rule,
+)
+from train_jobs.artifacts.word_rules import LONGEST_WORD, is_removed, is_separate_word, without_marks
+from train_jobs.config.fields import Config
+from train_jobs.config.prepare import SourceConfig, TextConfig
+
+SAMPLE_BYTES = 1 << 18  # of a source
+FILES = 8  # of a source, at equal distances
+PLACES = 4  # in a file that is not compressed
+_CHARACTERS = re.compile(f"{CHARACTER}|{NO_CHARACTER}")
+_MARKUP = re.compile(r"<[^<>]*>")
+
+
+class SourceSample(NamedTuple):
+    """Some text of a source."""
+
+    title: str
+    """Name of the source."""
+    total_bytes: int
+    """Size of its files."""
+    text: str
+    """The sample; empty for a format that only the job can read."""
+
+    @property
+    def letters(self) -> LetterCounts:
+        """Its characters, as many as if all of the source had been read."""
+        counts = count_letters(self.text)
+        scale = self.total_bytes / max(counts.characters, 1)
+        return LetterCounts(
+            characters=round(counts.characters * scale),
+            marks=round(counts.marks * scale),
+            unspaced=round(counts.unspaced * scale),
+        )
+
+
+class TextLoss(Config):
+    """Losses of a source under a rule and a vocabulary, as shares of a sample."""
+
+    source: str
+    """Name of the source."""
+    characters: int
+    """Characters of the sample."""
+    dropped: float
+    """Share of the characters that are dropped as accents, or taken apart (Korean)."""
+    unknown_words: float
+    """Share of the words that become [UNK]."""
+    unknown_text: float
+    """Share of the characters that are in such words."""
+    too_long: float
+    """Share of the characters that are in such words because these have more than 100 characters."""
+
+
+class TextFacts(Config):
+    """Rule for words of a text, and its losses."""
+
+    rule: TextRule
+    """The rule, with every `auto` resolved."""
+    losses: list[TextLoss]
+    """Of each source that can be read without the packages of the job."""
+    unread: list[str]
+    """Names of the other sources."""
+
+
+def measure_text(data: TextConfig, pieces: Sequence[str] | None = None) -> TextFacts:
+    """Read a sample of each source and measure what is lost of it.
+
+    Args:
+        data: the sources and settings.
+        pieces: of the given vocabulary. None: one is trained, which loses no word that is short enough.
+
+    Raises:
+        DataError: a source does not exist.
+    """
+    samples = [sample_source(source) for source in data.text]
+    known = None if pieces is None else [*pieces, *data.add_tokens]
+    rule = resolve_rule(data, sum((sample.letters for sample in samples if sample.text), LetterCounts()), pieces)
+    losses = [_loss(sample, rule, None if known is None else frozenset(known)) for sample in samples if sample.text]
+    return TextFacts(rule=rule, losses=losses, unread=[sample.title for sample in samples if not sample.text])
+
+
+def sample_source(source: SourceConfig) -> SourceSample:
+    """Return some text of a source; the same files give the same sample.
+
+    Raises:
+        DataError: a path does not exist.
+    """
+    files = source_files(source) if source.dataset is None else []
+    chosen = [files[index * len(files) // FILES] for index in range(FILES)] if len(files) > FILES else files
+    texts = [_readable(raw, file, source.column) for file in chosen for raw in _pieces_of(file, len(chosen))]
+    return SourceSample(source.title, sum(file.path.stat().st_size for file in files), "\n".join(texts))
+
+
+def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
+    """Yield some places of a file, of a compressed one the beginning; nothing of formats that need pyarrow."""
+    limit = SAMPLE_BYTES // files
+    if file.format == "parquet" or file.compression == "zstd":
+        return
+    if file.compression is not None:
+        try:
+            with OPENERS[file.compression](file.path) as stream:
+                yield stream.read(limit)
+        except (OSError, EOFError, LZMAError, zlib.error):
+            return  # the job reports where
+        return
+    size = file.path.stat().st_size
+    with file.path.open("rb") as stream:
+        if size <= limit:
+            yield stream.read()
+            return
+        for place in range(PLACES):
+            stream.seek(size * place // PLACES)
+            yield stream.read(limit // PLACES)
+
+
+def _readable(raw: bytes, file: SourceFile, column: str) -> str:
+    """Return the text in some bytes of a file; lines that the sample cuts are left out of JSON."""
+    text = raw.decode(errors="ignore")
+    if file.format == "jsonl":
+        return "\n".join(_documents(text, column))
+    return unescape(_MARKUP.sub(" ", text)) if file.format in {"wikipedia", "wikiextractor"} else text
+
+
+def _documents(lines: str, column: str) -> Iterator[str]:
+    for line in lines.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get(column), str):
+            yield row[column]
+
+
+def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) -> TextLoss:
+    text = unicodedata.normalize("NFC", sample.text)
+    words = Counter(split_words(text, rule))
+    unknown = {word for word in words if _is_unknown(word, pieces)}
+    total, length = max(words.total(), 1), max(sum(len(word) * count for word, count in words.items()), 1)
+    dropped = sum(count * lost_by_stripping(character) for character, count in Counter(text).items())
+    return TextLoss(
+        source=sample.title,
+        characters=len(text),
+        dropped=dropped / max(len(text), 1) if rule.strip_accents else 0.0,
+        unknown_words=sum(words[word] for word in unknown) / total,
+        unknown_text=sum(words[word] * len(word) for word in unknown) / length,
+        too_long=sum(words[word] * len(word) for word in unknown if len(word) > LONGEST_WORD) / length,
+    )
+
+
+def split_words(text: str, rule: TextRule) -> list[str]:
+    """Return the words of a text as BERT's normalisation and splitting make them."""
+    normal = _Normal(rule)
+    words = "".join(map(normal.__getitem__, text)).split()
+    return [part for word in words for part in _CHARACTERS.findall(word)] if rule.split_unspaced else words
+
+
+class _Normal(dict[str, str]):
+    """Maps each character to its normal form, with blanks around those that are words of their own."""
+
+    def __init__(self, rule: TextRule) -> None:
+        super().__init__()
+        self._rule = rule
+
+    def __missing__(self, character: str) -> str:
+        if character.isspace():
+            normal = " "
+        elif is_removed(character):
+            normal = ""
+        elif is_separate_word(character):
+            normal = f" {character} "
+        else:
+            normal = without_marks(character) if self._rule.strip_accents else character
+            normal = "".join(map(str.lower, normal)) if self._rule.lowercase else normal
+        return self.setdefault(character, normal)
+
+
+def _is_unknown(word: str, pieces: Collection[str] | None) -> bool:
+    """Return whether WordPiece makes [UNK] of a word."""
+    if len(word) > LONGEST_WORD or pieces is None:
+        return len(word) > LONGEST_WORD
+    start = 0
+    while start < len(word):
+        before = CONTINUATION if start else ""
+        end = next((end for end in range(len(word), start, -1) if before + word[start:end] in pieces), None)
+        if end is None:
+            return True
+        start = end
+    return False
