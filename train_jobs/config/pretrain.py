@@ -236,8 +236,8 @@ class ValidationConfig(Config):
     every: Positive = 500
     """Steps between two validations; one more follows the last step."""
     max_sequences: Positive = 4096
-    """Maximum held-out sequences in a validation: a sample of all held-out documents, of each source in proportion to its
-    held-out tokens (always the same ones, with the same masks)."""
+    """Maximum held-out sequences in a validation: a sample of all held-out documents, of each source in proportion to
+    its held-out tokens (always the same ones, with the same masks)."""
 
 
 class CheckpointConfig(CheckedConfig):
