@@ -246,8 +246,8 @@ class ValidationConfig(Config):
     every: Positive = 500
     """Steps between two validations; the last step is validated too."""
     max_sequences: Positive = 4096
-    """Maximum sequences of a validation: a sample of all held-out documents, of each source in proportion to its
-    held-out tokens. They and their masks are always the same."""
+    """Maximum sequences of a validation: a sample of all held-out documents, of each source in proportion to
+    its held-out tokens. They and their masks are always the same."""
 
 
 class CheckpointConfig(CheckedConfig):

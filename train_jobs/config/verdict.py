@@ -1,4 +1,4 @@
-"""The verdict on a validation loss, compared with the loss of a model that knows only word frequencies."""
+"""The verdict of a validation loss: a comparison with the loss of a model that knows only word frequencies."""
 
 from __future__ import annotations
 

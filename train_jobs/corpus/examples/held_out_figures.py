@@ -73,7 +73,7 @@ def unigram_figures(sample: Sequence[SourceSample], sums: Floats, *, with_margin
 
 
 def weighted_mean(sample: Sequence[SourceSample], figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each figure over sources, weighted by their shares; with several sources also those of each.
+    """Return the mean of each figure over sources, weighted by their shares; with several sources, add those of each.
 
     Args:
         sample: of each source.
