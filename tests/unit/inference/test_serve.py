@@ -67,7 +67,7 @@ def test_out_of_memory_returns_error(saved, monkeypatch):
 
 def test_server_that_cannot_start_states_reason(saved, tmp_path, capsys):
     assert serve.main(["--model", str(tmp_path)]) == 2
-    assert f"error[spec]: no config.json in {tmp_path}" in capsys.readouterr().err
+    assert f"error[spec]: cannot read {tmp_path}/config.json" in capsys.readouterr().err
     folder = str(saved("BertModel"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

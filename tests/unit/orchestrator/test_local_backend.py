@@ -145,7 +145,7 @@ def test_unfinished_run_has_no_start_model(tmp_path: Path, monkeypatch: pytest.M
     make_model(make_run(tmp_path, "stopped-1", RunState.CANCELLED))
     make_run(tmp_path, "new-1", RunState.QUEUED)
     make_run(tmp_path, "pruned-1")
-    with pytest.raises(ConflictError, match="run stopped-1 is cancelled") as caught:
+    with pytest.raises(ConflictError, match="run stopped-1: it is cancelled") as caught:
         plan_from(tmp_path, "stopped-1")
     assert caught.value.fix == "orchestrator resume stopped-1"
     with pytest.raises(ConflictError, match="run new-1 is queued") as caught:
@@ -347,7 +347,7 @@ def test_next_phase_needs_a_finished_run_with_checkpoint(tmp_path: Path, monkeyp
     orchestrator = Orchestrator(home=tmp_path, environ={"CUDA_VISIBLE_DEVICES": ""})
     stopped = make_run(tmp_path, "stopped-1", RunState.CANCELLED)
     make_run(tmp_path, "new-1", RunState.QUEUED)
-    with pytest.raises(ConflictError, match="run new-1 is queued, and its next phase") as caught:
+    with pytest.raises(ConflictError, match="cannot start the next phase of run new-1: it is queued") as caught:
         orchestrator.plan(overrides={"phase_from": "new-1"})
     assert caught.value.fix == "orchestrator wait new-1"
     with pytest.raises(NotFoundError, match="unknown run 'other-1'") as missing:
