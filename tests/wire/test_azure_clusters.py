@@ -98,7 +98,7 @@ def test_unconfirmed_change_is_not_made(cluster: Cluster, azure: AzureDouble, mo
 
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     code, _, err = cluster(*CREATE)
-    assert (code, "nothing was done" in err) == (2, True)
+    assert (code, "not confirmed" in err) == (2, True)
     assert azure.requests(PUT) == []
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert cluster(*CREATE)[0] == 0

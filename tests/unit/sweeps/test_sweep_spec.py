@@ -296,11 +296,11 @@ def test_finetuning_has_its_own_seeds_settings_and_metrics() -> None:
         "data": {"train": "train.tsv", "validation": "dev.tsv"},
     }
     space = {"train.epochs": [2, 3], "seeds": [[1], [2]], "model.hidden_size": [4], "train.global_batch_size": [8, 9]}
-    found = problems_of({"trial": trial, "space": space, "objective": {"metric": "validation_matthews"}})
+    found = problems_of({"trial": trial, "space": space, "objective": {"metric": "validation_pearson"}})
     expected = [
         "space.seeds: a seed cannot be a parameter",
         "space.model.hidden_size: a finetune job has no setting model.hidden_size",
-        "objective.metric: this finetune job does not report validation_matthews",
+        "objective.metric: this finetune job does not report validation_pearson",
     ]
     assert [any(start in problem for problem in found) for start in expected] == [True] * 3, found
     space = {"train.global_batch_size": [64, 65]}
