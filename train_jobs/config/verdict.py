@@ -7,7 +7,7 @@ from enum import StrEnum
 STANDARD_ERRORS = 2.0
 
 
-class Verdict(StrEnum):
+class LossVerdict(StrEnum):
     """The three answers."""
 
     WORSE = "worse than word frequencies"
@@ -15,7 +15,7 @@ class Verdict(StrEnum):
     LEARNED = "learned from context"
 
 
-def verdict(loss: float, entropy: float, error: float | None) -> Verdict:
+def verdict(loss: float, entropy: float, error: float | None) -> LossVerdict:
     """Return what a loss shows.
 
     Args:
@@ -25,8 +25,8 @@ def verdict(loss: float, entropy: float, error: float | None) -> Verdict:
     """
     reach = STANDARD_ERRORS * (error or 0.0)
     if entropy - loss > reach:
-        return Verdict.LEARNED
-    return Verdict.WORSE if loss - entropy > reach else Verdict.NO_BETTER
+        return LossVerdict.LEARNED
+    return LossVerdict.WORSE if loss - entropy > reach else LossVerdict.NO_BETTER
 
 
 def margin_text(loss: float, entropy: float, error: float | None) -> str:

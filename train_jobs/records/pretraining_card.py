@@ -13,7 +13,7 @@ from train_jobs.artifacts.fingerprints import EMBEDDED_LANGUAGE
 from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, PretrainFacts
 from train_jobs.config import CardConfig, PretrainConfig
 from train_jobs.config.fields import is_user_code
-from train_jobs.config.verdict import Verdict, margin_text, verdict
+from train_jobs.config.verdict import LossVerdict, margin_text, verdict
 from train_jobs.records.markdown import (
     DIGITS,
     NOT_STATED,
@@ -185,8 +185,8 @@ def _verdict(card: PretrainingCard) -> str:
     error = metrics.get("unigram_margin_error")
     margin = f"The loss is {margin_text(loss, entropy, error)}, {known}"
     match verdict(loss, entropy, error):
-        case Verdict.LEARNED:
+        case LossVerdict.LEARNED:
             return f"{margin}: this model predicts from context."
-        case Verdict.NO_BETTER:
+        case LossVerdict.NO_BETTER:
             return f"{margin}. Within two standard errors this is no better than word frequencies."
     return f"{margin}: worse than word frequencies; nothing shows that this model predicts from context."

@@ -19,7 +19,7 @@ from orchestrator.reports.pages.page_parts import NONE_YET, TIMES, key_figure, k
 from orchestrator.reports.pages.run_report import RunReport, reported
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
-from train_jobs.config.verdict import Verdict, margin_text, verdict
+from train_jobs.config.verdict import LossVerdict, margin_text, verdict
 
 PAIRS = (  # measured both in training and on held-out text: metric, title, whether it is a share
     ("mlm_loss", "MLM loss (nats per token)", False),
@@ -105,7 +105,7 @@ class PretrainingReport(RunReport):
             error, _ = self._validation("unigram_margin_error")
             answer = verdict(loss, entropy, error)
             text = f"{margin_text(loss, entropy, error)}: {answer.value}"
-            lines.append(element("dd", text, class_="good" if answer is Verdict.LEARNED else "bad"))
+            lines.append(element("dd", text, class_="good" if answer is LossVerdict.LEARNED else "bad"))
         lines += [element("dd", text, class_="soft") for text in self._losses_by_source()]
         return key_figure("Validation MLM loss", number(loss), *lines)
 

@@ -11,7 +11,7 @@ import pytest
 
 from train_jobs.config import ConflictError, DataConfig
 from train_jobs.corpus.examples import epoch_order
-from train_jobs.corpus.examples.example_stream import Cursor, Examples, ExampleStream, share
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -30,7 +30,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_order, "OPEN_BLOCKS", 3)
 
 
-def names(spans: list[Examples]) -> list[tuple[int, int, int]]:
+def names(spans: list[ExampleSpan]) -> list[tuple[int, int, int]]:
     return [
         name
         for span in spans
@@ -38,7 +38,7 @@ def names(spans: list[Examples]) -> list[tuple[int, int, int]]:
     ]
 
 
-def first_epoch(examples: ExampleStream) -> tuple[list[Examples], int]:
+def first_epoch(examples: ExampleStream) -> tuple[list[ExampleSpan], int]:
     """Return the examples of epoch 0, and their number."""
     spans, cursor = [], Cursor()
     while cursor.epoch == 0:
@@ -47,7 +47,7 @@ def first_epoch(examples: ExampleStream) -> tuple[list[Examples], int]:
     return spans, len(spans)
 
 
-def texts(spans: list[Examples]) -> list[tuple[list[int], list[int], int]]:
+def texts(spans: list[ExampleSpan]) -> list[tuple[list[int], list[int], int]]:
     """Return the tokens of A and B, and the label, of each example."""
     return [
         (span.tokens[row[0] : row[1]].tolist(), span.tokens[row[2] : row[3]].tolist(), row[4])

@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.corpus.small_corpora import prepare, sources
 from train_jobs.config import DataConfig
-from train_jobs.config.verdict import Verdict, margin_text, verdict
-from train_jobs.corpus.examples.example_stream import Examples
+from train_jobs.config.verdict import LossVerdict, margin_text, verdict
+from train_jobs.corpus.examples.example_stream import ExampleSpan
 from train_jobs.corpus.examples.held_out_figures import SUMS, UnigramModel, unigram_figures, weighted_mean
 from train_jobs.corpus.examples.pairs import plan_block
-from train_jobs.corpus.examples.validation_sample import SourceSample, validation_sample
+from train_jobs.corpus.examples.validation_sample import HeldOutSample, validation_sample
 from train_jobs.corpus.store.token_store import TokenStore
 
 PLAN = partial(plan_block, next_sentence=False)
@@ -30,7 +30,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return prepare(data, folder / "store", block_tokens=600)
 
 
-def sample_of(store: TokenStore, most: int, length: int = 16) -> list[SourceSample]:
+def sample_of(store: TokenStore, most: int, length: int = 16) -> list[HeldOutSample]:
     return validation_sample(store, data=DataConfig(sequence_length=length), plan=PLAN, max_sequences=most)
 
 
@@ -70,10 +70,10 @@ def test_fewer_sequences_than_sources_are_allowed(mixed: TokenStore) -> None:
     assert sum(len(one.examples) for one in sample_of(mixed, 2)) <= 2
 
 
-def sample_with(name: str, share: float, tokens: list[int]) -> SourceSample:
+def sample_with(name: str, share: float, tokens: list[int]) -> HeldOutSample:
     none = np.zeros(0, np.int64)
-    return SourceSample(
-        name, share, Examples(none, none, none, np.zeros((0, 5), np.int64), np.array(tokens, np.uint16))
+    return HeldOutSample(
+        name, share, ExampleSpan(none, none, none, np.zeros((0, 5), np.int64), np.array(tokens, np.uint16))
     )
 
 
@@ -109,15 +109,15 @@ def test_mean_is_weighted_by_share_of_held_out_tokens() -> None:
 @pytest.mark.parametrize(
     ("loss", "error", "answer"),
     [
-        (4.8, 0.05, Verdict.LEARNED),
-        (4.95, 0.05, Verdict.NO_BETTER),
-        (5.05, 0.05, Verdict.NO_BETTER),
-        (5.2, 0.05, Verdict.WORSE),
-        (4.95, None, Verdict.LEARNED),
-        (float("nan"), 0.05, Verdict.NO_BETTER),
+        (4.8, 0.05, LossVerdict.LEARNED),
+        (4.95, 0.05, LossVerdict.NO_BETTER),
+        (5.05, 0.05, LossVerdict.NO_BETTER),
+        (5.2, 0.05, LossVerdict.WORSE),
+        (4.95, None, LossVerdict.LEARNED),
+        (float("nan"), 0.05, LossVerdict.NO_BETTER),
     ],
 )
-def test_verdict_has_three_answers(loss: float, error: float | None, answer: Verdict) -> None:
+def test_verdict_has_three_answers(loss: float, error: float | None, answer: LossVerdict) -> None:
     assert verdict(loss, 5.0, error) is answer
 
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.corpus.examples.example_stream import Cursor, Examples, ExampleStream, share, source_blocks
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share, source_blocks
 from train_jobs.corpus.examples.masking import Flags, Ids, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
-from train_jobs.corpus.examples.validation_sample import VALIDATION_SEED, SourceSample, validation_sample
+from train_jobs.corpus.examples.validation_sample import VALIDATION_SEED, HeldOutSample, validation_sample
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.vocabulary import continuing_pieces
 
@@ -135,7 +135,7 @@ class PretrainingData:
             duplicates=objective.duplicates,
             sources=source_blocks(store, split, weighted=True),
         )
-        self._samples: dict[int, list[SourceSample]] = {}
+        self._samples: dict[int, list[HeldOutSample]] = {}
         self._rule = MaskingRule(
             probability=objective.masked_lm_probability,
             max_predictions=max_predictions,
@@ -163,7 +163,7 @@ class PretrainingData:
             continues_word=None,
         )
 
-    def sample(self, max_sequences: int) -> list[SourceSample]:
+    def sample(self, max_sequences: int) -> list[HeldOutSample]:
         """Return the sequences to validate on, by source, see `validation_sample`."""
         if max_sequences not in self._samples:
             self._samples[max_sequences] = validation_sample(
@@ -189,7 +189,7 @@ class PretrainingData:
         for source, examples in found[start:stop]:
             yield source, self._collate([examples], self._validation_rule, VALIDATION_SEED)
 
-    def _collate(self, spans: list[Examples], rule: MaskingRule, seed: int) -> Batch:
+    def _collate(self, spans: list[ExampleSpan], rule: MaskingRule, seed: int) -> Batch:
         length, special = self._data.sequence_length, self._store.manifest.special_ids
         parts = [assemble(span.tokens, span.rows, sequence_length=length, special=special) for span in spans]
         input_ids, token_type_ids, lengths, candidates = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))

@@ -47,7 +47,7 @@ class Visit(NamedTuple):
     """Size of the block, which decides its share of a window."""
 
 
-class Part(NamedTuple):
+class VisitPart(NamedTuple):
     """The part of a visit in a window: a range of shares of the visit's examples, between 0 and 1 once clipped."""
 
     visit: Visit
@@ -77,14 +77,14 @@ class Lane:
         ends = np.cumsum([visit.tokens for visit in visits], dtype=np.int64).tolist()
         self._starts, self.tokens = [0, *ends[:-1]], ends[-1]
 
-    def parts(self, window: int, windows: int) -> Iterator[Part]:
+    def parts(self, window: int, windows: int) -> Iterator[VisitPart]:
         """Yield the parts of visits in a window of an epoch of `windows`."""
         left, right = (Fraction(self.tokens * bound, windows) for bound in (window, window + 1))
         for index in range(bisect_right(self._starts, left) - 1, len(self.visits)):
             start, visit = self._starts[index], self.visits[index]
             if start >= right:
                 return
-            yield Part(visit, (left - start) / visit.tokens, (right - start) / visit.tokens)
+            yield VisitPart(visit, (left - start) / visit.tokens, (right - start) / visit.tokens)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class EpochOrder:
         """All visits of the epoch."""
         return [visit for lane in self.lanes for visit in lane.visits]
 
-    def parts(self, window: int) -> list[Part]:
+    def parts(self, window: int) -> list[VisitPart]:
         """Return the parts of visits in a window."""
         return [part for lane in self.lanes for part in lane.parts(window, self.windows)]
 

@@ -61,7 +61,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ExampleSpan:
     """Consecutive examples, with the names that their masks depend on: copy, block and number."""
 
     copies: Numbers
@@ -79,9 +79,9 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def slice(self, start: int, stop: int) -> Examples:
+    def slice(self, start: int, stop: int) -> ExampleSpan:
         """Return examples start ... stop - 1."""
-        return Examples(
+        return ExampleSpan(
             self.copies[start:stop],
             self.blocks[start:stop],
             self.numbers[start:stop],
@@ -89,16 +89,16 @@ class Examples:
             self.tokens,
         )
 
-    def reordered(self, order: Numbers) -> Examples:
+    def reordered(self, order: Numbers) -> ExampleSpan:
         """Return the examples in another order."""
-        return Examples(self.copies[order], self.blocks[order], self.numbers[order], self.rows[order], self.tokens)
+        return ExampleSpan(self.copies[order], self.blocks[order], self.numbers[order], self.rows[order], self.tokens)
 
 
 class PlannedVisit(NamedTuple):
     """All examples of a visit, in their order."""
 
     copy: int
-    """See `Examples.copies`."""
+    """See `ExampleSpan.copies`."""
     numbers: Numbers
     """[examples] their places in the block's plan."""
     rows: Plan
@@ -139,13 +139,13 @@ class ExampleStream:
         self._window = lru_cache(maxsize=1)(self._read_window)  # the next batch usually continues in the same window
         self._open: dict[Visit, PlannedVisit] = {}
 
-    def take(self, cursor: Cursor, count: int) -> tuple[list[Examples], Cursor]:
+    def take(self, cursor: Cursor, count: int) -> tuple[list[ExampleSpan], Cursor]:
         """Return the next `count` examples, across the ends of windows and epochs, and the cursor after them.
 
         Raises:
             DataError: the whole text has no example.
         """
-        spans: list[Examples] = []
+        spans: list[ExampleSpan] = []
         barren = 0
         while count > 0:
             order = self._order(cursor.epoch)
@@ -171,10 +171,10 @@ class ExampleStream:
             return Cursor(cursor.epoch, cursor.window + 1)
         return Cursor(cursor.epoch + 1)
 
-    def _read_window(self, epoch: int, window: int) -> Examples:
+    def _read_window(self, epoch: int, window: int) -> ExampleSpan:
         """Return all examples of a window, shuffled. Plans of visits that later windows need stay open."""
         still_open: dict[Visit, PlannedVisit] = {}
-        found: list[Examples] = []
+        found: list[ExampleSpan] = []
         for part in self._order(epoch).parts(window):
             planned = self._open.get(part.visit) or self._planned(part.visit)
             if part.goes_on:
@@ -182,7 +182,7 @@ class ExampleStream:
             low, high = part.bounds(len(planned.rows))
             tokens, rows = copy_ranges(self._store.block(self._split, part.visit.block).tokens, planned.rows[low:high])
             copies, blocks = (np.full(high - low, value, np.int64) for value in (planned.copy, part.visit.block))
-            found.append(Examples(copies, blocks, planned.numbers[low:high], rows, tokens))
+            found.append(ExampleSpan(copies, blocks, planned.numbers[low:high], rows, tokens))
         self._open = still_open
         whole = concatenate(found)
         return whole.reordered(generator(self._seed, WINDOW_STREAM, epoch, window).permutation(len(whole)))
@@ -234,7 +234,7 @@ def copy_ranges(tokens: npt.NDArray[np.unsignedinteger], rows: Plan) -> tuple[np
     return copied, moved
 
 
-def concatenate(parts: Sequence[Examples]) -> Examples:
+def concatenate(parts: Sequence[ExampleSpan]) -> ExampleSpan:
     """Return the examples of all parts, of which there is at least one, one after the other."""
     before = np.cumsum([0, *(len(part.tokens) for part in parts)])
     rows = np.concatenate([part.rows for part in parts])
@@ -243,10 +243,10 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("copies", "blocks", "numbers", "tokens")
     }
-    return Examples(rows=rows, **arrays)
+    return ExampleSpan(rows=rows, **arrays)
 
 
-def share(spans: list[Examples], start: int, stop: int) -> Iterator[Examples]:
+def share(spans: list[ExampleSpan], start: int, stop: int) -> Iterator[ExampleSpan]:
     """Yield examples start ... stop - 1 of all examples of the spans."""
     for span in spans:
         if start < len(span) and stop > 0:

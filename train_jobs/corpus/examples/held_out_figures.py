@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.examples.validation_sample import SourceSample
+from train_jobs.corpus.examples.validation_sample import HeldOutSample
 
 Floats = npt.NDArray[np.float64]
 UNIGRAM, OWN_UNIGRAM, LABELS, BATCHES, MARGIN, MARGIN_SQUARE, MARGIN_LABELS, LABELS_SQUARE = range(8)
@@ -27,7 +27,7 @@ class UnigramModel:
         vocab_size: ids are below this.
     """
 
-    def __init__(self, sample: Sequence[SourceSample], vocab_size: int) -> None:
+    def __init__(self, sample: Sequence[HeldOutSample], vocab_size: int) -> None:
         counts = [np.bincount(one.examples.tokens, minlength=vocab_size) for one in sample]
         own = [count / count.sum() for count in counts]
         mixture = sum((one.share * shares for one, shares in zip(sample, own, strict=True)), np.zeros(vocab_size))
@@ -48,7 +48,7 @@ class UnigramModel:
         return np.array([unigram, own, count, 1.0, margin, margin**2, margin * count, count**2])
 
 
-def unigram_figures(sample: Sequence[SourceSample], sums: Floats, *, with_margin: bool) -> dict[str, float]:
+def unigram_figures(sample: Sequence[HeldOutSample], sums: Floats, *, with_margin: bool) -> dict[str, float]:
     """Return unigram_entropy, in nats; its parts by source if there are several; and the margin's standard error.
 
     Args:
@@ -72,7 +72,7 @@ def unigram_figures(sample: Sequence[SourceSample], sums: Floats, *, with_margin
     return {**found, "unigram_margin_error": float(variance**0.5)} if with_margin and batches else found
 
 
-def weighted_mean(sample: Sequence[SourceSample], figures: Sequence[dict[str, float]]) -> dict[str, float]:
+def weighted_mean(sample: Sequence[HeldOutSample], figures: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the mean of each figure over sources, weighted by their shares; with several sources, add those of each.
 
     Args:
@@ -88,7 +88,7 @@ def weighted_mean(sample: Sequence[SourceSample], figures: Sequence[dict[str, fl
     return means
 
 
-def slugs(sample: Sequence[SourceSample]) -> list[str]:
+def slugs(sample: Sequence[HeldOutSample]) -> list[str]:
     """Return a name of each source that metric stores accept, without duplicates."""
     plain = [re.sub(r"[^A-Za-z0-9_-]+", "-", one.name).strip("-") or "source" for one in sample]
     return [name if plain.count(name) == 1 else f"{name}-{index}" for index, name in enumerate(plain)]

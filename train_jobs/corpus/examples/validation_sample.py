@@ -15,7 +15,7 @@ import numpy as np
 from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import DataConfig
 from train_jobs.corpus.examples.epoch_order import generator
-from train_jobs.corpus.examples.example_stream import PLAN_STREAM, Examples, copy_ranges
+from train_jobs.corpus.examples.example_stream import PLAN_STREAM, ExampleSpan, copy_ranges
 from train_jobs.corpus.examples.masking import keys
 from train_jobs.corpus.examples.pairs import PlanBlock
 from train_jobs.corpus.store.token_store import Block, TokenStore
@@ -26,20 +26,20 @@ LEAST_SEQUENCES = 32  # of a small source
 SPARE = 4  # times the tokens of the sequences are drawn, so that a few long documents do not make up the sample
 
 
-class SourceSample(NamedTuple):
+class HeldOutSample(NamedTuple):
     """The sequences of one source to validate on."""
 
     name: str
     """Name of the source, as in the store's manifest."""
     share: float
     """Its share of the held-out tokens: the weight of its loss in the mean."""
-    examples: Examples
+    examples: ExampleSpan
     """Its examples; `tokens` are exactly theirs."""
 
 
 def validation_sample(
     store: TokenStore, *, data: DataConfig, plan: PlanBlock, max_sequences: int
-) -> list[SourceSample]:
+) -> list[HeldOutSample]:
     """Return the sample of each source with held-out text.
 
     Args:
@@ -67,7 +67,7 @@ def validation_sample(
         raise DataError("cannot make a single example of the held-out text", fix="--data PATH with more text")
     names = [source.name for source in store.manifest.sources]
     return [
-        SourceSample(names[source], sizes[source] / whole, found[source])
+        HeldOutSample(names[source], sizes[source] / whole, found[source])
         for source in sorted(found)
         if len(found[source])
     ]
@@ -99,7 +99,7 @@ def _documents(store: TokenStore, blocks: Sequence[int], tokens: int) -> Block:
     return Block(np.concatenate(texts), offsets, np.cumsum([0, *documents]).astype(np.int32))
 
 
-def _examples(block: Block, source: int, *, data: DataConfig, plan: PlanBlock, most: int) -> Examples:
+def _examples(block: Block, source: int, *, data: DataConfig, plan: PlanBlock, most: int) -> ExampleSpan:
     rows = plan(
         block,
         sequence_length=data.sequence_length,
@@ -108,4 +108,4 @@ def _examples(block: Block, source: int, *, data: DataConfig, plan: PlanBlock, m
     )[:most]
     tokens, moved = copy_ranges(block.tokens, rows)
     count = len(rows)
-    return Examples(np.zeros(count, np.int64), np.full(count, source, np.int64), np.arange(count), moved, tokens)
+    return ExampleSpan(np.zeros(count, np.int64), np.full(count, source, np.int64), np.arange(count), moved, tokens)
