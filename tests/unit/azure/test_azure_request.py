@@ -195,7 +195,7 @@ def test_texts_keep_their_names_in_one_folder(make_plan: MakePlan, tmp_path: Pat
         ({"compute.sku": "Standard_NC24rs_v3"}, "Azure retired it"),
         ({"compute.sku": None}, "GPUs of cluster gpu are unknown"),
         ({"compute.processes_per_node": 2}, "Standard_NC4as_T4_v3 has 1 GPUs"),
-        ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has none"),
+        ({"compute.sku": "Standard_DS3_v2", "compute.device": "gpu"}, "has no GPU"),
         ({"compute.sku": "Standard_ND96isr_H100_v5", "compute.nodes": 101, "train.global_batch_size": 8080}, "at most"),
         ({"compute.nodes": 3, "compute.max_nodes": 2}, "max_nodes 2 is less than nodes 3"),
         ({"compute.min_nodes": 3}, "less than nodes 1 or min_nodes 3"),

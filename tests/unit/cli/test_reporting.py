@@ -67,7 +67,7 @@ def test_report_of_several_runs_compares_and_draws(home: Path, orchestrator: Com
     assert pictures == ["figures/mlm-loss-nats-per-token-training.png", "figures/learning-rate.png"]
     assert all(Path(picture).read_bytes()[:4] == b"\x89PNG" for picture in pictures)
     twice = orchestrator("report", "one", "one")
-    assert (twice.code, "named twice" in twice.err) == (2, True)
+    assert (twice.code, "cannot compare a run with itself" in twice.err) == (2, True)
 
 
 def test_report_accepts_a_sweep(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def test_live_node_awaited_longer_than_dead_one(tmp_path: Path) -> None:
     found: list[str] = []
     later = threading.Timer(0.6, lambda: found.append("it"))
     later.start()
-    with theirs.beating():
+    with theirs.heartbeats():
         assert mine.wait("a part", 1, lambda: found[0] if found else None) == "it"
     later.join()
     assert lines == ["waiting for a part of rank 1"]  # not once per part
@@ -44,7 +44,7 @@ def test_live_node_awaited_longer_than_dead_one(tmp_path: Path) -> None:
 
 def test_node_with_other_text_is_refused(tmp_path: Path) -> None:
     mine, theirs = Peers(tmp_path, Node(0, 2), "key", print), Peers(tmp_path, Node(1, 2), "other", print)
-    with theirs.beating(), pytest.raises(DataError, match="the nodes do not see the same text"):
+    with theirs.heartbeats(), pytest.raises(DataError, match="the nodes do not see the same text"):
         mine.wait("a part", 1, lambda: None)
 
 
@@ -55,7 +55,7 @@ def test_heartbeat_of_earlier_start_is_ignored(tmp_path: Path) -> None:
 
 
 def test_single_node_writes_no_heartbeat(tmp_path: Path) -> None:
-    with Peers(tmp_path, Node(), "key", print).beating():
+    with Peers(tmp_path, Node(), "key", print).heartbeats():
         assert list(tmp_path.iterdir()) == []
 
 

@@ -237,7 +237,7 @@ def test_full_disk_leaves_resumable_parts(tmp_path: Path, corpus_file: Callable[
     folder, corpus = tmp_path / "stores" / "one", corpus_file(documents=100)
     command = [sys.executable, "-c", PREPARE_WITH_LIMITED_FILES, corpus, folder, str(limit)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output.startswith("error[storage]: a file would grow past the size limit: making the token store")
+    assert output.startswith("error[storage]: cannot write the token store: a file would grow past the size limit")
     assert str(folder) in output
     assert not TokenStore.exists(folder)
     prepare(corpus, folder)

@@ -64,6 +64,6 @@ def test_first_submit_indivisible_batch_refused(scenes: Path, tmp_path: Path) ->
         check_batch(config, tmp_path, world_size=3)
     check_batch(config, scenes / "fewer", world_size=3)
     check_batch(config_with(train={"global_batch_size": 3}), scenes / "fewer", world_size=3)
-    with pytest.raises(SpecError, match="is less than 9 processes") as caught:
+    with pytest.raises(SpecError, match="is less than the 9 processes") as caught:
         check_batch(config, scenes / "fewer", world_size=9)
     assert caught.value.fix == "start at most 8 processes"

@@ -279,7 +279,7 @@ def test_model_fetched_by_hub_client_and_copied(tmp_path: Path, monkeypatch: pyt
     assert sorted(path.name for path in copied.path.iterdir())[-1] == "vocab.txt"
     with pytest.raises(ConflictError, match="already exists"):
         fetch("owner/tiny", to=tmp_path / "model")
-    with pytest.raises(SpecError, match="owner/other is not in the cache"):
+    with pytest.raises(SpecError, match="cannot download the model owner/other, and it is not in the cache"):
         fetch("owner/other")
 
 

@@ -210,7 +210,8 @@ def test_summary_shows_the_initial_model(folder: Path) -> None:
     assert f"  from        bert, weights {str(made.parent.weights)[:8]}  (--set)" in made.summary().splitlines()
     assert "init_from =" not in made.summary()
     assert "model.hidden_size" not in made.changes  # chosen by the folder, not by the user
-    assert made.warnings == ("data.vocab_size has no effect: data.vocabulary has its own size",)
+    assert made.warnings[0] == "data.vocab_size has no effect: data.vocabulary has its own size"
+    assert "100.0% of the words" in made.warnings[1]  # a vocabulary of a few made-up words
     assert made.as_dict()["parent"]["name"] == "bert"
 
 

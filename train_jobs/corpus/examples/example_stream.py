@@ -160,7 +160,7 @@ class ExampleStream:
             if done and not spans and cursor.window + 1 == order.windows:
                 barren += len(order.visits)
                 if barren > 2 * self._store.blocks(self._split):
-                    raise DataError("cannot make a single example of the text", fix="--data PATH with more text")
+                    raise DataError("cannot build any example from the text", fix="--data PATH with more text")
             cursor = self._after(cursor, len(taken), window_done=done)
         return spans, cursor
 

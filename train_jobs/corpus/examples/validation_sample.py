@@ -64,7 +64,7 @@ def validation_sample(
         room, left = room - len(found[source]), left - sizes[source]
     whole = sum(sizes[source] for source, examples in found.items() if len(examples))
     if whole == 0:
-        raise DataError("cannot make a single example of the held-out text", fix="--data PATH with more text")
+        raise DataError("cannot build any example from the held-out text", fix="--data PATH with more text")
     names = [source.name for source in store.manifest.sources]
     return [
         HeldOutSample(names[source], sizes[source] / whole, found[source])
