@@ -257,7 +257,7 @@ def test_other_model_type_and_missing_model_are_refused(saved, run, jsonl, tmp_p
     assert "model_type is 'roberta', need 'bert'" in str(failure.value)
     assert "hidden_act is 'relu', need 'gelu'" in str(failure.value)
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMultipleChoice"]}))
-    with pytest.raises(SpecError, match="unknown kind of prediction"):
+    with pytest.raises(SpecError, match="unknown class in config"):
         run(folder, source)
 
 

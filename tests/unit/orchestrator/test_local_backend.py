@@ -148,7 +148,7 @@ def test_unfinished_run_has_no_start_model(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConflictError, match="run stopped-1: it is cancelled") as caught:
         plan_from(tmp_path, "stopped-1")
     assert caught.value.fix == "orchestrator resume stopped-1"
-    with pytest.raises(ConflictError, match="run new-1 is queued") as caught:
+    with pytest.raises(ConflictError, match="run new-1: it is queued") as caught:
         plan_from(tmp_path, "new-1")
     assert caught.value.fix == "orchestrator wait new-1"
     with pytest.raises(NotFoundError, match="the model of run pruned-1 is missing"):
