@@ -90,7 +90,7 @@ def test_full_home_ends_run_with_true_state(console: Console, corpus: Path) -> N
         train={"steps": 400},
         checkpoint={"every": 5, "keep_last": 100},
     )
-    with tmpfs(console.home, "12m"):
+    with tmpfs(console.home, "16m"):
         done = console("submit", "pretrain", "-f", "job.yaml", "-o", "json")
         assert done.code == 1, done.err
         assert done.json["state"] == "failed"

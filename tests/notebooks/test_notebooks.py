@@ -83,7 +83,7 @@ def test_notebook_pretrains_a_model_and_tunes_it(folder: Path) -> None:
 
 def check_pretraining(shown: str) -> None:
     (line,) = (line for line in shown.splitlines() if line.startswith("validation MLM loss"))
-    loss, entropy, _ = (float(word) for word in line.replace(",", "").split() if word[0].isdigit())
+    loss, entropy, *_ = (float(word) for word in line.replace(",", "").split() if word[0].isdigit())
     assert loss < entropy, "the model uses context"
     assert "<svg" in shown, "the loss is drawn"
     assert sum(line[:2] == "0." for line in shown.splitlines()) >= 5, "words for the mask"
