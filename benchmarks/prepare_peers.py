@@ -325,7 +325,7 @@ def grouped(documents: list[str], characters: int) -> Iterator[list[str]]:
 
 def reading(store: Path, seconds: str) -> dict[str, float]:
     """Measure the time to the first example with a cold file cache, and examples per second."""
-    from train_jobs.config.pretrain import DataConfig
+    from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
     from train_jobs.corpus.examples.batches import assemble
     from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream
     from train_jobs.corpus.examples.pairs import plan_block
@@ -340,7 +340,7 @@ def reading(store: Path, seconds: str) -> dict[str, float]:
                 os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     started = time.perf_counter()
     opened = TokenStore.open(store)
-    plan = partial(plan_block, next_sentence=True)
+    plan = partial(plan_block, objective=ObjectiveConfig())
     stream = ExampleStream(opened, "train", data=DataConfig(sequence_length=LENGTH), plan=plan, seed=0)
 
     def batch(cursor: Cursor) -> Cursor:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from train_jobs.artifacts.layers import (
     read_assignments,
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
-from train_jobs.artifacts.store_manifest import sentence_warnings, sum_counts
+from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
 from train_jobs.corpus.executors.nodes import Node
@@ -47,6 +48,7 @@ from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.tools.mirror import MirrorThread
 
 KEPT = "finished parts are kept, the same command resumes"
+SHOWN_LENGTHS = (128, 512)
 HASHES = "hashes.json"  # in the folder of token stores: content hashes of files
 
 
@@ -94,8 +96,8 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
             figures = result(store, seconds=time.monotonic() - started)
             metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
             storage.write_json(output / "result.json", figures)
-            for warning in sentence_warnings(store.manifest):
-                log(f"warning: {warning}")
+            for line in text_use(store):
+                log(line)
             log(f"prepared {folder}")
     finally:
         metrics.close()
@@ -121,6 +123,14 @@ def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "mb_per_second": text_bytes / 1e6 / max(seconds, 1e-3),
     }
+
+
+def text_use(store: TokenStore) -> Iterator[str]:
+    """Yield lines for the log: how BERT's sentence pairs use the text, and warnings."""
+    for one in store.manifest.sequences:
+        if one.layout == "pairs" and one.sequence_length in SHOWN_LENGTHS:
+            yield f"sentence pairs: {one.text()}"
+    yield from (f"warning: {warning}" for warning in store_warnings(store.manifest))
 
 
 def log(text: str) -> None:

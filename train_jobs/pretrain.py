@@ -31,6 +31,7 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
+from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
@@ -46,6 +47,7 @@ from train_jobs.assembly.starting_point import (
 )
 from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.config.verdict import margin_text, verdict
+from train_jobs.corpus.examples.text_use import sequence_figures
 from train_jobs.corpus.executors.nodes import Node, text_mismatch_error
 from train_jobs.corpus.preparation import equal_store, prepare_store
 from train_jobs.corpus.steps.records import store_key
@@ -97,6 +99,8 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     with stop.interruptible("finished parts of the store are kept, the same command resumes"):
         store = find_store(config, cache, world)
     config = on_store(config, store.manifest)
+    figures = sequence_figures(store, data=config.data, objective=config.objective, plan=parts.plan)
+    config = config.with_batch_of(figures.tokens_per_sequence)
     loop = make_loop(config, store, parts, output, world, stop)
     resume(loop, config)
     absent: list[str] = []
@@ -104,12 +108,12 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
         absent = load_initial_model(loop.task.model, config, world, cache / HASHES)
         begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
-    world.log(describe(config, store, loop))
+    world.log(describe(config, store, loop, figures))
     attempt = pretraining_lineage.this_attempt(world, loop.policy.precision, loop.state.step)
     begun = None
     if world.is_main:
         begun = pretraining_lineage.begin(
-            config, store, TrainingStart(attempt, loop.task.model, absent, output, tags), cache
+            config, store, TrainingStart(attempt, loop.task.model, absent, output, tags, figures), cache
         )
     result = train(loop, config, store, output, begun, started=started)
     world.barrier()
@@ -285,6 +289,7 @@ def finish(
         result = {
             "steps": loop.state.step,
             "sequences": sequences,
+            "text_use": begun.head.facts.get("text_use"),
             "seconds": round(seconds, 1),
             **{f"validation_{name}": value for name, value in loop.last_validation.items()},
             "model": str(model_folder),
@@ -301,7 +306,7 @@ def finish(
     return result
 
 
-def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
+def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: SequenceFigures) -> str:
     """Return a summary of text, batch and arithmetic, with warnings; call it on every process."""
     manifest, train, world, size = store.manifest, config.train, loop.world, loop.micro_batch_size
     accumulation = -(-train.share(world.size) // size)
@@ -312,6 +317,7 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
     )
     lines = [
         f"text       {splits}, vocabulary {manifest.vocab_size}",
+        f"sequences  {figures.text()}",
         f"batch      {train.global_batch_size} sequences = {size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes",
         f"arithmetic {loop.policy.precision} on {world.device.type}{compiled}, {torch.get_num_threads()} threads a"
@@ -322,6 +328,7 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
         lines.append(f"           deterministic: a micro batch takes {with_it / without:.2f} times {without:.4f} s")
     if config.schedule.hours:
         lines.append("warning: schedule.hours: rates and steps depend on the clock; the run is not reproducible")
+    lines += [f"warning: {warning}" for warning in figures.warnings()]
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.text_rule import TextRule, bert_rule
 from train_jobs.config import Config, ConflictError, in_shell
 
@@ -176,6 +177,8 @@ class PretrainFacts(RunFacts):
     """Source of weights and moments. None: the run is a first phase."""
     sequences: int | None = None
     """Number of sequences trained on."""
+    text_use: SequenceFigures | None = None
+    """How its sequences use the text; None: recorded by an older version."""
 
 
 class TablesFacts(Config):

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
+from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
 
@@ -155,6 +156,8 @@ class StoreManifest(Config):
     """Amount of text of each split."""
     shards: list[Shard]
     """The Arrow files, in order."""
+    sequences: tuple[SequenceFigures, ...] = ()
+    """Figures of sequences of the usual lengths."""
 
     @property
     def rule(self) -> TextRule:
@@ -193,7 +196,19 @@ def store_content(
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def sentence_warnings(manifest: StoreManifest) -> list[str]:
+def store_warnings(manifest: StoreManifest, *, sequence_length: int | None = None) -> list[str]:
+    """Return warnings about text that next-sentence prediction cannot use as intended.
+
+    Args:
+        manifest: the manifest of the text.
+        sequence_length: length of the sequences to build. None: 128.
+    """
+    wanted = (sequence_length or 128, "pairs")
+    found = [one for one in manifest.sequences if (one.sequence_length, one.layout) == wanted]
+    return [*_sentence_warnings(manifest), *(warning for one in found for warning in one.warnings())]
+
+
+def _sentence_warnings(manifest: StoreManifest) -> list[str]:
     """Return a warning if sentences are so long or so short that sequences cannot be built of them as intended."""
     counts = sum_counts(manifest.splits.values())
     shortest, longest = USUAL_SENTENCE

@@ -237,11 +237,12 @@ class BertObjective:
     """BERT's own objective: masked language model and next-sentence prediction (`train_jobs.protocols.Objective`).
 
     Args:
-        config: only next_sentence is used; False: examples are single sequences, and the loss has one term.
+        config: next_sentence and sequences are used. Without the first, examples are single sequences, and the loss
+            has one term.
     """
 
     def __init__(self, config: ObjectiveConfig) -> None:
-        self._next_sentence = config.next_sentence
+        self._config = config
         pairs = {"nsp": "next_sentence_labels"} if config.next_sentence else {}
         self.labels: Mapping[str, str] = {"mlm": "masked_labels", **pairs}
 
@@ -251,14 +252,14 @@ class BertObjective:
         """Plan sentence pairs, or consecutive text; see `pairs.plan_block`."""
         return plan_block(
             block,
+            objective=self._config,
             sequence_length=sequence_length,
             short_sequence_probability=short_sequence_probability,
-            next_sentence=self._next_sentence,
             rng=rng,
         )
 
     def losses(self, model: torch.nn.Module, batch: Mapping[str, Tensor], *, padded: bool) -> Mapping[str, Term]:
         """Return the sums of the cross entropies of both heads, see `train_jobs.protocols.Objective.losses`."""
-        sums = pretraining_sums(model, batch, next_sentence=self._next_sentence, padded=padded)
+        sums = pretraining_sums(model, batch, next_sentence=self._config.next_sentence, padded=padded)
         terms = {"mlm": Term(*sums[:3]), "nsp": Term(*sums[3:])}
         return {name: terms[name] for name in self.labels}

@@ -98,6 +98,20 @@ class ObjectiveConfig(Named):
     dupe_factor. None: dynamic masking, with new pairs and masks in each epoch."""
     next_sentence: bool = True
     """Train next-sentence prediction. Off: its head keeps its initial weights and is not part of the loss."""
+    sequences: Literal["full-sentences", "doc-sentences"] = "full-sentences"
+    """Sequences without next_sentence, as in RoBERTa. full-sentences: filled with consecutive text, also of several
+    documents, with a [SEP] between them. doc-sentences: each has text of one document, so the last of a document may be
+    short. A sentence is cut where more than 3% of a sequence would stay empty."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's own code."""
+        return is_user_code(self.name)
+
+    @property
+    def spans_documents(self) -> bool:
+        """Whether a sequence may have text of several documents."""
+        return not self.own and not self.next_sentence and self.sequences == "full-sentences"
 
 
 class OptimizerConfig(Named):
@@ -174,6 +188,9 @@ class TrainConfig(CheckedConfig):
     """Optimizer steps."""
     global_batch_size: Positive = 65_536
     """Sequences per optimizer step, over all processes and accumulation steps."""
+    batch_tokens: Positive | None = None
+    """Tokens per optimizer step, instead of `global_batch_size`: as many sequences as have these tokens on average,
+    measured on a sample of the text before the first step. None: `global_batch_size` sequences."""
     micro_batch_size: CountOrAuto = 32
     """Sequences in one forward and backward pass of a process. It affects memory, not the result. auto: the largest
     that fits on every process, found before the first step. It is halved when memory runs out."""
@@ -205,6 +222,11 @@ class TrainConfig(CheckedConfig):
                 "micro_batch_size is auto, but with loss_normalization=micro_batch it is part of the recipe: "
                 "set a number, or loss_normalization=global"
             )
+        if self.batch_tokens is not None and self.loss_normalization == "micro_batch":
+            yield (
+                "batch_tokens leaves micro batches of unequal size, which loss_normalization=micro_batch would weight "
+                "equally: set global_batch_size, or loss_normalization=global"
+            )
 
     def accumulation_steps(self, world_size: int) -> int | None:
         """Return the micro batches per process and optimizer step; None if `micro_batch_size` is auto.
@@ -213,8 +235,16 @@ class TrainConfig(CheckedConfig):
             world_size: number of processes.
 
         Raises:
-            SpecError: the global batch does not divide evenly; the message names the nearest sizes that do.
+            SpecError: the global batch does not divide evenly; the message names the nearest sizes that do. With
+                `batch_tokens` it need not, but must have a sequence for each process.
         """
+        if self.batch_tokens is not None:
+            if self.global_batch_size < world_size:
+                raise SpecError(
+                    f"train.batch_tokens {self.batch_tokens} are fewer than {world_size} sequences, one a process",
+                    fix="--set train.batch_tokens=N with more, or fewer processes",
+                )
+            return None if self.micro_batch_size == "auto" else -(-self.share(world_size) // self.micro_batch_size)
         found = self.micro_batch_size != "auto"
         unit = (1 if self.micro_batch_size == "auto" else self.micro_batch_size) * world_size
         if self.global_batch_size % unit == 0:
@@ -365,6 +395,20 @@ class PretrainConfig(CheckedConfig):
         last = self.profile.first + self.profile.steps - 1
         if self.profile.steps and last > self.train.steps:
             yield f"profile: steps {self.profile.first} to {last} exceed train.steps {self.train.steps}"
+
+    def with_batch_of(self, tokens_per_sequence: float) -> PretrainConfig:
+        """Return this configuration with the `global_batch_size` that has `batch_tokens`; without these, unchanged.
+
+        Args:
+            tokens_per_sequence: mean tokens of a sequence, [CLS] and [SEP] included.
+        """
+        if self.train.batch_tokens is None:
+            return self
+        sequences = max(round(self.train.batch_tokens / tokens_per_sequence), 1)
+        # A multiple of a power of two that is below 2% of it: it then divides among processes and micro batches.
+        unit = 1 << max(sequences // 50, 1).bit_length() - 1
+        size = round(sequences / unit) * unit
+        return self.model_copy(update={"train": self.train.model_copy(update={"global_batch_size": size})})
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
         """Return the micro batch sizes to try with `micro_batch_size: auto`, largest first.

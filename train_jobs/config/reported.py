@@ -55,7 +55,8 @@ def _pretraining(config: PretrainConfig) -> tuple[str, ...]:
     heads = ("mlm", "nsp") if config.objective.next_sentence else ("mlm",)
     both = ("loss", *(f"{head}_{what}" for head in heads for what in ("loss", "accuracy")))
     return (
-        *_named("validation", (*both, "unigram_entropy", "unigram_margin_error")),
+        *_named("validation", (*both, *(f"{head}_base_rate" for head in heads))),
+        *_named("validation", ("unigram_entropy", "unigram_margin_error")),
         *_named("train", both),
         *TRAINING,
     )

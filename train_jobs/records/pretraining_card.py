@@ -34,8 +34,10 @@ METRICS = {
     "unigram_entropy": ("Unigram entropy of the same tokens", "{:.4f} nats"),
     "unigram_margin_error": ("Standard error of the difference of both", "{:.4f} nats"),
     "mlm_accuracy": ("Masked language model, accuracy", "{:.1%}"),
+    "mlm_base_rate": ("Accuracy of always predicting the most frequent piece", "{:.1%}"),
     "nsp_loss": ("Next-sentence prediction, loss", "{:.4f} nats"),
     "nsp_accuracy": ("Next-sentence prediction, accuracy", "{:.1%}"),
+    "nsp_base_rate": ("Accuracy of always giving the most frequent answer about pairs", "{:.1%}"),
 }
 USE = """\
 from transformers import pipeline
@@ -148,6 +150,8 @@ def _training_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     train, optimizer, schedule = config.train, config.optimizer, config.schedule
     yield "Steps", f"{run.steps or 0:,} of {train.global_batch_size:,} sequences, {run.sequences or 0:,} in all"
     yield "Sequence length", f"{config.data.sequence_length} tokens"
+    if run.text_use:
+        yield "Sequences", run.text_use.text()
     yield optimizer_row(_optimizer(optimizer.name), optimizer)
     rate = schedule.text(optimizer.learning_rate)
     yield "Learning rate", escaped(rate) if is_user_code(schedule.name) else rate

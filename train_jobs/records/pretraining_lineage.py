@@ -35,6 +35,7 @@ from train_jobs.artifacts.lineage import (
     read_lineage,
     store_digest,
 )
+from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.start_model import initial_lineage, initial_weights
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase
 from train_jobs.artifacts.store_manifest import store_folder
@@ -67,6 +68,8 @@ class TrainingStart:
     """Folder of the run."""
     tags: Mapping[str, str]
     """Tags of the run, see `read_tags`."""
+    figures: SequenceFigures | None = None
+    """How the sequences of a pretraining use the text."""
 
     @property
     def run_name(self) -> str:
@@ -98,7 +101,13 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
         parents, before = _parents(config, store, cache)
         named = _named(config, parents)
         phase = read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
-        facts = PretrainFacts(**start_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
+        facts = PretrainFacts(
+            **start_facts(start),
+            config=named,
+            commands=commands(named, start.attempt),
+            phase=phase,
+            text_use=start.figures,
+        )
         lineage = before.followed_by(Link.make("pretrain", start.run_name, facts, parents=parents))
     write(lineage, start.output)
     return lineage

@@ -61,7 +61,7 @@ class BertPretraining:
         self.model.to(world.device)
         if is_compiled(config.train.compile, world.device):
             compile_layers(self.model)
-        self._vocab_size = store.manifest.vocab_size
+        self._vocab_size, self._separator = store.manifest.vocab_size, store.manifest.special_ids.sep
         self._unigram: UnigramModel | None = None
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
 
@@ -141,14 +141,15 @@ class BertPretraining:
         """Evaluate on a sample of the held-out documents, see `validation_sample`.
 
         Returns:
-            `metrics`, unigram_entropy (nats) of the same tokens, and unigram_margin_error, the standard error of the
-            difference between mlm_loss and unigram_entropy. These are means over sources, weighted by their held-out
-            tokens; with several sources, METRIC.SOURCE is that of one source.
+            `metrics`, TERM_base_rate of each term (the accuracy of always giving the most frequent answer),
+            unigram_entropy (nats) of the same tokens, and unigram_margin_error, the standard error of the difference
+            between mlm_loss and unigram_entropy. These are means over sources, weighted by their held-out tokens; with
+            several sources, METRIC.SOURCE is that of one source.
         """
         # The same sequences with the same masks every time, so that losses of different steps are comparable.
         data, most = self._data["validation"], self._config.validation.max_sequences
         sample, terms = data.sample(most), 3 * len(self._labels)
-        unigram = self._unigram or UnigramModel(sample, self._vocab_size)
+        unigram = self._unigram or UnigramModel(sample, self._vocab_size, separator=self._separator)
         self._unigram = unigram
         # float64 on the host: a batch has few figures, and the entropy is computed there
         sums = np.zeros((len(sample), terms + SUMS))
@@ -163,6 +164,9 @@ class BertPretraining:
         total = self._world.sum_(torch.from_numpy(sums.ravel()).to(self._world.device)).cpu().numpy()
         each = total.reshape(sums.shape)
         found = weighted_mean(sample, [self.metrics(row) for row in each[:, :terms].tolist()])
+        ones = sum(one.share * float(one.examples.rows[:, 4].mean()) for one in sample)
+        for name, labels in self._labels.items():
+            found[f"{name}_base_rate"] = unigram.base_rate if labels == "masked_labels" else max(ones, 1 - ones)
         return {**found, **unigram_figures(sample, each[:, terms:], with_margin="mlm" in self._labels)}
 
     def _terms(self, batch: Batch) -> list[Term]:

@@ -94,7 +94,7 @@ def _example(store: TokenStore, tokenizer: Tokenizer, sequence_length: int) -> d
         store,
         "train",
         data=DataConfig(sequence_length=sequence_length),
-        plan=partial(plan_block, next_sentence=objective.next_sentence),
+        plan=partial(plan_block, objective=objective),
         objective=objective,
         max_predictions=max(1, round(sequence_length * objective.masked_lm_probability)),
         seed=42,

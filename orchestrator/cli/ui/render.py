@@ -22,7 +22,9 @@ FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
     ("unigram_entropy", "unigram entropy", ".4f"),
     ("mlm_accuracy", "MLM accuracy", ".1%"),
+    ("mlm_base_rate", "MLM base rate", ".1%"),
     ("nsp_accuracy", "NSP accuracy", ".1%"),
+    ("nsp_base_rate", "NSP base rate", ".1%"),
 )
 PATH_FIELDS = ("folder", "page", "model", "store", "trace")  # fields of a status that hold a path or a link
 

@@ -28,6 +28,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
+from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import VOCABULARY, initial_lineage
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
@@ -44,8 +45,8 @@ from train_jobs.artifacts.store_manifest import (
     StoreManifest,
     on_store,
     require_manifest,
-    sentence_warnings,
     store_folder,
+    store_warnings,
 )
 from train_jobs.artifacts.text_documents import TextCount, count_documents
 from train_jobs.artifacts.text_sample import TextFacts
@@ -71,6 +72,8 @@ class PretrainPlan(TrainingPlan):
     """How the text becomes words; None for a token store, for embedded text and for text on another machine."""
     documents: tuple[TextCount, ...] = ()
     """Documents of each source with plain text."""
+    sequences: SequenceFigures | None = None
+    """How the sequences use the text of a token store; None: found out by the job."""
 
     @property
     def steps(self) -> int:
@@ -87,7 +90,8 @@ class PretrainPlan(TrainingPlan):
             max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
         )
-        rows = [*document_rows(self.documents), *words_rows(self.job.data, self.text), *_model_rows(self)]
+        rows = [*document_rows(self.documents), *words_rows(self.job.data, self.text), *_sequence_rows(self)]
+        rows += _model_rows(self)
         return plan_rows(self, rows, how)
 
 
@@ -107,13 +111,16 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     job = spec.job_config()
     named = store_folder(job.data, job.data.store)
     store = require_manifest(named) if named is not None else None
+    sequences: SequenceFigures | None = None
     remote = resolved.site.remote_data(spec)
     if store is not None:
         job, data = on_store(job, store), store.data
+        sequences = find_figures(store.sequences, job.data, job.objective)
     elif remote is not None:
         data = remote_data(remote)
     else:
         data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    job = job.with_batch_of(sequences.tokens_per_sequence if sequences else job.data.sequence_length)
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), reuse)
@@ -129,7 +136,8 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         compute=shared.compute,
     )
     warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
-    warnings += sentence_warnings(store) if store is not None and job.objective.next_sentence else []
+    if store is not None and job.objective.next_sentence:
+        warnings += store_warnings(store, sequence_length=job.data.sequence_length)
     fixed = job.train.loss_normalization == "micro_batch"
     documents = () if store or remote else tuple(count_documents(job.data.text))
     warnings += document_warnings(documents, job.data.validation_fraction)
@@ -147,6 +155,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         estimates=estimates,
         documents=documents,
         text=text,
+        sequences=sequences,
     )
 
 
@@ -184,6 +193,18 @@ def _vocab_size(job: PretrainConfig) -> int:
             fix="--set data.vocabulary=PATH of a WordPiece vocab.txt",
         ) from None
     return len(pieces) + len(job.data.add_tokens)
+
+
+def _sequence_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
+    """Yield how sequences use the text, and the tokens of a step if those decide the batch."""
+    if plan.sequences is not None:
+        yield "sequences", plan.sequences.text()
+    elif plan.job.objective.spans_documents:
+        yield "sequences", f"filled to {plan.job.data.sequence_length} tokens over the ends of documents"
+    if (tokens := plan.job.train.batch_tokens) is not None:
+        sequences = f"{plan.job.train.global_batch_size:,} sequences"
+        counted = "as counted on the store" if plan.sequences else "if all are full; the job counts their tokens"
+        yield "batch tokens", f"{tokens:,} a step: {sequences} {counted}"
 
 
 def _model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:

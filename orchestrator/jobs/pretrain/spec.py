@@ -16,6 +16,7 @@ from train_jobs.config.fields import is_user_code
 
 UNUSED_BY_OWN_CLASSES = (
     ("objective", "next_sentence"),
+    ("objective", "sequences"),
     *(("optimizer", key) for key in ("betas", "eps", "bias_correction", "trust_ratio")),
     *(("schedule", key) for key in ("warmup_fraction", *(key for key, _ in DECAYS))),
 )  # settings of built-in classes; a class of the user's own receives `options` instead
@@ -69,6 +70,17 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
             )
             for section, key in UNUSED_BY_OWN_CLASSES
         ),
+        (
+            "data.short_sequence_probability",
+            not (job.objective.next_sentence or job.objective.own),
+            "without objective.next_sentence sequences are as long as they can be",
+        ),
+        (
+            "objective.sequences",
+            job.objective.next_sentence and not job.objective.own,
+            "pairs of next-sentence prediction take its place",
+        ),
+        ("train.global_batch_size", job.train.batch_tokens is not None, "train.batch_tokens takes its place"),
         ("data.text", site.remote_data(job) is not None, f"{dotted(site.data_key)} takes its place"),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),

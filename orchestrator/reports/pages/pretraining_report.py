@@ -19,6 +19,7 @@ from orchestrator.reports.pages.page_parts import NONE_YET, TIMES, key_figure, k
 from orchestrator.reports.pages.run_report import RunReport, reported
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
+from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.config.verdict import LossVerdict, margin_text, verdict
 
 PAIRS = (  # measured both in training and on held-out text: metric, title, whether it is a share
@@ -45,10 +46,10 @@ class PretrainingReport(RunReport):
 
     def results(self) -> Iterator[Markup]:
         """Yield the key figures, each with a value to compare it with."""
-        figures = [self._mlm_loss(), self._unigram_entropy(), self._accuracy("MLM accuracy", "mlm_accuracy")]
+        figures = [self._mlm_loss(), self._unigram_entropy(), self._accuracy("MLM accuracy", "mlm")]
         objective = self.plan["job"]["objective"]
         if objective["next_sentence"] and ":" not in objective.get("name", ""):
-            figures.append(self._accuracy("NSP accuracy", "nsp_accuracy"))
+            figures.append(self._accuracy("NSP accuracy", "nsp"))
         yield key_figures([*figures, self.throughput(), self._steps()])
 
     def charts(self) -> list[Chart]:
@@ -71,6 +72,10 @@ class PretrainingReport(RunReport):
             batch = f"{batch} = {TIMES.join(f'{factor:,}' for factor in factors)}"
             meaning = f" sequences a step: global = {TIMES.join(('micro', 'accumulation', 'world'))}"
         yield "Batch", [batch, element("span", meaning, class_="soft")]
+        if train.get("batch_tokens") is not None:
+            yield "Tokens of a batch", [f"{train['batch_tokens']:,}"]
+        if (found := self.result.get("text_use") or self.plan.get("sequences")) is not None:
+            yield "Sequences", [SequenceFigures.model_validate(found).text()]
 
     def _pairs(self) -> Iterator[Chart]:
         """Yield what is measured in training and on held-out text; where a loss was published, with it."""
@@ -123,14 +128,17 @@ class PretrainingReport(RunReport):
             return key_figure("Unigram entropy", NONE_YET, "known once the run has validated")
         return key_figure("Unigram entropy", number(self._entropy), "nats, of the validated tokens")
 
-    def _accuracy(self, label: str, metric: str) -> Markup:
-        share, where = self._validation(metric)
-        return key_figure(label, percent(share) if share is not None else NONE_YET, where)
+    def _accuracy(self, label: str, head: str) -> Markup:
+        share, where = self._validation(f"{head}_accuracy")
+        base, _ = self._validation(f"{head}_base_rate")
+        lines = [where] if base is None else [where, f"always the most frequent answer: {percent(base)}"]
+        return key_figure(label, percent(share) if share is not None else NONE_YET, *lines)
 
     def _steps(self) -> Markup:
         done = self.result.get("steps", max(last_step(self.series), self.status.step or 0))
         train = self.plan["job"]["train"]
-        lines = [f"of {train['steps']:,}", f"{done * train['global_batch_size']:,} sequences"]
+        sequences = self.result.get("sequences", done * train["global_batch_size"])
+        lines = [f"of {train['steps']:,}", f"{sequences:,} sequences"]
         skipped = self.series.get("skipped_steps", Series()).last
         if skipped and skipped[1]:
             lines.append(f"{skipped[1]:,.0f} skipped for gradients that were not finite")

@@ -38,7 +38,7 @@ def make(store: TokenStore) -> Maker:
             store,
             split,  # type: ignore[arg-type]
             data=DataConfig(sequence_length=LENGTH),
-            plan=partial(plan_block, next_sentence=bool(objective.get("next_sentence", True))),
+            plan=partial(plan_block, objective=ObjectiveConfig(**objective)),  # type: ignore[arg-type]
             objective=ObjectiveConfig(**objective),  # type: ignore[arg-type]
             max_predictions=PREDICTIONS,
             seed=seed,
@@ -153,7 +153,7 @@ def test_epoch_and_seed_change_pairs_and_masks(tmp_path: Path, corpus_file: Call
             one_block,
             "train",
             data=config,
-            plan=partial(plan_block, next_sentence=True),
+            plan=partial(plan_block, objective=ObjectiveConfig(next_sentence=True)),
             objective=ObjectiveConfig(),
             max_predictions=PREDICTIONS,
             seed=seed,
@@ -231,7 +231,8 @@ def test_whole_words_follow_vocabulary(make: Maker, store: TokenStore) -> None:
 
 
 def test_sequences_without_next_sentence_are_single(make: Maker) -> None:
-    batch, _ = make(next_sentence=False).batch(Cursor(), global_batch_size=40, rank=0, world_size=1)
+    data = make(next_sentence=False, sequences="doc-sentences")
+    batch, _ = data.batch(Cursor(), global_batch_size=40, rank=0, world_size=1)
     assert not batch.token_type_ids.any()
     assert not batch.next_sentence_labels.any()
     assert ((batch.input_ids == SPECIAL.sep).sum(axis=1) == 1).all()
@@ -251,7 +252,7 @@ def test_source_weights_apply_to_training_only(tmp_path: Path, corpus_file: Call
             store,
             "train",
             data=config,
-            plan=partial(plan_block, next_sentence=True),
+            plan=partial(plan_block, objective=ObjectiveConfig(next_sentence=True)),
             objective=ObjectiveConfig(),
             max_predictions=PREDICTIONS,
             seed=0,
@@ -271,3 +272,20 @@ def test_source_weights_apply_to_training_only(tmp_path: Path, corpus_file: Call
     assert often[1] == pytest.approx(0.5 * once[1], rel=0.1)
     for left, right in zip(*(held_out(data, 30, 10) for data, _ in (even, uneven)), strict=True):
         assert_equal(left, right)
+
+
+def test_full_sequences_have_separators_between_documents_that_are_never_predicted(make: Maker) -> None:
+    full, _ = make(next_sentence=False).batch(Cursor(), global_batch_size=64, rank=0, world_size=1)
+    one, _ = make(next_sentence=False, sequences="doc-sentences").batch(
+        Cursor(), global_batch_size=64, rank=0, world_size=1
+    )
+    assert ((one.input_ids == SPECIAL.sep).sum(axis=1) == 1).all()
+    separators = (full.input_ids == SPECIAL.sep).sum(axis=1)
+    assert separators.max() > 1
+    assert not full.token_type_ids.any()
+    rows = np.arange(len(full))
+    assert (full.input_ids[rows, full.lengths - 1] == SPECIAL.sep).all()
+    assert (full.input_ids[rows, full.lengths - 2] != SPECIAL.sep).all()
+    labels = full.masked_labels[full.masked_labels != -100]
+    assert not np.isin(labels, (SPECIAL.sep, SPECIAL.cls)).any()
+    assert full.lengths.mean() > one.lengths.mean()

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from train_jobs.config import ConflictError, DataConfig
+from train_jobs.config import ConflictError, DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples import epoch_order
 from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share
 from train_jobs.corpus.examples.pairs import plan_block
@@ -19,7 +19,12 @@ from train_jobs.corpus.store.token_store import TokenStore
 def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: int | None = None) -> ExampleStream:
     data = DataConfig(sequence_length=length)
     return ExampleStream(
-        store, "train", data=data, plan=partial(plan_block, next_sentence=True), seed=seed, duplicates=duplicates
+        store,
+        "train",
+        data=data,
+        plan=partial(plan_block, objective=ObjectiveConfig(next_sentence=True)),
+        seed=seed,
+        duplicates=duplicates,
     )
 
 

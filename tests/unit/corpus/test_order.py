@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.corpus.small_corpora import prepare, sources
 from tests.unit.corpus.test_examples import names
-from train_jobs.config import DataConfig
+from train_jobs.config import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples.epoch_order import (
     OPEN_BLOCKS,
     WINDOW_SEQUENCES,
@@ -149,7 +149,7 @@ def weighted(store: TokenStore) -> ExampleStream:
     assert count >= 6
     bounds = ((0, 2, 2.0), (2, 4, 2.5), (4, 5, 0.5), (5, count, 1.0))
     blocks_of = [SourceBlocks(range(first, last), tokens[first:last], weight) for first, last, weight in bounds]
-    data, plan = DataConfig(sequence_length=32), partial(plan_block, next_sentence=True)
+    data, plan = DataConfig(sequence_length=32), partial(plan_block, objective=ObjectiveConfig(next_sentence=True))
     return ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=blocks_of)
 
 
@@ -203,7 +203,7 @@ def test_each_pass_over_block_has_new_pairs(store: TokenStore) -> None:
 
 
 def test_empty_epochs_are_skipped(store: TokenStore) -> None:
-    data, plan = DataConfig(sequence_length=32), partial(plan_block, next_sentence=True)
+    data, plan = DataConfig(sequence_length=32), partial(plan_block, objective=ObjectiveConfig(next_sentence=True))
     blocks_of = [SourceBlocks([0], store.block_tokens("train")[:1], 0.3)]
     stream = ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=blocks_of)
     _, cursor = stream.take(Cursor(), 1)
@@ -216,7 +216,7 @@ def test_batches_mix_sources_by_weight(tmp_path: Path) -> None:
     data = DataConfig.model_validate({"text": text, "vocab_size": 300, "sequence_length": 16})
     store = prepare(data, tmp_path / "store", block_tokens=600)
     source_of = {block: source for source, blocks in store.blocks_by_source("train").items() for block in blocks}
-    plan = partial(plan_block, next_sentence=True)
+    plan = partial(plan_block, objective=ObjectiveConfig(next_sentence=True))
     stream = ExampleStream(
         store, "train", data=data, plan=plan, seed=0, sources=source_blocks(store, "train", weighted=True)
     )

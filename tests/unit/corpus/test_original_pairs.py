@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from train_jobs.config import ObjectiveConfig
 from train_jobs.corpus.examples.epoch_order import generator
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import Block
@@ -75,7 +76,11 @@ def our_pairs(documents: list[list[Sentence]], *, length: int, seed: int) -> Ite
         document_offsets=np.cumsum([0, *map(len, documents)], dtype=np.int32),
     )
     plan = plan_block(
-        block, sequence_length=length, short_sequence_probability=SHORT, next_sentence=True, rng=generator(seed)
+        block,
+        sequence_length=length,
+        short_sequence_probability=SHORT,
+        objective=ObjectiveConfig(),
+        rng=generator(seed),
     )
     for a_start, a_end, b_start, b_end, is_random in plan.tolist():
         yield Pair(list(range(a_start, a_end)), list(range(b_start, b_end)), bool(is_random))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from train_jobs.config import ObjectiveConfig
 from train_jobs.corpus.examples.epoch_order import generator
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import Block
@@ -27,18 +28,26 @@ def make_block(*documents: list[int]) -> Block:
     """Return a block of documents, given the lengths of their sentences."""
     lengths = [length for document in documents for length in document]
     return Block(
-        tokens=np.arange(sum(lengths), dtype=np.uint16),
+        tokens=np.arange(sum(lengths), dtype=np.uint32),
         sentence_offsets=np.cumsum([0, *lengths], dtype=np.int32),
         document_offsets=np.cumsum([0, *map(len, documents)], dtype=np.int32),
     )
 
 
-def plan(block: Block, rng: object, *, length: int = 13, short: float = 0.0, pairs: bool = True) -> list[list[int]]:
+PAIRS = ObjectiveConfig()
+FULL = ObjectiveConfig(next_sentence=False)
+OF_ONE_DOCUMENT = ObjectiveConfig(next_sentence=False, sequences="doc-sentences")
+SEPARATOR = 1_000_000
+
+
+def plan(
+    block: Block, rng: object, *, length: int = 13, short: float = 0.0, objective: ObjectiveConfig = PAIRS
+) -> list[list[int]]:
     return plan_block(
         block,
+        objective=objective,
         sequence_length=length,
         short_sequence_probability=short,
-        next_sentence=pairs,
         rng=rng,  # type: ignore[arg-type]
     ).tolist()
 
@@ -123,21 +132,45 @@ def test_each_sentence_is_in_some_pair(big: Block) -> None:
     assert seen.reshape(-1, 5).any(axis=1).all()
 
 
-def test_single_sequences_contain_each_token_once(big: Block) -> None:
-    rows = np.array(plan(big, generator(4), length=66, short=0.1, pairs=False))
+@pytest.mark.parametrize("length", [8, 66, 512])
+@pytest.mark.parametrize("objective", [FULL, OF_ONE_DOCUMENT])
+def test_single_sequences_contain_each_token_once(big: Block, length: int, objective: ObjectiveConfig) -> None:
+    block = big.separated(SEPARATOR) if objective.spans_documents else big
+    rows = np.array(plan(block, generator(4), length=length, short=0.1, objective=objective))
     assert (rows[:, 2] == rows[:, 3]).all()
     assert not rows[:, 4].any()
-    assert (rows[:, 1] - rows[:, 0]).max() == 64
-    ordered = rows[np.argsort(rows[:, 0])]
-    assert ordered[0, 0] == 0
-    assert ordered[-1, 1] == len(big.tokens)
-    np.testing.assert_array_equal(ordered[1:, 0], ordered[:-1, 1])
+    assert (rows[:, 1] - rows[:, 0]).max() == length - 2
+    text = np.concatenate([block.tokens[start:end] for start, end, *_ in rows[np.argsort(rows[:, 0])]])
+    np.testing.assert_array_equal(text[text != SEPARATOR], big.tokens)
 
 
-def test_single_sequences_match_manual_example() -> None:
-    # 8 tokens hold 6 of text: whole sentences while they fit, longer ones are cut, no sequence crosses documents.
-    rows = plan(make_block([2, 3, 2, 15], [1]), Script(0.9, 0.9), length=8, pairs=False)
-    assert [row[:2] for row in rows] == [[0, 5], [5, 7], [7, 13], [13, 19], [19, 22], [22, 23]]
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_full_sequences_are_full(big: Block, length: int) -> None:
+    block = big.separated(SEPARATOR)
+    rows = np.array(plan(block, generator(4), length=length, objective=FULL))
+    used = rows[:, 1] - rows[:, 0] + 2
+    assert used.sum() / (len(rows) * length) >= 0.97
+    # But for the first and the last, at most 3% are empty and both ends may have lost a separator.
+    assert (used >= 0.97 * length - 2).sum() >= len(rows) - 2
+    starts, ends = block.tokens[rows[:, 0]], block.tokens[rows[:, 1] - 1]
+    assert not (starts == SEPARATOR).any()
+    assert not (ends == SEPARATOR).any()
+    inside = sum(np.count_nonzero(block.tokens[start:end] == SEPARATOR) for start, end, *_ in rows)
+    assert inside > 0.8 * len(big.document_offsets) - 2  # most documents end within a sequence, followed by [SEP]
+
+
+def test_full_sequences_begin_elsewhere_in_each_pass(big: Block) -> None:
+    block = big.separated(SEPARATOR)
+    first, second = ({row[0] for row in plan(block, generator(seed), objective=FULL, length=64)} for seed in (1, 2))
+    assert len(first & second) < 0.5 * len(first)
+
+
+def test_sequences_of_one_document_match_manual_example() -> None:
+    # 102 tokens hold 100 of text, of which 3 may stay empty. Tokens 0-97 are one sentence; 97-150 are cut at 197.
+    rows = plan(make_block([97, 90, 63], [1]), generator(0), length=102, objective=OF_ONE_DOCUMENT)
+    assert sorted(row[:2] for row in rows) == [[0, 97], [97, 197], [197, 250], [250, 251]]
+    rows = plan(make_block([96, 90, 64], [1]), generator(0), length=102, objective=OF_ONE_DOCUMENT)
+    assert sorted(row[:2] for row in rows) == [[0, 100], [100, 200], [200, 250], [250, 251]]
 
 
 def test_rows_are_shuffled_by_generator_only(big: Block) -> None:

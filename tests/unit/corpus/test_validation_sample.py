@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.corpus.small_corpora import prepare, sources
-from train_jobs.config import DataConfig
+from train_jobs.config import DataConfig, ObjectiveConfig
 from train_jobs.config.verdict import LossVerdict, margin_text, verdict
 from train_jobs.corpus.examples.example_stream import ExampleSpan
 from train_jobs.corpus.examples.held_out_figures import SUMS, UnigramModel, unigram_figures, weighted_mean
@@ -17,7 +17,8 @@ from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.examples.validation_sample import HeldOutSample, validation_sample
 from train_jobs.corpus.store.token_store import TokenStore
 
-PLAN = partial(plan_block, next_sentence=False)
+OF_ONE_DOCUMENT = ObjectiveConfig(next_sentence=False, sequences="doc-sentences")
+PLAN = partial(plan_block, objective=OF_ONE_DOCUMENT)
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +37,14 @@ def sample_of(store: TokenStore, most: int, length: int = 16) -> list[HeldOutSam
 
 def test_every_source_and_block_is_sampled(mixed: TokenStore) -> None:
     """Before, the first blocks filled a validation, and other sources had no sequence."""
-    found = sample_of(mixed, 60)
+    found = sample_of(mixed, 120)
     assert [one.name for one in found] == [source.name for source in mixed.manifest.sources]
     held = [
         sum(mixed.block_tokens("validation")[number] for number in numbers)
         for numbers in mixed.blocks_by_source("validation").values()
     ]
     assert [one.share for one in found] == pytest.approx([tokens / sum(held) for tokens in held])
-    assert 55 <= sum(len(one.examples) for one in found) <= 60
+    assert 115 <= sum(len(one.examples) for one in found) <= 120
     assert min(len(one.examples) for one in found) >= 15
     texts = [
         ",".join(map(str, mixed.block("validation", number).tokens.tolist()))
@@ -78,12 +79,13 @@ def sample_with(name: str, share: float, tokens: list[int]) -> HeldOutSample:
 
 
 def test_entropy_is_of_validated_tokens() -> None:
-    """Two sources of equal size that share no token: one bit more than each alone."""
-    sample = [sample_with("a", 0.5, [0, 1]), sample_with("b/c d", 0.5, [2, 2, 3, 3])]
-    model = UnigramModel(sample, 4)
+    """Two sources of equal size that share no token: one bit more than each alone. A separator is never validated."""
+    sample = [sample_with("a", 0.5, [0, 4, 1, 4]), sample_with("b/c d", 0.5, [2, 2, 3, 3])]
+    model = UnigramModel(sample, 5, separator=4)
     batches = [model.sums(source, np.array(labels), 0.0) for source, labels in ((0, [0, 1]), (1, [2, 3]))]
     found = unigram_figures(sample, np.array(batches), with_margin=True)
     assert found["unigram_entropy"] == pytest.approx(2 * math.log(2))
+    assert model.base_rate == pytest.approx(0.25)
     assert found["unigram_entropy.a"] == found["unigram_entropy.b-c-d"] == pytest.approx(math.log(2))
     assert "unigram_margin_error" not in found  # one batch has no spread
 
@@ -92,7 +94,7 @@ def test_error_bar_equals_spread_of_batches() -> None:
     """With batches of equal size, the standard error is that of the mean of the batches' margins."""
     draw = np.random.default_rng(0)
     sample = [sample_with("a", 1.0, [0, 1, 2, 3])]
-    model, losses = UnigramModel(sample, 4), draw.normal(1.0, 0.3, 50)
+    model, losses = UnigramModel(sample, 5, separator=4), draw.normal(1.0, 0.3, 50)
     sums = np.zeros((1, SUMS))
     for loss in losses:
         sums[0] += model.sums(0, np.array([0, 1, 2]), 3 * loss)

@@ -13,6 +13,7 @@ import torch
 from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
+from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.assembly.starting_point import resume, trajectory
 from train_jobs.config import ConflictError, PretrainConfig, ProfileConfig, SpecError
 from train_jobs.corpus.examples.batches import Batch
@@ -38,7 +39,10 @@ def test_counts_are_masked_tokens_and_pairs(store: TokenStore) -> None:
     assert BertPretraining(config_with(**NO_PAIRS), store, ALONE).counts(batch) == [masked]
 
 
-@pytest.mark.parametrize("sections", [{}, NO_PAIRS])
+OF_ONE_DOCUMENT = {"objective": {"next_sentence": False, "sequences": "doc-sentences"}}
+
+
+@pytest.mark.parametrize("sections", [{}, OF_ONE_DOCUMENT])
 @pytest.mark.parametrize("micro", [1, 4, 6])
 def test_micro_batch_losses_sum_to_global_mean(store: TokenStore, sections: dict[str, Any], micro: int) -> None:
     task = BertPretraining(config_with(**sections), store, ALONE)
@@ -335,7 +339,11 @@ def test_start_prints_probed_micro_batch(store: TokenStore, tmp_path: Path) -> N
     config = config_with(train={"micro_batch_size": "auto", "global_batch_size": 8})
     loop = loop_for(config, store, tmp_path)
     loop.state.micro_batch_size = 4
-    description = describe(config, store, loop)
+    figures = SequenceFigures(
+        sequence_length=32, layout="pairs", tokens_per_sequence=28.4, text_used=0.876, random_pairs=0.561
+    )
+    description = describe(config, store, loop, figures)
+    assert "sequences  28 of 32 tokens on average, 88% of the text used per pass, 56% of pairs random" in description
     assert "batch      8 sequences = 4 micro (auto) x 2 accumulation x 1 processes" in description.splitlines()
 
 

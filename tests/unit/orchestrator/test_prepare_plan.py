@@ -183,6 +183,29 @@ def test_store_of_unusual_sentences_warns(folder: Path) -> None:
     ]
 
 
+def test_plan_on_a_store_says_how_sequences_use_the_text(folder: Path) -> None:
+    """Documents of one sentence: all pairs are random. Batches have a number of tokens, whatever the text."""
+    lines = [f"The word number {number} of a text stands here." for number in range(300)]
+    (folder / "text.txt").write_text("\n\n".join(lines))
+    prepare(TextConfig(text=["text.txt"], vocab_size=200), folder / "store")
+    settings = ("data.store=store", "train.steps=5", "data.sequence_length=64", "train.batch_tokens=64000")
+    pairs = plan(folder, "pretrain", *settings)
+    assert isinstance(pairs, PretrainPlan)
+    rows = dict(pairs.facts())
+    assert rows["sequences"].endswith("of pairs random")
+    assert "100% of next-sentence pairs are random at 64 tokens" in " ".join(pairs.warnings)
+    assert rows["batch tokens"].startswith("64,000 a step: ")
+    assert pairs.sequences is not None
+    used = pairs.job.train.global_batch_size * pairs.sequences.tokens_per_sequence
+    assert used == pytest.approx(64_000, rel=0.01)
+    full = plan(folder, "pretrain", *settings, "objective.next_sentence=false", "train.global_batch_size=7")
+    assert isinstance(full, PretrainPlan)
+    assert full.job.train.global_batch_size == 992  # 1,000 full sequences, rounded so that they divide
+    assert dict(full.facts())["sequences"] == "filled to 64 tokens over the ends of documents"
+    assert "train.global_batch_size has no effect: train.batch_tokens takes its place" in full.warnings
+    assert not [text for text in full.warnings if "pairs" in text]
+
+
 def test_unfinished_store_is_not_a_text(folder: Path) -> None:
     (folder / "store" / "parts").mkdir(parents=True)
     with pytest.raises(DataError, match="is not finished"):

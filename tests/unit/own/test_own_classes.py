@@ -264,7 +264,10 @@ def test_own_objective_names_terms_and_gets_gradients(store: TokenStore) -> None
     found = task.metrics(sums.tolist())
     assert found.keys() == {"loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
     assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert task.validate(4).keys() == {*found, "unigram_entropy", "unigram_margin_error"}
+    validated = task.validate(4)
+    rates = {"mlm_base_rate", "sop_base_rate"}
+    assert validated.keys() == {*found, *rates, "unigram_entropy", "unigram_margin_error"}
+    assert 0.5 <= validated["sop_base_rate"] <= 1.0
 
 
 def test_objective_without_pairs_freezes_head(store: TokenStore, code: Path) -> None:

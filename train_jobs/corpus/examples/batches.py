@@ -65,7 +65,7 @@ class Sequences(NamedTuple):
     token_type_ids: Ids
     lengths: Ids
     candidates: Flags
-    """[sequences, length] every position but [CLS], [SEP] and padding."""
+    """[sequences, length] every position but [CLS], [SEP] (also between documents) and padding."""
 
 
 def assemble(
@@ -75,7 +75,7 @@ def assemble(
 
     Args:
         tokens: [tokens] the text that the ranges refer to.
-        rows: [sequences, 5], see `pairs.plan_block`.
+        rows: [sequences, 5], see `pairs`.
         sequence_length: length to pad to; no range needs more.
         special: ids of [PAD], [CLS], [SEP].
     """
@@ -90,6 +90,7 @@ def assemble(
     candidates = in_a | in_b
     ids = np.full(candidates.shape, special.pad, np.int64)
     ids[candidates] = tokens[source[candidates]]
+    candidates &= ids != special.sep
     ids[:, 0] = special.cls
     ids[(position == first_sep) | (position == last_sep)] = special.sep
     return Sequences(
@@ -125,7 +126,7 @@ class PretrainingData:
         seed: int,
     ) -> None:
         self._store, self._data, self._seed = store, data, seed
-        self._plan = plan
+        self._plan, self._separator = plan, (store.manifest.special_ids.sep if objective.spans_documents else None)
         self._stream = ExampleStream(
             store,
             split,
@@ -134,6 +135,7 @@ class PretrainingData:
             seed=seed,
             duplicates=objective.duplicates,
             sources=source_blocks(store, split, weighted=True),
+            separator=self._separator,
         )
         self._samples: dict[int, list[HeldOutSample]] = {}
         self._rule = MaskingRule(
@@ -167,7 +169,11 @@ class PretrainingData:
         """Return the sequences to validate on, by source, see `validation_sample`."""
         if max_sequences not in self._samples:
             self._samples[max_sequences] = validation_sample(
-                self._store, data=self._data, plan=self._plan, max_sequences=max_sequences
+                self._store,
+                data=self._data,
+                plan=self._plan,
+                max_sequences=max_sequences,
+                separator=self._separator,
             )
         return self._samples[max_sequences]
 

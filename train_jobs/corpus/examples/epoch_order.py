@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 ORDER_STREAM, PASS_STREAM = 1, 5  # separate the draws of different purposes
-OPEN_BLOCKS = 16  # lanes of an epoch: a plan of a block takes 0.5 MB, and its pages of the mapped file up to 2 MB
+OPEN_BLOCKS = 16  # lanes of an epoch: a plan of a block takes 0.5 MB, and its pages, or a copy of them, up to 2 MB
 WINDOW_SEQUENCES = 2048  # full sequences of a window; short documents give several times as many examples
 
 

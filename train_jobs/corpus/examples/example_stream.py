@@ -1,6 +1,6 @@
 """The examples of a split in their order, and a cursor to resume from.
 
-A block's plan (`pairs.plan_block`) is made again for each pass over it, so pairs differ from epoch to epoch. Order and
+A block's plan (see `pairs`) is made again for each pass over it, so pairs differ from epoch to epoch. Order and
 plan are functions of the seed, the epoch and the block alone: a cursor of three numbers is all there is to save.
 
 Examples are read a window at a time, see `epoch_order`. A window copies the tokens of its examples out of the mapped
@@ -72,7 +72,7 @@ class ExampleSpan:
     numbers: Numbers
     """[examples] their places in the blocks' plans."""
     rows: Plan
-    """[examples, 5], see `plan_block`; ranges of `tokens`."""
+    """[examples, 5], see `pairs`; ranges of `tokens`."""
     tokens: npt.NDArray[np.unsignedinteger]
     """[tokens] of these examples, and of others of their window."""
 
@@ -102,7 +102,9 @@ class PlannedVisit(NamedTuple):
     numbers: Numbers
     """[examples] their places in the block's plan."""
     rows: Plan
-    """[examples, 5] ranges of the block's tokens."""
+    """[examples, 5] ranges of `tokens`."""
+    tokens: npt.NDArray[np.unsignedinteger]
+    """[tokens] of the block, with the separators of documents if sequences may span them."""
 
 
 class ExampleStream:
@@ -116,6 +118,7 @@ class ExampleStream:
         seed: decides the order of blocks, the pairs and their order.
         duplicates: passes after which examples repeat. None: never.
         sources: blocks of the split by source. None: those of the store, all with weight 1.
+        separator: id of a token to insert after each document. None: documents are not joined.
     """
 
     def __init__(
@@ -128,10 +131,11 @@ class ExampleStream:
         seed: int,
         duplicates: int | None = None,
         sources: Sequence[SourceBlocks] | None = None,
+        separator: int | None = None,
     ) -> None:
         assert store.blocks(split) > 0, "a store has blocks in both splits"
         self._store, self._split, self._data = store, split, data
-        self._make, self._seed, self._duplicates = plan, seed, duplicates
+        self._make, self._seed, self._duplicates, self._separator = plan, seed, duplicates, separator
         sources = sources or source_blocks(store, split, weighted=False)
         self._order = lru_cache(maxsize=1)(
             lambda epoch: epoch_order(sources, seed=seed, sequence_length=data.sequence_length, epoch=epoch)
@@ -180,7 +184,7 @@ class ExampleStream:
             if part.goes_on:
                 still_open[part.visit] = planned
             low, high = part.bounds(len(planned.rows))
-            tokens, rows = copy_ranges(self._store.block(self._split, part.visit.block).tokens, planned.rows[low:high])
+            tokens, rows = copy_ranges(planned.tokens, planned.rows[low:high])
             copies, blocks = (np.full(high - low, value, np.int64) for value in (planned.copy, part.visit.block))
             found.append(ExampleSpan(copies, blocks, planned.numbers[low:high], rows, tokens))
         self._open = still_open
@@ -190,8 +194,11 @@ class ExampleStream:
     def _planned(self, visit: Visit) -> PlannedVisit:
         """Return all examples of a visit."""
         copy = visit.number % self._duplicates if self._duplicates else visit.number
+        block = self._store.block(self._split, visit.block)
+        if self._separator is not None:
+            block = block.separated(self._separator)
         plan = self._make(
-            self._store.block(self._split, visit.block),
+            block,
             sequence_length=self._data.sequence_length,
             short_sequence_probability=self._data.short_sequence_probability,
             rng=generator(self._seed, PLAN_STREAM, copy, visit.block),
@@ -199,7 +206,7 @@ class ExampleStream:
         numbers = np.arange(len(plan))
         if copy != visit.number:
             numbers = generator(self._seed, RESHUFFLE_STREAM, visit.number, visit.block).permutation(numbers)
-        return PlannedVisit(copy, numbers, plan[numbers])
+        return PlannedVisit(copy, numbers, plan[numbers], block.tokens)
 
 
 def source_blocks(store: TokenStore, split: Split, *, weighted: bool) -> list[SourceBlocks]:
@@ -222,7 +229,7 @@ def copy_ranges(tokens: npt.NDArray[np.unsignedinteger], rows: Plan) -> tuple[np
 
     Args:
         tokens: [tokens] of a block.
-        rows: [examples, 5], see `plan_block`.
+        rows: [examples, 5], see `pairs`.
     """
     lengths = (rows[:, [1, 3]] - rows[:, [0, 2]]).ravel()
     ends = np.cumsum(lengths)

@@ -25,14 +25,22 @@ class UnigramModel:
     Args:
         sample: of each source.
         vocab_size: ids are below this.
+        separator: id of a token that is never predicted.
     """
 
-    def __init__(self, sample: Sequence[HeldOutSample], vocab_size: int) -> None:
+    def __init__(self, sample: Sequence[HeldOutSample], vocab_size: int, *, separator: int) -> None:
         counts = [np.bincount(one.examples.tokens, minlength=vocab_size) for one in sample]
+        for count in counts:
+            count[separator] = 0
         own = [count / count.sum() for count in counts]
         mixture = sum((one.share * shares for one, shares in zip(sample, own, strict=True)), np.zeros(vocab_size))
         with np.errstate(divide="ignore"):  # pieces that do not occur are never looked up
             self._own, self._mixture = [-np.log(shares) for shares in own], -np.log(mixture)
+
+    @property
+    def base_rate(self) -> float:
+        """Share of the most frequent piece: the accuracy of always predicting it."""
+        return float(np.exp(-self._mixture.min()))
 
     def sums(self, source: int, labels: npt.NDArray[np.int64], loss: float) -> Floats:
         """Return the sums of a batch, [SUMS].

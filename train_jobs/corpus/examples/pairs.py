@@ -4,19 +4,22 @@ A plan is an int64 array [examples, 5] of rows (a_start, a_end, b_start, b_end, 
 prediction it follows the original exactly (Devlin et al. 2019, A.2, and their code). Sentences of a document are
 gathered up to the target length and cut in two at random. Half of the time, and always with a single sentence, the
 second part is replaced by a piece of another document, and the unused sentences are put back. So more than half of the
-pairs are random. Without next-sentence prediction, sequences are consecutive text.
+pairs are random. Without next-sentence prediction, sequences are consecutive text, as long as they can be: those of
+RoBERTa (Liu et al. 2019, section 4.2), FULL-SENTENCES over the ends of documents, DOC-SENTENCES within them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from train_jobs.config.errors import SpecError
+from train_jobs.config.pretrain import ObjectiveConfig
 from train_jobs.corpus.store.token_store import Block
 
 Plan = npt.NDArray[np.int64]
@@ -26,6 +29,7 @@ DRAWS_AT_ONCE = 4096
 OTHER_DOCUMENT_DRAWS = 10  # as in create_pretraining_data.py
 SPECIALS_OF_PAIR = 3  # [CLS] A [SEP] B [SEP]
 SPECIALS_OF_ONE = 2  # [CLS] A [SEP]
+MOST_EMPTY = 0.03  # share of a sequence that may stay empty so that it ends with a sentence
 
 
 class PlanBlock(Protocol):
@@ -84,39 +88,65 @@ def _plan_defect(rows: object, tokens: int, sequence_length: int) -> str | None:
 def plan_block(
     block: Block,
     *,
+    objective: ObjectiveConfig,
     sequence_length: int,
     short_sequence_probability: float,
-    next_sentence: bool,
     rng: np.random.Generator,
 ) -> Plan:
     """Return all examples of a block, shuffled; a pure function of the arguments and the generator's state.
 
     Args:
-        block: complete documents.
+        block: complete documents. Where the objective spans documents, each ends with a separator, see
+            `Block.separated`.
+        objective: next_sentence and sequences are used.
         sequence_length: tokens of a sequence, [CLS] and [SEP] included.
-        short_sequence_probability: share of documents with a random shorter target length.
-        next_sentence: make pairs. False: each row is consecutive text, `b` is empty and the label 0.
+        short_sequence_probability: share of documents with a random shorter target length; without next_sentence,
+            sequences are as long as they can be.
         rng: source of all draws.
 
     Returns:
         int64 [examples, 5], see the module.
     """
+    if objective.next_sentence:
+        plan = _plan_pairs(block, sequence_length, short_sequence_probability, rng)
+    else:
+        plan = _plan_consecutive(block, sequence_length, rng, spans_documents=objective.spans_documents)
+    return plan[rng.permutation(len(plan))]
+
+
+def _plan_pairs(
+    block: Block, sequence_length: int, short_sequence_probability: float, rng: np.random.Generator
+) -> Plan:
     draws = _Draws(rng)
     # Lists, because reading single elements of a numpy array from Python is several times slower.
     offsets, documents = block.sentence_offsets.tolist(), block.document_offsets.tolist()
-    longest = sequence_length - (SPECIALS_OF_PAIR if next_sentence else SPECIALS_OF_ONE)
+    longest = sequence_length - SPECIALS_OF_PAIR
     rows: list[Row] = []
     for document in range(len(documents) - 1):
         target = longest
         if draws.uniform() < short_sequence_probability:
             target = draws.integer(2, longest)
-        if next_sentence:
-            rows += _pairs(document, offsets, documents, target=target, longest=longest, draws=draws)
-        else:
-            start, end = documents[document], documents[document + 1]
-            rows += _consecutive_rows(offsets, start, end, target=target)
-    plan = np.array(rows, np.int64).reshape(-1, 5)
-    return plan[rng.permutation(len(plan))]
+        rows += _pairs(document, offsets, documents, target=target, longest=longest, draws=draws)
+    return _as_plan(rows)
+
+
+def _plan_consecutive(block: Block, sequence_length: int, rng: np.random.Generator, *, spans_documents: bool) -> Plan:
+    offsets, documents = block.sentence_offsets.tolist(), block.document_offsets.tolist()
+    longest = sequence_length - SPECIALS_OF_ONE
+    if not spans_documents:
+        return _as_plan([row for part in pairwise(documents) for row in _rows(offsets, *part, longest=longest)])
+    # The length of the first sequence is random, so that sequences begin elsewhere in each pass.
+    first_length = int(rng.integers(1, longest + 1))
+    plan = _as_plan(list(_rows(offsets, 0, len(offsets) - 1, longest=longest, first_length=first_length)))
+    # no sequence starts or ends with a separator
+    ends = block.sentence_offsets[block.document_offsets[1:]]
+    plan[:, 0] += np.isin(plan[:, 0], ends - 1)
+    plan[:, 1:4] -= np.isin(plan[:, 1], ends)[:, None]
+    return plan[plan[:, 0] < plan[:, 1]]
+
+
+def _as_plan(rows: list[Row]) -> Plan:
+    return np.array(rows, np.int64).reshape(-1, 5)
 
 
 class _Draws:
@@ -204,11 +234,21 @@ def _truncate_segment(segment: tuple[int, int], tokens: int, draws: _Draws) -> t
     return segment[0] + front, segment[1] - (tokens - front)
 
 
-def _consecutive_rows(offsets: list[int], first: int, last: int, *, target: int) -> Iterator[Row]:
-    """Yield runs of complete sentences that fit the target; longer sentences are cut. Each token is used once."""
-    start, end = offsets[first], offsets[last]
+def _rows(offsets: list[int], first: int, last: int, *, longest: int, first_length: int | None = None) -> Iterator[Row]:
+    """Yield consecutive text in which each token occurs once.
+
+    Args:
+        offsets: offsets of sentences.
+        first: first sentence.
+        last: sentence to stop before.
+        longest: most tokens of a row.
+        first_length: most tokens of the first row. None: `longest`.
+    """
+    start, end, most = offsets[first], offsets[last], first_length or longest
     while start < end:
-        whole = offsets[bisect_right(offsets, start + target, first, last + 1) - 1]
-        stop = whole if whole > start else start + target
+        # the end of a sentence, if it leaves little room; else the next row continues the sentence
+        stop = offsets[bisect_right(offsets, start + most, first, last + 1) - 1]
+        if stop < end and stop < start + most - int(MOST_EMPTY * longest):
+            stop = start + most
         yield start, stop, stop, stop, 0
-        start = stop
+        start, most = stop, longest

@@ -38,7 +38,7 @@ class HeldOutSample(NamedTuple):
 
 
 def validation_sample(
-    store: TokenStore, *, data: DataConfig, plan: PlanBlock, max_sequences: int
+    store: TokenStore, *, data: DataConfig, plan: PlanBlock, max_sequences: int, separator: int | None = None
 ) -> list[HeldOutSample]:
     """Return the sample of each source with held-out text.
 
@@ -47,6 +47,7 @@ def validation_sample(
         data: sequence_length and short_sequence_probability are used.
         plan: makes the examples of a block.
         max_sequences: of all sources together; a smaller split yields all of its examples.
+        separator: id of a token to insert after each document. None: documents are not joined.
 
     Raises:
         DataError: the held-out text has no example.
@@ -60,6 +61,7 @@ def validation_sample(
         reserved = least * (len(sizes) - position - 1)
         wanted = min(max(round(room * sizes[source] / left), least), room - reserved)
         block = _documents(store, blocks[source], SPARE * wanted * data.sequence_length)
+        block = block if separator is None else block.separated(separator)
         found[source] = _examples(block, source, data=data, plan=plan, most=wanted)
         room, left = room - len(found[source]), left - sizes[source]
     whole = sum(sizes[source] for source, examples in found.items() if len(examples))

@@ -20,6 +20,7 @@ from train_jobs.artifacts.store_manifest import (
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
+from train_jobs.corpus.examples.text_use import recorded_figures
 from train_jobs.corpus.sources.text_parts import EMBEDDED, Part
 from train_jobs.corpus.steps.document_rules import CLEANER
 from train_jobs.corpus.steps.records import (
@@ -31,6 +32,7 @@ from train_jobs.corpus.steps.records import (
     reading,
 )
 from train_jobs.corpus.store.inspection import unigram_entropy
+from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.sentences import SPLITTER
 from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
@@ -76,7 +78,7 @@ def make_manifest(
     shards = [shard for split in SPLITS for record in tokens for shard in record.shards if shard.split == split]
     tokenizer = load_vocabulary(setting.store / VOCABULARY_FILE, **vocabulary.rule._asdict())
     pad, unk, cls, sep, mask = (tokenizer.token_to_id(piece) for piece in (PAD, UNK, CLS, SEP, MASK))
-    return StoreManifest(
+    manifest = StoreManifest(
         key=key,
         data=found,
         reading=reading(data),
@@ -92,6 +94,7 @@ def make_manifest(
         splits=splits,
         shards=shards,
     )
+    return manifest.model_copy(update={"sequences": recorded_figures(TokenStore(setting.store, manifest))})
 
 
 def _source_counts(data: TextConfig, parts: Sequence[Part], records: PreparationRecords) -> Iterable[SourceCounts]:

@@ -126,6 +126,17 @@ class Block:
     document_offsets: npt.NDArray[np.int32]
     """[documents + 1] positions in `sentence_offsets`."""
 
+    def separated(self, separator: int) -> Block:
+        """Return a copy with a token after each document, as part of its last sentence.
+
+        Args:
+            separator: id of the token.
+        """
+        sentences = np.arange(len(self.sentence_offsets))
+        ended = np.searchsorted(self.document_offsets[1:], sentences, side="right")
+        tokens = np.insert(self.tokens, self.sentence_offsets[self.document_offsets[1:]], separator)
+        return Block(tokens, (self.sentence_offsets + ended).astype(np.int32), self.document_offsets)
+
 
 class StoreWriter:
     """Writes the shards of one part of a store.
