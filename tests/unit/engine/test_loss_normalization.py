@@ -43,7 +43,7 @@ def with_equal_counts(batch: Batch) -> Batch:
     return dataclasses.replace(batch, masked_labels=labels)
 
 
-@pytest.mark.parametrize("objective", [{}, NO_PAIRS["objective"]])
+@pytest.mark.parametrize("objective", [{}, {"next_sentence": False, "sequences": "doc-sentences"}])
 @pytest.mark.parametrize(
     ("sequences", "cuts"),
     [
