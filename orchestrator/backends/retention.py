@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.backends import require
 from orchestrator.backends.base import Backend
@@ -20,6 +21,8 @@ from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import TOKEN_STORES
 from train_jobs.config.fields import Config
+
+CODE = "code"  # folder of a local run: the snapshot of its code
 
 
 class Item(Config):
@@ -119,13 +122,14 @@ def plan_pruning(
     """
     gone = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
     folders = [backends[Handle.parse(status.handle).backend].folder(status.name) for status in gone]
-    unused = [_item(home, path) for path in unused_stores(home, folders)]
+    plans = read_plans(home)
+    unused = [_item(home, path) for path in unused_stores(home, plans, folders)]
     return Pruning(
         runs=[
             Item(
                 name=status.name,
                 handle=status.handle,
-                bytes=tree_bytes(folder) if folder else None,
+                bytes=_run_bytes(folder, plans.get(folder)) if folder else None,
                 state=status.state,
                 ended=status.ended,
             )
@@ -166,7 +170,7 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
     for item in pruning.leftovers:
         _remove(home / item.name)
         deleted.append(item)
-    unused = unused_stores(home, ())  # a run may have been submitted since the pruning was planned
+    unused = unused_stores(home, read_plans(home), ())  # a run may have been submitted since the pruning was planned
     for item in pruning.token_stores:
         store = home / item.name
         if store in unused:
@@ -177,35 +181,65 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
 
 
-def unused_stores(home: Path, without: Collection[Path | None]) -> list[Path]:
+class _PlanFacts(NamedTuple):
+    """Facts of a plan that was submitted."""
+
+    text: str | None
+    """Hash of its text; None: the plan cannot be read."""
+    code_bytes: int | None
+    """Size of the code that its run has a copy of; None: unknown."""
+
+
+def read_plans(home: Path) -> dict[Path, _PlanFacts]:
+    """Return folder of a run -> facts of its plan."""
+    return {plan.parent: _plan_facts(plan) for plan in home.glob("*/*/plan.json")}
+
+
+def _plan_facts(document: Path) -> _PlanFacts:
+    try:
+        plan = json.loads(document.read_text())
+        return _PlanFacts(str(plan["data"]["sha256"]), plan.get("snapshot", {}).get("total_bytes"))
+    except (OSError, ValueError, KeyError):
+        return _PlanFacts(None, None)
+
+
+def unused_stores(home: Path, plans: Mapping[Path, _PlanFacts], without: Collection[Path | None]) -> list[Path]:
     """Return the token stores of texts that no run uses, apart from the runs in the folders `without`.
 
     A store's key includes the hash of its text, so a store of another text cannot belong to a remaining run. If the
     plan of a run cannot be read, its text is unknown, and no store counts as unused.
     """
-    texts = {_text_hash(plan) for plan in home.glob("*/*/plan.json") if plan.parent not in without}
+    texts = {plans[folder].text for folder in plans.keys() - set(without)}
     if None in texts:
         return []  # deleting is the one thing that cannot be undone: when in doubt, keep
     texts.add(None)  # a store without a valid manifest may be in preparation
     manifests = sorted((home / TOKEN_STORES).glob("[!.]*/manifest.json"))
-    return [manifest.parent for manifest in manifests if _text_hash(manifest) not in texts]
+    return [manifest.parent for manifest in manifests if _plan_facts(manifest).text not in texts]
 
 
-def _text_hash(document: Path) -> str | None:
-    """Return the hash of the text that a plan or a manifest names; None: it cannot be read."""
-    try:
-        return str(json.loads(document.read_text())["data"]["sha256"])
-    except (OSError, ValueError, KeyError):
-        return None
+def _run_bytes(folder: Path, plan: _PlanFacts | None) -> int:
+    """Return the size of a run. That of its code is in its plan: a copy has hundreds of files."""
+    known = plan.code_bytes if plan is not None else None
+    if known is None:
+        return tree_bytes(folder)
+    return known + tree_bytes(folder, skip=CODE)
 
 
-def tree_bytes(folder: Path) -> int:
-    """Return the size of all files below a folder; a file that is deleted meanwhile does not count."""
+def tree_bytes(folder: Path, skip: str | None = None) -> int:
+    """Return the size of all files below a folder; a file that is deleted meanwhile does not count.
+
+    Args:
+        folder: the folder.
+        skip: name of a folder directly below it that is left out.
+    """
     total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += Path(parent, name).lstat().st_size
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                total += tree_bytes(Path(entry.path)) if entry.name != skip else 0
+            else:
+                with suppress(FileNotFoundError):
+                    total += entry.stat(follow_symlinks=False).st_size
     return total
 
 

@@ -27,6 +27,7 @@ from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
 from orchestrator.backends.folder.outputs import best_checkpoint, delete_weights, download
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
+from orchestrator.backends.folder.run_index import RunIndex
 from orchestrator.backends.folder.served_models import delete, deploy, register
 from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.log_query import LogBlock, LogQuery
@@ -125,9 +126,15 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
 
     def list(self) -> Iterator[RunStatus]:
         """Yield all runs, the newest first."""
-        for name in self.names():
-            with suppress(NotFoundError):  # deleted meanwhile
-                yield self.describe(name)
+        index = RunIndex(self._home / "cache" / f"{self.place}.tsv", self._runs)
+        return index.statuses(self.names(), self.describe, self._ended)
+
+    def _ended(self, name: str) -> bool:
+        """Return whether a run has recorded its end."""
+        try:
+            return self._folder(name).stored_state().state.terminal
+        except (OSError, ValueError):
+            return False
 
     def names(self) -> Sequence[str]:
         """Return the names of all runs, the newest submission first."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.retention import expired, tree_bytes, unused_stores
+from orchestrator.backends.retention import expired, read_plans, tree_bytes, unused_stores
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import StorageError
@@ -84,7 +84,8 @@ def test_unused_stores_are_those_of_no_run(tmp_path: Path) -> None:
     (tmp_path / "token-stores" / "half" / "manifest.json").write_text("{")
 
     def unused(*without: str) -> list[str]:
-        return [path.name for path in unused_stores(tmp_path, [tmp_path / name for name in without])]
+        folders = [tmp_path / name for name in without]
+        return [path.name for path in unused_stores(tmp_path, read_plans(tmp_path), folders)]
 
     assert unused() == ["d"]
     assert unused("runs/two") == ["b", "d"]
@@ -92,6 +93,16 @@ def test_unused_stores_are_those_of_no_run(tmp_path: Path) -> None:
     make_run(tmp_path, "unreadable", plan=plan_of_text("text-9")).path.joinpath("plan.json").write_text("{")
     assert unused() == []
     assert unused("runs/unreadable") == ["d"]
+
+
+def test_size_of_a_run_includes_its_code(tmp_path: Path) -> None:
+    """Its plan has the size of its code, so that a prune of thousands of runs reads no thousand files of each."""
+    run = make_run(tmp_path, "old", ended=1.0, plan=plan_of_text("a") | {"snapshot": {"total_bytes": 3000}})
+    (run.path / "code" / "package").mkdir(parents=True)
+    (run.path / "code" / "package" / "a.py").write_bytes(b"x" * 2000)
+    (run.path / "code" / "b.py").write_bytes(b"x" * 1000)
+    (item,) = Orchestrator(home=tmp_path, environ={}).pruning(keep_last=0).runs
+    assert item.bytes == tree_bytes(run.path)
 
 
 def test_plan_of_prune_lists_the_deletions(tmp_path: Path) -> None:
