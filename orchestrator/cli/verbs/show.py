@@ -129,6 +129,7 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
     rows = [
         [key, *(_value_text(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
         for key, pair in difference.results.items()
+        if not any(isinstance(value, dict | list) for value in pair.values())  # tables, as JSON of several kilobytes
     ]
     yield "\n" + table(rows, ("results", "a", "b", "b - a"))
     yield from _test_lines(difference.significance)
