@@ -73,10 +73,16 @@ def paired_tests(a: ScoredRows, b: ScoredRows) -> list[PairedTest]:
             together.setdefault(columns_of(a.metrics[name]), {})[name] = statistic_of(a.metrics[name])
     # Without the columns that a metric does not read, most rows are equal: of classes only the combinations remain.
     for columns, statistics in together.items():
-        found |= permutation_tests(*({key: side[key] for key in columns} for side in (one, other)), statistics)
+        read_by_a, read_by_b = ({key: side[key] for key in columns} for side in (one, other))
+        found |= permutation_tests(read_by_a, read_by_b, statistics)
     weights = np.ones((1, len(next(iter(one.values())))))
-    scores = {name: [float(statistic_of(a.metrics[name])(weights, side)[0]) for side in (one, other)] for name in names}
-    return [PairedTest(name, *scores[name], *found[name]) for name in names if not math.isnan(found[name][0])]
+    tests = []
+    for name in names:
+        score, other_score = (float(statistic_of(a.metrics[name])(weights, side)[0]) for side in (one, other))
+        p, method = found[name]
+        if not math.isnan(p):
+            tests.append(PairedTest(name, score, other_score, p, method))
+    return tests
 
 
 def mcnemar(a: Mapping[str, Floats], b: Mapping[str, Floats]) -> tuple[float, str]:
@@ -119,7 +125,8 @@ def permutation_tests(
         statistics: name of a metric -> its statistic.
     """
     random = np.random.default_rng(SEED)
-    distinct, counts = np.unique(np.column_stack([*a.values(), *b.values()]), axis=0, return_counts=True)
+    distinct, repeats = np.unique(np.column_stack([*a.values(), *b.values()]), axis=0, return_counts=True)
+    counts = repeats.astype(np.float64)
     half = len(a)
     stacked = dict(zip(a, np.concatenate([distinct[:, :half], distinct[:, half:]]).T, strict=True))
     rounds = max(MIN_ROUNDS, min(ROUNDS, MOST_DRAWS // (2 * len(distinct))))
@@ -127,7 +134,7 @@ def permutation_tests(
     extreme = dict.fromkeys(statistics, 0)
     for size in _chunks(rounds, max(1, MAX_CELLS // (2 * len(distinct)))):
         # Of rows that are equal in every column of both models, only the number of swapped ones matters.
-        swapped = random.binomial(counts, 0.5, size=(size, len(distinct))).astype(np.float64)
+        swapped = random.binomial(repeats, 0.5, size=(size, len(distinct))).astype(np.float64)
         for name, values in _differences(statistics, stacked, counts, swapped).items():
             extreme[name] += int((np.abs(values) >= abs(observed[name][0]) - TOLERANCE).sum())
     method = f"permutation, {rounds:,} rounds"
