@@ -165,9 +165,8 @@ class LabelPredictor(Predictor):
         problems = RowProblems("labels", fix="")
         # `check` has accepted these rows before, so this cannot fail for a file that did not change meanwhile.
         labels = np.array(self._labels(table, problems))
-        # As fine-tuning reads them, so that its rows and these have the same identity.
-        first, *rest = (texts(table, column, problems, may_be_empty=True) for column in self.text_columns)
         problems.check()
+        first, *rest = (table.columns[column] for column in self.text_columns)
         ids = example_ids(first, rest[0] if rest else None, labels.tolist(), self._class_names)
         if self.is_number:
             numbers_found = logits[:, 0]

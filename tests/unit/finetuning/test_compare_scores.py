@@ -14,8 +14,9 @@ from finetune_jobs import WORDS, run, settings
 from orchestrator.cli.main import main
 from orchestrator.runs.significance import ASSUMPTIONS, HOLM, SEVERAL_METRICS, score_tests
 from tests.run_folders import make_run
+from train_jobs import predict
 from train_jobs.config.finetune import FinetuneConfig
-from train_jobs.evaluation.paired_tests import mcnemar_p
+from train_jobs.evaluation.paired_tests import mcnemar_p, paired_tests
 from train_jobs.evaluation.scored_rows import read_scored_rows
 from train_jobs.tasks.sentences.task_data import read_data
 
@@ -154,6 +155,16 @@ def test_report_of_three_runs_adjusts_by_holm(home: Path) -> None:
         assert test.p in raw
         smaller = min(1.0, 2 * raw[0])
         assert test.p_holm == pytest.approx(smaller if test.p == raw[0] else max(smaller, raw[1])), test.metric
+
+
+def test_evaluation_has_the_rows_of_the_fine_tuning(outputs: dict[str, Path], folder: Path, tmp_path: Path) -> None:
+    sets = ["--set", "evaluate=true", "--set", "data.positive_label=cancer", "--set", "batching.precision=fp32"]
+    model, rows = str(outputs["one"] / "model"), str(folder / "dev.tsv")
+    assert predict.main(["--model", model, "--input", rows, "--output", str(tmp_path / "out"), *sets]) == 0
+    trained, scored = (
+        read_scored_rows((place / "scored_rows.json").read_bytes()) for place in (outputs["one"], tmp_path / "out")
+    )
+    assert {test.p for test in paired_tests(trained["dev"], scored["input"]) if test.metric != "auroc"} == {1.0}
 
 
 def test_stored_rows_contain_no_text(outputs: dict[str, Path]) -> None:
