@@ -236,7 +236,7 @@ class Run:
         """
         from orchestrator.reports.pages.comparison import write_report
 
-        return write_report([run._report() for run in (self, *compare_with)], to)
+        return write_report([run._report(compared=bool(compare_with)) for run in (self, *compare_with)], to)
 
     @_renamed_argument("beside", "compare_with")
     def pictures(self, folder: Path, *, compare_with: Sequence[Run] = ()) -> list[Path]:
@@ -313,23 +313,27 @@ class Run:
         """
         from orchestrator.runs.differences import compare
 
-        return compare(self._side(), other._side(), patch=patch)
+        return compare(self._side(compared=True), other._side(compared=True), patch=patch)
 
-    def _side(self) -> Side:
+    def _side(self, *, compared: bool) -> Side:
         from orchestrator.runs.differences import Side
+        from orchestrator.runs.significance import scored_places
 
         folder, backend = self.folder, self._backend
+        result = backend.result(self.name)
+        places = scored_places(result) if compared else {}
         return Side(
             status=self.status(),
             plan=backend.plan(self.name),
-            result=backend.result(self.name),
+            result=result,
             code=folder / "code" if folder else None,
+            scored={task: backend.read(self.name, place) for task, place in places.items()},
         )
 
-    def _report(self) -> RunReport:
+    def _report(self, *, compared: bool = False) -> RunReport:
         from orchestrator.reports.pages.run_report import report_of
 
-        side = self._side()
+        side = self._side(compared=compared)
         return report_of(side, self.metrics(), self._seeds(side.status, side.plan))
 
     def cancel(self) -> None:

@@ -7,7 +7,7 @@ The same command again resumes from the newest checkpoint in the output folder:
 
     out/metrics.jsonl    metrics                     out/checkpoints/   checkpoints
     out/model/           Hugging Face folder         out/predictions/   of the test sets
-    out/result.json      final figures
+    out/result.json      final figures               out/scored_rows.json  rows of the scored sets, without text
 
 With several seeds, each has its own folder, out/seed-42, and the files above summarise them: out/model is the best
 model, and out/metrics.jsonl has one line per seed. Task glue has a folder per task, out/MRPC, with the same files, and

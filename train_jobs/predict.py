@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from train_jobs.artifacts.files import file_sha256, read_object
+from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
@@ -41,6 +41,7 @@ from train_jobs.engine.runtime.devices import resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
+from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import TOKENIZER_FILE
@@ -226,6 +227,8 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
     # The old result describes the predictions that are replaced below; a kill between the two must not leave it.
     with storage.storage_errors(job.parts.path, "the result"):
         (output / RESULT).unlink(missing_ok=True)
+        if config.evaluate:
+            write_text(output / SCORED_ROWS, scored_rows_text(job.task.scored_rows(score_inputs)))
     job.parts.join(count)
     return {**result, "identity": digest(job.identity)}
 

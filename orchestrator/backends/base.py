@@ -34,7 +34,17 @@ RESULT = "result.json"
 SUBMITTED = frozenset({PLAN, REQUEST, CONFIG, SPEC, TAGS})
 """Documents of a run that its submission writes; all others are outputs of the job."""
 
-WRITTEN_LATER = {"checkpoints", "lineage", "metrics", "model", "predictions", "result", "store", "submission"}
+WRITTEN_LATER = {
+    "checkpoints",
+    "lineage",
+    "metrics",
+    "model",
+    "predictions",
+    "result",
+    "scored_rows",
+    "store",
+    "submission",
+}
 """Outputs that jobs write while they run or at their end: their names are never typos."""
 
 

@@ -198,7 +198,8 @@ WATCH = (
     Command(
         "diff",
         "show the differences between two runs",
-        "Show the differences between two runs: spec, compute, packages, text, code and results.",
+        "Show the differences between two runs: spec, compute, packages, text, code and results. Scores on the same"
+        " rows are tested for significance.",
         ["diff @last pretrain-tiny-4e919d08 --code"],
         "show.diff",
         [*run(count=2), switch("--code", help_text="also show the changed lines of code"), OUTPUT],

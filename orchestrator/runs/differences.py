@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.runs.significance import ScoreTests, score_tests
 from orchestrator.runs.status import RunStatus, attempt_seconds
 from orchestrator.support.redact import HIDDEN, is_secret
 from train_jobs.artifacts.files import file_sha256
@@ -31,12 +32,19 @@ class Side:
         plan: its plan, as `Plan.as_dict` returned it.
         result: its final figures; empty until it has completed.
         code: the folder of its code; None if that is not on this machine.
+        scored: task of GLUE, or "" -> its scored_rows.json; read only for a comparison.
     """
 
     status: RunStatus
     plan: Mapping[str, Any]
     result: Mapping[str, Any]
     code: Path | None
+    scored: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.status.name
 
 
 class CodeDifference(Config):
@@ -73,6 +81,8 @@ class Difference(Config):
     """None: the code is the same."""
     results: Pairs
     """State, steps, time and metrics of both, equal ones too; numbers also with "difference", b - a."""
+    significance: ScoreTests
+    """Tests of the scores, if both were scored on the same rows."""
 
 
 def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
@@ -93,6 +103,7 @@ def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
         data=_pairs(a.plan["data"], b.plan["data"]),
         code=_code(a, b, patch=patch),
         results=_results(_outcome(a), _outcome(b)),
+        significance=score_tests(a, [b]),
     )
 
 

@@ -110,8 +110,10 @@ def _glue(result: Mapping[str, Any]) -> Results:
     cells = []
     for cell in table["cells"]:
         # the table has percent, as the paper does; everywhere else scores are fractions of 1
-        figure = Figure(mean=cell["mean"] / 100, sd=cell["sd"] / 100 if cell["seeds"] > 1 else None)
-        facts = {"seeds": cell["seeds"], "collapsed": cell["collapsed"]}
+        shares = {key: cell[key] / 100 for key in ("mean", "low", "high", "base_rate") if cell.get(key) is not None}
+        rate = shares.pop("base_rate", None)
+        figure = Figure(**shares, sd=cell["sd"] / 100 if cell["seeds"] > 1 else None)
+        facts = {"seeds": cell["seeds"], "collapsed": cell["collapsed"], "base_rate": rate}
         cells.append(Scores(task=cell["name"], metrics={cell["metric"]: figure}, **facts))
     return Results(
         scores=cells,

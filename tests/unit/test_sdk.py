@@ -143,7 +143,7 @@ def test_library_telemetry_off_unless_enabled(word: str | None) -> None:
 def test_sdk_former_names_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[list[Run]] = []
     monkeypatch.setattr("orchestrator.reports.pages.comparison.write_report", lambda runs, to: compared.append(runs))
-    monkeypatch.setattr(Run, "_report", lambda run: run)
+    monkeypatch.setattr(Run, "_report", lambda run, **_: run)
     first, second = (Run(None, Handle.parse(f"local://{name}")) for name in ("one", "two"))  # type: ignore[arg-type]
     first.report(beside=[second])  # type: ignore[call-arg]
     first.report(compare_with=[second])

@@ -59,6 +59,7 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
                     "regression",
                     "positive_label",
                     "test_fraction",
+                    "test_fraction_from",
                     "format",
                     "quoting",
                 ),
@@ -101,8 +102,11 @@ class ColumnsConfig(CheckedConfig):
     """Two classes: the label whose F1 is reported and is part of the score. None: the mean F1 of both labels
     (macro_f1)."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Own: share of the validation rows to hold back. They choose nothing and are scored once, with the best
+    """Own: share of the rows of test_fraction_from to hold back. They choose nothing and are scored once, with the best
     checkpoint, as test_METRIC. Rows with the same text stay together. None: only a labelled test set is scored."""
+    test_fraction_from: Literal["validation", "train"] = "validation"
+    """Own: the rows that test_fraction holds back. validation: those of the validation table. train: those of the
+    training table, which are then not trained on."""
     format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = "auto"
     """Format of the files. auto: from the file extension."""
     quoting: bool | None = None
@@ -113,6 +117,8 @@ class ColumnsConfig(CheckedConfig):
         names = [name for name in (self.text, self.pair, self.label) if name is not None]
         if len(set(names)) < len(names):
             yield f"text, pair and label must be different columns, not {', '.join(names)}"
+        if self.test_fraction_from != "validation" and self.test_fraction is None:
+            yield f"test_fraction_from is {self.test_fraction_from}, but test_fraction is not set"
         if self.regression and self.positive_label is not None:
             yield "positive_label names a class, and a regression predicts numbers"
 

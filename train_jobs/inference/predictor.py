@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from train_jobs.config import PredictConfig, SpecError
+from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import Folder
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, texts
@@ -98,6 +99,14 @@ class Predictor(ABC):
             AssertionError: this kind of prediction has no scores; its constructor refuses `evaluate`.
         """
         raise AssertionError(f"{type(self).__name__} cannot be evaluated, and refuses it at its start")
+
+    def scored_rows(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, ScoredRows]:
+        """Return name of a set -> the rows behind its scores, for intervals and tests.
+
+        Args:
+            score_inputs: those of all windows.
+        """
+        return {}
 
     def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return further entries of result.json: intervals of the metrics, and facts of the rows.

@@ -13,13 +13,23 @@ from tokenizers import Encoding
 
 from train_jobs.config import did_you_mean
 from train_jobs.config.predict import AUTO
+from train_jobs.evaluation.resampling import intervals
+from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows
 from train_jobs.inference.input_windows import ANSWERS, CONTEXT, ID, QUESTION, TAGS, WORDS, SquadReader
 from train_jobs.inference.predictor import LINES, TABLES, Predicted, Predictor, Record, rounded
-from train_jobs.tasks.entities.conll import Entity, entities, entity_intervals, entity_scores, make_pieces
+from train_jobs.tasks.entities.conll import (
+    Entity,
+    entities,
+    entity_intervals,
+    entity_rows,
+    entity_scores,
+    make_pieces,
+    sentence_ids,
+)
 from train_jobs.tasks.rows.tables import RowProblems, RowTable
 from train_jobs.tasks.sequences import TokenBatch, Tokens, join_segments
 from train_jobs.tasks.squad.reading import Question
-from train_jobs.tasks.squad.scoring import score_intervals, score_v1, score_v2
+from train_jobs.tasks.squad.scoring import question_rows, score_v1, score_v2
 from train_jobs.tasks.squad.spans import Floats, Prediction, best_window, make_windows, predict, window_spans
 
 Arrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
@@ -59,7 +69,9 @@ class TagPredictor(Predictor):
         records = [self._sentence_record(*one) for one in zip(words, found, strict=True)]
         score_inputs = {}
         if self.config.evaluate:
-            score_inputs = {"gold": table.columns[TAGS], "predicted": [one.tags for one in found]}
+            gold = table.columns[TAGS]
+            ids = sentence_ids(words, gold)
+            score_inputs = {"gold": gold, "predicted": [one.tags for one in found], "rows": ids}
         return Predicted(records, score_inputs)
 
     def scores(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -68,8 +80,13 @@ class TagPredictor(Predictor):
         return {"accuracy": right / sum(map(len, gold)), **entity_scores(gold, predicted)}
 
     def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        gold, predicted = ([tags for one in score_inputs for tags in one[key]] for key in ("gold", "predicted"))
-        return {"intervals": entity_intervals(gold, predicted)}
+        (rows,) = self.scored_rows(score_inputs).values()
+        return {"intervals": entity_intervals(rows)}
+
+    def scored_rows(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, ScoredRows]:
+        keys = ("gold", "predicted", "rows")
+        gold, predicted, ids = ([value for one in score_inputs for value in one[key]] for key in keys)
+        return {SCORED_SET: entity_rows(gold, predicted, ids)}
 
     def fields(self) -> dict[str, Any]:
         entity = {"type": str, "text": str, "probability": float}
@@ -222,13 +239,17 @@ class AnswerPredictor(Predictor):
         return score_v2(questions, answers, odds, threshold=self.threshold)
 
     def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        (rows,) = self.scored_rows(score_inputs).values()
+        return {"intervals": intervals(rows.resamples())}
+
+    def scored_rows(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, ScoredRows]:
         questions = [question for reader in self.squad for question in reader.squad.questions]
         answers = {key: text for one in score_inputs for key, text in one["answers"].items()}
         if self.threshold is None:
-            return {"intervals": score_intervals(questions, answers)}
+            return {SCORED_SET: question_rows(questions, answers)}
         odds = {key: value for one in score_inputs for key, value in one["null_odds"].items()}
         thresholds = dict.fromkeys(("exact", "f1"), self.threshold)
-        return {"intervals": score_intervals(questions, answers, odds, thresholds=thresholds)}
+        return {SCORED_SET: question_rows(questions, answers, odds, thresholds=thresholds)}
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -15,13 +15,14 @@ from torch import Tensor
 from train_jobs.config import PredictConfig, SpecError, did_you_mean
 from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, own_metrics, sentence_task
 from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
+from train_jobs.evaluation.resampling import intervals
+from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows, example_ids, row_ids
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
-from train_jobs.tasks.resampling import bootstrap, intervals, ratio_of
 from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
-from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_scores
+from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 
 Floats = npt.NDArray[np.float64]
@@ -91,14 +92,19 @@ class LabelPredictor(Predictor):
         return {"loss": loss, **class_scores(self._metrics, labels, predictions, margins)}
 
     def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        labels = np.concatenate([one["labels"] for one in score_inputs])
-        predictions = np.concatenate([one["predictions"] for one in score_inputs])
-        margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
-        names = () if self.is_number else self.folder.labels
+        (rows,) = self.scored_rows(score_inputs).values()
         return {
-            "intervals": intervals(class_resamples(self._metrics, labels, predictions, margins)),
-            "sets": {"input": class_details(names, labels, predictions)},
+            "intervals": intervals(class_resamples(self._metrics, rows)),
+            "sets": {SCORED_SET: class_details(rows.classes, rows.columns["label"], rows.columns["prediction"])},
         }
+
+    def scored_rows(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, ScoredRows]:
+        labels, predictions, ids = (
+            np.concatenate([one[key] for one in score_inputs]) for key in ("labels", "predictions", "rows")
+        )
+        margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
+        identity = {"rows": ids.tolist(), "classes": self._class_names}
+        return {SCORED_SET: class_rows(self._metrics, labels, predictions, margins, **identity)}
 
     def fields(self) -> dict[str, Any]:
         if self.is_number:
@@ -107,6 +113,10 @@ class LabelPredictor(Predictor):
         if self.folder.problem == SEVERAL_LABELS:
             return {"labels": [str], "probabilities": probabilities}
         return {"label": str, "probability": float, "probabilities": probabilities}
+
+    @property
+    def _class_names(self) -> Sequence[str]:
+        return () if self.is_number else self.folder.labels
 
     @property
     def _metrics(self) -> ClassMetrics:
@@ -156,15 +166,18 @@ class LabelPredictor(Predictor):
         # `check` has accepted these rows before, so this cannot fail for a file that did not change meanwhile.
         labels = np.array(self._labels(table, problems))
         problems.check()
+        first, *rest = (table.columns[column] for column in self.text_columns)
+        ids = example_ids(first, rest[0] if rest else None, labels.tolist(), self._class_names)
         if self.is_number:
             numbers_found = logits[:, 0]
             loss = float(((numbers_found - labels) ** 2).sum())
-            return {"labels": labels.tolist(), "predictions": numbers_found.tolist(), "loss": loss}
+            return {"labels": labels.tolist(), "predictions": numbers_found.tolist(), "loss": loss, "rows": ids}
         likely = np.log(np.maximum([softmax(row)[label] for row, label in zip(logits, labels, strict=True)], TINY))
         found: dict[str, Any] = {
             "labels": labels.tolist(),
             "predictions": logits.argmax(1).tolist(),
             "loss": float(-likely.sum()),
+            "rows": ids,
         }
         if len(self.folder.labels) == 2:
             positive = self._metrics.positive
@@ -205,7 +218,8 @@ class MaskPredictor(Predictor):
     def predict(self, table: RowTable, first: int) -> Predicted:
         sequences, cut = self.tokens(table)
         if self.config.evaluate:
-            return self._evaluated(sequences, first, cut)
+            ids = row_ids(*([str(text) for text in table.columns[name]] for name in self.text_columns))
+            return self._evaluated(sequences, first, cut, ids)
         mask = self.tokenizer.token_to_id(MASK)
         places = [np.flatnonzero(one.ids == mask) for one in sequences]
         found = self.forward.map(sequences, lambda batch: self._top(batch, [places[row] for row in batch.rows]))
@@ -218,11 +232,19 @@ class MaskPredictor(Predictor):
         return {"mlm_loss": mean, "perplexity": math.exp(min(mean, 700.0)), "mlm_accuracy": right / max(masked, 1)}
 
     def score_details(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        columns = {key: np.concatenate([one["rows"][key] for one in score_inputs]) for key in MASK_COLUMNS}
-        statistics = {"mlm_loss": ratio_of("loss", "masked"), "mlm_accuracy": ratio_of("right", "masked")}
-        found = bootstrap(columns, statistics)
+        (rows,) = self.scored_rows(score_inputs).values()
+        found = rows.resamples()
         found["perplexity"] = np.exp(np.minimum(found["mlm_loss"], 700.0))
         return {"intervals": intervals(found)}
+
+    def scored_rows(self, score_inputs: Sequence[dict[str, Any]]) -> dict[str, ScoredRows]:
+        columns = {key: np.concatenate([one["rows"][key] for one in score_inputs]) for key in MASK_COLUMNS}
+        metrics = {
+            name: {"kind": "ratio", "part": part, "wholes": ["masked"]}
+            for name, part in (("mlm_loss", "loss"), ("mlm_accuracy", "right"))
+        }
+        ids = [one for some in score_inputs for one in some["ids"]]
+        return {SCORED_SET: ScoredRows(columns, metrics, ids)}
 
     def fields(self) -> dict[str, Any]:
         if self.config.evaluate:
@@ -241,14 +263,14 @@ class MaskPredictor(Predictor):
         )
         return [[next(records) for _ in some] for some in places]
 
-    def _evaluated(self, sequences: Sequence[Tokens], first: int, cut: int) -> Predicted:
+    def _evaluated(self, sequences: Sequence[Tokens], first: int, cut: int, ids: Sequence[str]) -> Predicted:
         masked = [self._masked(one, number) for number, one in enumerate(sequences, start=first)]
         hidden = [Tokens(ids, one.second) for (ids, _), one in zip(masked, sequences, strict=True)]
         wanted = [(places, one.ids[places]) for (_, places), one in zip(masked, sequences, strict=True)]
         found = self.forward.map(hidden, lambda batch: self._losses(batch, [wanted[row] for row in batch.rows]))
         columns = {key: [float(one[key]) for one in found] for key in MASK_COLUMNS}
         sums = {key: float(sum(values)) for key, values in columns.items()}
-        return Predicted(found, {**sums, "rows": columns}, cut)
+        return Predicted(found, {**sums, "rows": columns, "ids": ids}, cut)
 
     def _masked(self, one: Tokens, number: int) -> tuple[Ints, Ints]:
         """Return the ids of a sequence with some tokens masked, and the masked positions."""

@@ -14,6 +14,7 @@ import torch
 
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.bert.task_heads import Finetuned
 from train_jobs.tasks.sequences import (
@@ -43,6 +44,8 @@ class FinalEvaluation:
     details: dict[str, Any] = field(default_factory=dict)
     """Additional entries of result.json: `intervals`, metric -> ends of its 95% interval; `sets`, name -> facts of a
     scored set."""
+    rows: dict[str, ScoredRows] = field(default_factory=dict)
+    """Name of a scored set -> its rows, for tests between runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from train_jobs.engine.runtime.devices import autocast, peak_flops, resolve_prec
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
+from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.models.bert.encoder import is_compiled, require_compiler
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning
@@ -154,6 +155,8 @@ def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -
             for name in ("model", "predictions"):
                 if (best / name).is_dir():
                     replace_by_copy(best / name, output / name)
+            if (best / SCORED_ROWS).is_file():  # seeds that an older version finished have none
+                shutil.copyfile(best / SCORED_ROWS, output / SCORED_ROWS)
             finetuning_lineage.describe_best(output, result)
     return result
 
@@ -296,6 +299,7 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                 path = output / "predictions" / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(path, text)
+            write_text(output / SCORED_ROWS, scored_rows_text(found.rows))
             export(
                 task.model,
                 output / "model",

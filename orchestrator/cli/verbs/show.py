@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.ui.follow import detach_on_interrupt, watch
@@ -21,6 +22,7 @@ from orchestrator.support.formatting import counted, money
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
     from orchestrator.runs.differences import Difference
+    from orchestrator.runs.significance import ScoreTests
 
 NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
 NO_PRICE = "no price (set it at submission: --set compute.price_per_hour=USD)"
@@ -127,10 +129,31 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
     rows = [
         [key, *(_value_text(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
         for key, pair in difference.results.items()
+        if not any(isinstance(value, dict | list) for value in pair.values())  # tables, as JSON of several kilobytes
     ]
     yield "\n" + table(rows, ("results", "a", "b", "b - a"))
+    yield from _test_lines(difference.significance)
     if code and code.patch:
         yield "\n" + code.patch.rstrip("\n")
+
+
+def _test_lines(found: ScoreTests) -> Iterator[str]:
+    """Yield the table of tests and what they assume."""
+    for scored, tests in groupby(found.tests, lambda test: (test.scored, test.rows)):
+        rows = [
+            [
+                test.metric,
+                *(f"{value:.4f}" for value in (test.score_a, test.score_b)),
+                f"{test.difference:+.4f}",
+                f"{test.p:.4f}",
+                test.method,
+            ]
+            for test in tests
+        ]
+        yield "\n" + table(rows, (f"{scored[0]}, {scored[1]:,} rows", "a", "b", "b - a", "p", "test"))
+    if found.notes:
+        yield ""
+        yield from found.notes
 
 
 def _section(name: str, pairs: dict[str, dict[str, Any]]) -> Iterator[str]:

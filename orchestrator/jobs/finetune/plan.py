@@ -25,6 +25,7 @@ from train_jobs.artifacts.start_model import initial_lineage, initial_weights, r
 from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.fields import Config
+from train_jobs.config.finetune import ColumnsConfig
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, OWN, data_folder
@@ -185,6 +186,8 @@ def _rows(job: FinetuneConfig, files: list[TaskFile]) -> dict[str, TaskRows]:
 
 def _sum(job: FinetuneConfig, task: str, split: str, files: Iterable[TaskFile]) -> int | None:
     data = task_config(job, task).data
+    if split == "train" and data.test_fraction is not None and data.test_fraction_from == "train":
+        return None  # the hash of each row decides, and only the job reads the rows
     counts = [count_rows(file, data) for file in files if (file.task, file.split) == (task, split)]
     return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -209,7 +212,9 @@ def _shaping(job: FinetuneConfig, data: DataFingerprint, parent: Link, cache: Pa
 
 
 def _without_paths(data: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in DATA_PATHS}
+    # The default of a newer key is left out: it must not change the hashes of runs that existed before.
+    newer = ("test_fraction_from", ColumnsConfig.model_fields["test_fraction_from"].default)
+    return {key: value for key, value in data.items() if key not in DATA_PATHS and (key, value) != newer}
 
 
 def _work(
@@ -252,7 +257,8 @@ def _model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
 def _selection(job: FinetuneConfig) -> str:
     """Return what the dev set chooses, and whether other rows are scored."""
     if job.data.test_fraction is not None:
-        return f"dev chooses checkpoint and seed; about {job.data.test_fraction:.0%} of its rows are held back as test"
+        source = "the training rows" if job.data.test_fraction_from == "train" else "its rows"
+        return f"dev chooses checkpoint and seed; about {job.data.test_fraction:.0%} of {source} are held back as test"
     test = "a labelled test set is scored once" if job.data.test is not None else "no held-back rows are scored"
     return f"dev chooses checkpoint and seed, so its scores are optimistic; {test}"
 

@@ -22,6 +22,7 @@ from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS
 from orchestrator.reports.pages.run_page import document, read_profile, render
 from orchestrator.reports.pages.run_report import RunReport
 from orchestrator.runs.differences import RunTable, tabulate
+from orchestrator.runs.significance import score_tests
 from orchestrator.support.errors import StorageError, UsageError
 from orchestrator.support.formatting import counted, duration
 from orchestrator.support.html import Markup, element, join
@@ -146,6 +147,7 @@ def render_comparison(runs: Sequence[RunReport]) -> str:
             _settings(table),
             element("h2", "Results"),
             _results(groups, table),
+            *_significance(runs),
             element("h2", "Curves"),
             _figures(groups),
         ),
@@ -200,6 +202,32 @@ def _results(groups: Sequence[RunGroup], table: RunTable) -> Markup:
         if key not in NOT_SHOWN and all(isinstance(value, int | float | str) for value in values.values())
     ]
     return wide_panel("Results", header, rows)
+
+
+def _significance(runs: Sequence[RunReport]) -> Iterator[Markup]:
+    """Yield the tests of the scores against the first run, if the runs have scores."""
+    found = score_tests(runs[0], runs[1:])
+    if not found.notes:
+        return
+    yield element("h2", "Significance")
+    if found.tests:
+        adjusted = any(test.p_holm is not None for test in found.tests)
+        header = ["", runs[0].name, "other run", "its score", "difference", "p", *(["p (Holm)"] if adjusted else [])]
+        rows = [
+            [
+                f"{test.scored} {test.metric}, {test.rows:,} rows",
+                number(test.score_a),
+                element("code", test.b),
+                number(test.score_b),
+                f"{test.difference:+.4f}",
+                f"{test.p:.4f}",
+                *([] if test.p_holm is None else [f"{test.p_holm:.4f}"]),
+                test.method,
+            ]
+            for test in found.tests
+        ]
+        yield wide_panel("Tests of the scores", [*header, "test"], rows)
+    yield from (element("p", note, class_="note") for note in found.notes)
 
 
 def _scores(groups: Sequence[RunGroup]) -> dict[str, dict[str, float]]:

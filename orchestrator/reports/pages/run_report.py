@@ -47,11 +47,6 @@ class RunReport(Side):
     reports: Sequence[dict[str, Any]] = ()
     seeds: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.status.name
-
     @cached_property
     def series(self) -> dict[str, Series]:
         """Its metrics."""
@@ -127,7 +122,7 @@ def report_of(
     """
     made: type[RunReport] = run_kind(side.status.kind).report
     by_seed = {seed: list(own) for seed, own in (seeds or {}).items()}
-    return made(side.status, side.plan, side.result, side.code, list(reports), by_seed)
+    return made(side.status, side.plan, side.result, side.code, side.scored, list(reports), by_seed)
 
 
 def reported(charts: Iterable[Chart]) -> list[Chart]:

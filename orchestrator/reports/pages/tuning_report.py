@@ -15,6 +15,7 @@ from orchestrator.runs.results import NOT_METRICS, Figure, Results, Scores
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
+PER_CLASS = ("Class", "Precision", "Recall", "F1", "Rows with this label")
 SCORED = ("Task", "Metric", "Dev set", "95% interval", "Median", "Best", "Seeds")
 
 
@@ -43,6 +44,7 @@ class TuningReport(RunReport):
             yield score_table(status.results)
             yield element("p", _selection(status.results), class_="note")
             yield from self._seed_table()
+            yield from self._class_tables()
 
     def charts(self) -> list[Chart]:
         """Return losses, each metric of the dev set, rate and speed; a dot for each run or task of several."""
@@ -98,6 +100,20 @@ class TuningReport(RunReport):
             for run in runs
         )
         yield figures_panel(("Seed", *names, "best step"), rows)
+
+    def _class_tables(self) -> Iterator[Markup]:
+        """Yield a table with a row for each class, for each scored set of one task; of several seeds of the best."""
+        best = self.result.get("best_seed")
+        runs = [run for run in self.result.get("seeds") or [] if run["seed"] == best] or [self.result]
+        for name, facts in runs[0].get("sets", {}).items():
+            if not (classes := facts.get("per_class")):
+                continue
+            yield element("h2", f"Each class of {name}" + (f", seed {best}" if best is not None else ""))
+            rows = (
+                (label, *(number(one[key]) for key in ("precision", "recall", "f1")), f"{one['rows']:,.0f}")
+                for label, one in classes.items()
+            )
+            yield figures_panel(PER_CLASS, rows)
 
 
 def _selection(results: Results) -> str:

@@ -17,9 +17,9 @@ from sklearn import metrics as theirs
 from orchestrator.runs.results import read_results
 from train_jobs.config.finetune import ColumnsConfig, FinetuneConfig
 from train_jobs.config.tasks import own_metrics
-from train_jobs.tasks import resampling
-from train_jobs.tasks.entities.conll import entity_intervals, entity_scores
-from train_jobs.tasks.sentences.metrics import class_resamples
+from train_jobs.evaluation import resampling
+from train_jobs.tasks.entities.conll import entity_intervals, entity_rows, entity_scores
+from train_jobs.tasks.sentences.metrics import class_resamples, class_rows
 from train_jobs.tasks.sentences.task_data import hold_back, read_data, read_table_task
 
 
@@ -77,8 +77,9 @@ def test_interval_covers_the_truth_in_95_of_100_samples() -> None:
 def test_interval_depends_on_rows_alone_and_not_on_their_order() -> None:
     columns, order = drawn(300), np.random.default_rng(9).permutation(300)
     shuffled = {name: values[order] for name, values in columns.items()}
+    metrics = own_metrics(("a", "b"), "a")
     one, other = (
-        class_resamples(own_metrics(("a", "b"), "a"), some["label"], some["prediction"], some["margin"])
+        class_resamples(metrics, class_rows(metrics, some["label"], some["prediction"], some["margin"]))
         for some in (columns, shuffled)
     )
     assert {name: list(values) for name, values in one.items()} == {
@@ -89,7 +90,7 @@ def test_interval_depends_on_rows_alone_and_not_on_their_order() -> None:
 def test_entities_are_resampled_by_sentence() -> None:
     gold = [["B-PER", "O"], ["O", "B-LOC"], ["B-PER", "B-LOC"]] * 20
     guess = [["B-PER", "O"], ["O", "O"], ["B-PER", "B-PER"]] * 20
-    scores, found = entity_scores(gold, guess), entity_intervals(gold, guess)
+    scores, found = entity_scores(gold, guess), entity_intervals(entity_rows(gold, guess))
     assert {"precision", "recall", "f1", "score", "f1_PER"} <= found.keys()
     assert all(low <= scores[name] <= high for name, (low, high) in found.items() if name in scores)
 

@@ -113,6 +113,14 @@ def test_table_matches_paper_layout(done: Path) -> None:
     assert cells["MNLI-mm"]["mean"] == pytest.approx(100 * tasks["MNLI"]["metrics"]["dev_mismatched_score"])
     assert cells["STS-B"]["mean"] == pytest.approx(100 * tasks["STS-B"]["metrics"]["spearman"])
     assert cells["CoLA"]["metric"] == "Matthews"
+    for name, set_name in (("MNLI-m", "dev_matched"), ("MNLI-mm", "dev_mismatched")):
+        ends = [100 * end for end in tasks["MNLI"]["intervals"][f"{set_name}_score"]]
+        assert [cells[name]["low"], cells[name]["high"]] == pytest.approx(ends)
+        assert cells[name]["low"] <= cells[name]["mean"] <= cells[name]["high"]
+        assert cells[name]["base_rate"] == pytest.approx(100 * tasks["MNLI"]["sets"][set_name]["base_rate"])
+    assert cells["RTE"]["base_rate"] == pytest.approx(100 * tasks["RTE"]["sets"]["dev"]["base_rate"])
+    assert (cells["MRPC"]["base_rate"], cells["STS-B"]["base_rate"]) == (None, None), "only beside accuracy"
+    assert cells["MRPC"]["low"] == pytest.approx(100 * tasks["MRPC"]["metrics"]["f1"]["low"])
     nine = [cell["mean"] for name, cell in cells.items() if name != "WNLI"]
     assert result["table"]["average"] == pytest.approx(statistics.fmean(nine))
     scores = [tasks[name]["metrics"]["score"] for name in GLUE_TASKS if name != "MRPC"]
@@ -219,6 +227,17 @@ def test_table_text_shows_spread_metric_and_collapses() -> None:
     figures = {"spearman": {"mean": 0.858, "sd": 0.0123}, "score": {"mean": 0.86, "sd": 0.01}}
     several = {"metrics": figures, "collapsed": 2, "seeds": [{}] * 5}
     one = {"metrics": {"accuracy": 0.5634, "score": 0.5634, "collapsed": 1.0}}
+    figures["spearman"] |= {"low": 0.8411, "high": 0.87}
+    rte = {
+        "metrics": {"accuracy": 0.664, "score": 0.664, "collapsed": 0.0},
+        "intervals": {"accuracy": [0.606, 0.722]},
+        "sets": {"dev": {"base_rate": 0.527}},
+    }
+    shown = table_text(glue_table({"STS-B": several, "RTE": rte}))
+    assert "  STS-B       85.8 +-  1.2 Spearman, 95% 84.1 to 87.0, 5 seeds, 2 collapsed" in shown
+    assert "  RTE         66.4         accuracy, 95% 60.6 to 72.2, most frequent label 52.7, 1 seed" in shown
+    assert "dev also chose checkpoint and seed" in shown
+    figures["spearman"] = {"mean": 0.858, "sd": 0.0123}
     text = table_text(glue_table({"STS-B": several, "WNLI": one}))
     assert "  STS-B       85.8 +-  1.2 Spearman, 5 seeds, 2 collapsed" in text
     assert "  average     85.8         of the 1 of 9 above" in text

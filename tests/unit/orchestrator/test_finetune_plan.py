@@ -326,6 +326,16 @@ def test_hash_covers_content_of_files_and_model(folder: Path) -> None:
     assert len(set(different)) == len(different)
 
 
+def test_rows_held_back_from_training_leave_steps_to_the_job(folder: Path) -> None:
+    sets = ("data=own", "data.label=stars", "data.text=review", SHORT, "data.test_fraction=0.25")
+    from_dev, from_train = plan(*sets), plan(*sets, "data.test_fraction_from=train")
+    assert "about 25% of its rows are held back as test" in " ".join(from_dev.summary().split())
+    assert "about 25% of the training rows are held back as test" in " ".join(from_train.summary().split())
+    assert (from_dev.rows["own"].train, from_dev.steps) == (3, 3)
+    assert (from_train.rows["own"].train, from_train.steps) == (None, None)
+    assert plan(*sets, "data.test_fraction_from=validation").run_hash == from_dev.run_hash != from_train.run_hash
+
+
 AZURE = ("backend=azure", "compute.cluster=cpu", "compute.sku=Standard_D16s_v5", "azure.preflight=false")
 WORKSPACE = Workspace(subscription_id="0000-1111", resource_group="group", workspace="place")
 

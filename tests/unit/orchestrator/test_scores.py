@@ -63,6 +63,12 @@ def test_scores_of_glue_are_a_table_of_percentages() -> None:
     ]
 
 
+def test_scores_of_glue_have_interval_and_base_rate() -> None:
+    cell = {**CELL, "metric": "accuracy", "low": 87.0, "high": 90.25, "base_rate": 52.7, "sd": 0.0, "seeds": 1}
+    result = {**GLUE, "table": {**GLUE["table"], "cells": [{"name": "RTE", **cell}]}}
+    assert rows(result)[0] == ("RTE", "accuracy 0.8890 (95%: 0.8700 to 0.9025); most frequent label 0.5270")
+
+
 def test_result_without_metrics_has_no_scores() -> None:
     assert read_results({}) is None
     assert read_results({"validation_loss": 3.0, "steps": 7}) is None

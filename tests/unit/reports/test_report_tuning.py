@@ -85,6 +85,20 @@ def test_seeds_have_mean_deviation_and_collapsed_runs(plan: dict[str, Any]) -> N
     assert "No metrics" not in shown
 
 
+def test_each_class_has_its_scores(plan: dict[str, Any]) -> None:
+    figures = {"precision": 0.75, "recall": 0.6, "f1": 2 / 3, "rows": 1200.0}
+    sets = {"dev": {"rows": 2000, "per_class": {"<b>ham</b>": figures, "spam": {**figures, "rows": 800.0}}}}
+    text = page(plan, {**ONE, "sets": sets})
+    table = "Class\nPrecision\nRecall\nF1\nRows with this label\n<b>ham</b>\n0.7500\n0.6000\n0.6667\n1,200\nspam\n"
+    assert f"Each class of dev\n{table}" in Page(text).text
+    assert "<b>ham" not in text, "labels are text of users"
+    assert '<th scope="row">spam</th>' in text
+    assert '<th scope="col">Precision</th>' in text
+    several = {**SEVERAL, "seeds": [{**run, "sets": sets} for run in SEVERAL["seeds"]]}
+    assert f"Each class of dev, seed 3\n{table}" in Page(page(plan, several, counts="runs")).text
+    assert "Each class" not in page(plan, ONE)
+
+
 def test_each_seed_has_its_curves(plan: dict[str, Any]) -> None:
     seeds = {
         seed: [

@@ -5,6 +5,7 @@ The F1 is our own: seqeval is not maintained, and its default mode merges neighb
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from train_jobs.config import DataError, did_you_mean
-from train_jobs.tasks.resampling import Statistic, bootstrap, intervals, ratio_of
+from train_jobs.evaluation.resampling import Definition, intervals
+from train_jobs.evaluation.scored_rows import ScoredRows, row_ids
 from train_jobs.tasks.rows.readers import LineReader, strip_line_end
 from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems
 
@@ -185,10 +187,22 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
     }
 
 
-def entity_intervals(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, list[float]]:
-    """Return the 95% intervals of the metrics of `entity_scores`, and of the share of right tags, accuracy.
+def sentence_ids(words: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> list[str]:
+    """Return the identity of each sentence: a hash of its words and gold tags."""
+    return row_ids(*([json.dumps(one) for one in some] for some in (words, gold)))
 
-    Sentences are resampled, since the entities of a sentence are not independent.
+
+def entity_rows(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], ids: Sequence[str] = ()
+) -> ScoredRows:
+    """Return the sentences behind the metrics of `entity_scores` and behind the share of right tags, accuracy.
+
+    The sentences are the rows, since the entities of a sentence are not independent.
+
+    Args:
+        gold: gold tags of each sentence.
+        predicted: predicted tags.
+        ids: identity of each sentence, for tests.
     """
     sets = [(set(entities(one)), set(entities(other))) for one, other in zip(gold, predicted, strict=True)]
     types = sorted({one[0] for pair in sets for group in pair for one in group})
@@ -197,17 +211,26 @@ def entity_intervals(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence
         "words": [float(len(one)) for one in pairs],
         "right": [float(sum(wanted == found for wanted, found in one)) for one in pairs],
     }
-    statistics: dict[str, Statistic] = {"accuracy": ratio_of("right", "words")}
+    metrics: dict[str, Definition] = {"accuracy": _ratio("right", "words")}
     for type_ in (None, *types):
         end = "" if type_ is None else f"_{type_}"
         kept = [[{one for one in group if type_ in (None, one[0])} for group in pair] for pair in sets]
         columns[f"twice{end}"] = [2.0 * len(wanted & found) for wanted, found in kept]
         columns[f"gold{end}"] = [float(len(wanted)) for wanted, _ in kept]
         columns[f"found{end}"] = [float(len(found)) for _, found in kept]
-        statistics[f"f1{end}"] = ratio_of(f"twice{end}", f"gold{end}", f"found{end}")
-    statistics |= {"precision": ratio_of("twice", "found", scale=0.5), "recall": ratio_of("twice", "gold", scale=0.5)}
-    found = intervals(bootstrap(columns, statistics))
+        metrics[f"f1{end}"] = _ratio(f"twice{end}", f"gold{end}", f"found{end}")
+    metrics |= {"precision": _ratio("twice", "found", scale=0.5), "recall": _ratio("twice", "gold", scale=0.5)}
+    return ScoredRows(columns, metrics, ids)
+
+
+def entity_intervals(rows: ScoredRows) -> dict[str, list[float]]:
+    """Return the 95% intervals of the metrics of `entity_rows`; sentences are resampled."""
+    found = intervals(rows.resamples())
     return {**found, "score": found["f1"]}
+
+
+def _ratio(part: str, *wholes: str, scale: float = 1.0) -> Definition:
+    return {"kind": "ratio", "part": part, "wholes": list(wholes), "scale": scale}
 
 
 def _f1(wanted: set[tuple[int, str, int, int]], found: set[tuple[int, str, int, int]]) -> float:

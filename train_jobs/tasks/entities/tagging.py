@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,18 @@ from tokenizers import Tokenizer
 from train_jobs.config import DataError, ModelConfig
 from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.task_heads import BertForTokenClassification, Finetuned, class_loss
 from train_jobs.tasks.entities.conll import (
     Sentences,
     conll_text,
     entity_intervals,
+    entity_rows,
     entity_scores,
     make_pieces,
     piece_labels,
     read_conll,
+    sentence_ids,
     tag_names,
 )
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
@@ -138,6 +141,10 @@ def _find(folder: Path | None, split: str) -> Path:
     )
 
 
+def _scored_rows(sentences: Sentences, predicted: Sequence[Sequence[str]]) -> ScoredRows:
+    return entity_rows(sentences.tags, predicted, sentence_ids(sentences.words, sentences.tags))
+
+
 class Tagging(Finetuning):
     """Training of a tag for each word, at its first piece (Devlin et al. 2019, section 5.3)."""
 
@@ -155,7 +162,8 @@ class Tagging(Finetuning):
     def evaluate_final(self, micro_batch_size: int) -> FinalEvaluation:
         """Return files of words with their gold and predicted tags, and the scores of a test set with tags."""
         metrics, tags = self._measure(micro_batch_size)
-        intervals = entity_intervals(self._dev.sentences.tags, tags)
+        rows = {"dev": _scored_rows(self._dev.sentences, tags)}
+        intervals = entity_intervals(rows["dev"])
         files = {"dev.txt": conll_text(self._dev.sentences.words, self._dev.sentences.tags, tags)}
         if self._test is not None:
             gold, found = self._test.sentences.tags, self._predict(self._test, micro_batch_size)[1]
@@ -163,9 +171,10 @@ class Tagging(Finetuning):
             if gold:
                 scores = entity_scores(gold, found)
                 metrics |= {f"test_{name}": scores[name] for name in ("precision", "recall", "f1")}
-                ends = entity_intervals(gold, found)
+                rows["test"] = _scored_rows(self._test.sentences, found)
+                ends = entity_intervals(rows["test"])
                 intervals |= {f"test_{name}": ends[name] for name in ("precision", "recall", "f1")}
-        return FinalEvaluation(metrics, files, details={"intervals": intervals})
+        return FinalEvaluation(metrics, files, details={"intervals": intervals}, rows=rows)
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[list[str]]]:
         logits, tags = self._predict(self._dev, micro_batch_size)

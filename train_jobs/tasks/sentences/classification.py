@@ -13,11 +13,12 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.evaluation.resampling import intervals
+from train_jobs.evaluation.scored_rows import ScoredRows, example_ids
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
-from train_jobs.tasks.resampling import intervals
 from train_jobs.tasks.sentences.glue import predictions_text
-from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_scores, is_collapsed
+from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores, is_collapsed
 from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
 
@@ -97,6 +98,7 @@ class Classification(Finetuning):
         super().__init__(model, task, seed=seed, world=world)
         self._task = task.data.task
         data = task.data
+        self._examples = {**data.dev, **data.held_back}
         self._dev, self._test, self._held_back = (
             {name: task.sets[name] for name in some} for some in (data.dev, data.test, data.held_back)
         )
@@ -116,26 +118,37 @@ class Classification(Finetuning):
             for name, encoded in self._test.items()
         }
         metrics = self.validate(micro_batch_size)
-        details = self._details(self._dev, micro_batch_size)
-        for encoded in self._held_back.values():
+        rows = {name: self._scored_rows(name, encoded, micro_batch_size) for name, encoded in self._dev.items()}
+        details = self._details(rows)
+        for name, encoded in self._held_back.items():
             found = self._validate(encoded, micro_batch_size)
-            more = self._details({"test": encoded}, micro_batch_size)
+            rows["test"] = self._scored_rows(name, encoded, micro_batch_size)
+            more = self._details({"test": rows["test"]})
             names = [name for name in more["intervals"] if name != "score"]
             metrics |= {f"test_{name}": found[name] for name in names}
             details["intervals"] |= {f"test_{name}": more["intervals"][name] for name in names}
             details["sets"] |= more["sets"]
-        return FinalEvaluation(metrics, files, details=details)
+        return FinalEvaluation(metrics, files, details=details, rows=rows)
 
-    def _details(self, scored: dict[str, EncodedRows], micro_batch_size: int) -> dict[str, Any]:
+    def _scored_rows(self, name: str, encoded: EncodedRows, micro_batch_size: int) -> ScoredRows:
+        """Return the rows of a set with their predictions."""
+        outputs = self.predict(encoded, micro_batch_size)
+        one, classes = self._examples[name], self._task.class_names
+        assert one.labels is not None, "scored sets are labelled"
+        identity = {"rows": example_ids(one.texts, one.pairs, one.labels, classes), "classes": classes}
+        metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
+        return class_rows(metrics, encoded.targets, self.predictions(outputs), margins, **identity)
+
+    def _details(self, scored: dict[str, ScoredRows]) -> dict[str, Any]:
         """Return the intervals of the metrics and the facts of each set; several sets count by their mean."""
-        each, sets = [], {}
-        for name, encoded in scored.items():
-            outputs = self.predict(encoded, micro_batch_size)
-            found = self.predictions(outputs)
-            metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
-            each.append(class_resamples(metrics, encoded.targets, found, margins))
-            sets[name] = class_details(self._task.class_names, encoded.targets, found)
+        each = [class_resamples(self._task.class_metrics, rows) for rows in scored.values()]
         means = {name: np.mean([one[name] for one in each], axis=0) for name in each[0]}
+        if len(each) > 1:
+            means |= {f"{name}_score": one["score"] for name, one in zip(scored, each, strict=True)}
+        sets = {
+            name: class_details(rows.classes, rows.columns["label"], rows.columns["prediction"])
+            for name, rows in scored.items()
+        }
         return {"intervals": intervals(means), "sets": sets}
 
     def predict(self, encoded: EncodedRows, micro_batch_size: int) -> Outputs:

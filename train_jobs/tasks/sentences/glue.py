@@ -104,8 +104,9 @@ def glue_table(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         results: task -> its result, of one seed or of several; those of GLUE_TASKS that exist.
 
     Returns:
-        cells, each with name, task, metric, mean, sd, seeds, collapsed; average of the existing cells of the paper,
-        and their number, average_of; glue_score, the mean over tasks as GLUE defines it, and glue_score_of.
+        cells, each with name, task, metric, mean, sd, low and high (95% interval), base_rate (share of the most
+        frequent label, for accuracy), seeds, collapsed; average of the existing cells of the paper, and their number,
+        average_of; glue_score, the mean over tasks as GLUE defines it, and glue_score_of.
     """
     cells = [_filled(cell, results[cell.task]) for cell in (*PAPER, OMITTED) if cell.task in results]
     averaged = [cell["mean"] for cell in cells if cell["name"] != OMITTED.name]
@@ -123,7 +124,8 @@ def glue_table(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def table_text(table: Mapping[str, Any]) -> str:
     """Return the table for a terminal, a line for each cell."""
     lines = [
-        "GLUE on its dev sets, in percent, mean +- standard deviation over seeds; metrics of BERT's paper (table 1)"
+        "GLUE on its dev sets, in percent, mean +- standard deviation over seeds; metrics of BERT's paper (table 1)",
+        "dev also chose checkpoint and seed, so its scores are optimistic; 95%: interval over resamples of the rows",
     ]
     rows = [(cell, _cell_text(cell)) for cell in table["cells"]]
     lines += [text for cell, text in rows if cell["name"] != OMITTED.name]
@@ -142,18 +144,25 @@ def _cell_text(cell: Mapping[str, Any]) -> str:
     collapsed = f", {cell['collapsed']} collapsed" if cell["collapsed"] else ""
     seeds = f"{cell['seeds']} seed{'s' if cell['seeds'] > 1 else ''}"
     spread = f"+- {cell['sd']:4.1f}" if cell["seeds"] > 1 else ""
-    return f"  {cell['name']:<10}{cell['mean']:6.1f} {spread:<8}{cell['metric']}, {seeds}{collapsed}"
+    ends = f", 95% {cell['low']:.1f} to {cell['high']:.1f}" if cell["low"] is not None else ""
+    rate = f", most frequent label {cell['base_rate']:.1f}" if cell["base_rate"] is not None else ""
+    return f"  {cell['name']:<10}{cell['mean']:6.1f} {spread:<8}{cell['metric']}{ends}{rate}, {seeds}{collapsed}"
 
 
 def _filled(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
     mean, sd = _figure(result, cell.key)
     seeds = result.get("seeds")
+    low, high = _interval(result, cell.key)
+    rate = _base_rate((seeds[0] if seeds else result).get("sets", {}), cell)
     return {
         "name": cell.name,
         "task": cell.task,
         "metric": cell.metric,
         "mean": 100 * mean,
         "sd": 100 * sd,
+        "low": None if low is None else 100 * low,
+        "high": None if high is None else 100 * high,
+        "base_rate": None if rate is None else 100 * rate,
         "seeds": len(seeds) if seeds else 1,
         "collapsed": int(result["collapsed"] if seeds else result["metrics"]["collapsed"]),
     }
@@ -163,6 +172,21 @@ def _figure(result: Mapping[str, Any], name: str) -> tuple[float, float]:
     """Return mean and standard deviation of a metric."""
     found = result["metrics"][name]
     return (found["mean"], found["sd"]) if isinstance(found, Mapping) else (found, 0.0)
+
+
+def _interval(result: Mapping[str, Any], name: str) -> tuple[float | None, float | None]:
+    """Return the ends of a metric's 95% interval, of several seeds their means; None if they are not known."""
+    found = result["metrics"][name]
+    if isinstance(found, Mapping):
+        return found.get("low"), found.get("high")
+    low, high = result.get("intervals", {}).get(name, (None, None))
+    return low, high
+
+
+def _base_rate(sets: Mapping[str, Mapping[str, Any]], cell: Cell) -> float | None:
+    """Return the accuracy of always predicting the most frequent label; None for other metrics than accuracy."""
+    facts = sets.get(cell.key.removesuffix("_score")) or next(iter(sets.values()), {})
+    return facts.get("base_rate") if cell.metric == "accuracy" else None
 
 
 def predictions_text(task: SentenceTask, predictions: Sequence[float]) -> str:

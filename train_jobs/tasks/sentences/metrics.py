@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from train_jobs.config.tasks import AUROC, ClassMetrics
-from train_jobs.tasks import resampling
+from train_jobs.evaluation.resampling import Floats
+from train_jobs.evaluation.scored_rows import ScoredRows
 
 Values = npt.ArrayLike
 
@@ -143,32 +144,35 @@ def class_scores(
     return found
 
 
-def class_resamples(
-    metrics: ClassMetrics, labels: Values, predictions: Values, margins: Values | None
-) -> dict[str, resampling.Floats]:
-    """Return the metrics of `class_scores` for resamples of the rows, for confidence intervals.
+def class_rows(
+    metrics: ClassMetrics, labels: Values, predictions: Values, margins: Values | None, **identity: Sequence[str]
+) -> ScoredRows:
+    """Return the rows behind the metrics of `class_scores`, for confidence intervals and tests.
 
     Args:
         metrics: names of the metrics.
         labels: [rows] gold ids of classes, or numbers.
         predictions: [rows] predicted ones.
         margins: [rows] larger for the positive class, for AUROC; None: there are not two classes.
+        identity: `rows` and `classes` of `ScoredRows`, for tests.
     """
-    known: dict[str, resampling.Statistic] = {
-        "accuracy": resampling.accuracy,
-        "f1": resampling.f1_of(metrics.positive),
-        "macro_f1": resampling.macro_f1,
-        "balanced_accuracy": resampling.balanced_accuracy,
-        "matthews": resampling.matthews,
-        "pearson": resampling.pearson,
-        "spearman": resampling.spearman,
-        AUROC: resampling.auroc_of(metrics.positive),
-    }
     columns = {"label": labels, "prediction": predictions}
     if AUROC in metrics.reported:
         assert margins is not None, "AUROC is reported for two classes"
         columns["margin"] = margins
-    found = resampling.bootstrap(columns, {name: known[name] for name in (*metrics.scored, *metrics.reported)})
+    about = {name: {"positive": metrics.positive} for name in ("f1", AUROC)}
+    definitions = {name: {"kind": name, **about.get(name, {})} for name in (*metrics.scored, *metrics.reported)}
+    return ScoredRows(columns, definitions, **identity)
+
+
+def class_resamples(metrics: ClassMetrics, rows: ScoredRows) -> dict[str, Floats]:
+    """Return the metrics of `class_scores` for resamples of the rows, for confidence intervals.
+
+    Args:
+        metrics: names of the metrics.
+        rows: the rows, from `class_rows`.
+    """
+    found = rows.resamples()
     return {**found, "score": np.mean([found[name] for name in metrics.scored], axis=0)}
 
 

@@ -92,10 +92,11 @@ def _read_own_tables(data: ExamplesConfig) -> TaskData:
         files = {"train": data.train, "dev": data.validation, "test": data.test}
         task, splits = read_table_task(data, {split: path for split, path in files.items() if path is not None})
     test = {"predictions": splits["test"]} if "test" in splits else {}
-    dev, held_back = splits["dev"], {name: found for name, found in test.items() if found.labels is not None}
+    held_back = {name: found for name, found in test.items() if found.labels is not None}
     if data.test_fraction is not None:
-        dev, held_back["held_back"] = hold_back(dev, data.test_fraction)
-    return TaskData(task, splits["train"], {"dev": dev}, test, held_back)
+        split = "train" if data.test_fraction_from == "train" else "dev"
+        splits[split], held_back["held_back"] = hold_back(splits[split], data.test_fraction)
+    return TaskData(task, splits["train"], {"dev": splits["dev"]}, test, held_back)
 
 
 def hold_back(examples: Examples, fraction: float) -> tuple[Examples, Examples]:

@@ -13,11 +13,13 @@ from tokenizers import Tokenizer
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SQUAD_2
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.evaluation.resampling import intervals
+from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch
 from train_jobs.tasks.squad.reading import Squad, read_sets
-from train_jobs.tasks.squad.scoring import score_intervals, score_v1, score_v2
+from train_jobs.tasks.squad.scoring import question_rows, score_v1, score_v2
 from train_jobs.tasks.squad.spans import ContextWindow, Prediction, make_windows, predict, prediction_files
 
 
@@ -110,19 +112,20 @@ class QuestionAnswering(Finetuning):
             for file, text in prediction_files(predictions, threshold=threshold).items()
         }
         settings = {} if threshold is None else {"null_threshold": threshold}
-        return FinalEvaluation(metrics, files, settings, {"intervals": self._intervals(found, metrics)})
+        rows = self._scored_rows(found, metrics)
+        ends = intervals(rows.resamples())
+        ends["score"] = ends["best_f1" if self._version_2 else "f1"]
+        return FinalEvaluation(metrics, files, settings, {"intervals": ends}, {"dev": rows})
 
-    def _intervals(self, found: Sequence[Prediction], metrics: dict[str, float]) -> dict[str, list[float]]:
-        """Return the intervals of the official scores of the dev set."""
+    def _scored_rows(self, found: Sequence[Prediction], metrics: dict[str, float]) -> ScoredRows:
+        """Return the questions behind the official scores of the dev set."""
         answers = {one.id: one.best for one in found}
         if not self._version_2:
-            ends = score_intervals(self._dev.squad.questions, answers)
-            return {**ends, "score": ends["f1"]}
+            return question_rows(self._dev.squad.questions, answers)
         thresholds = {"exact": 0.0, "f1": 0.0}
         thresholds |= {name: metrics[f"{name}_thresh"] for name in ("best_exact", "best_f1")}
         odds = {one.id: one.null_odds for one in found}
-        ends = score_intervals(self._dev.squad.questions, answers, odds, thresholds=thresholds)
-        return {**ends, "score": ends["best_f1"]}
+        return question_rows(self._dev.squad.questions, answers, odds, thresholds=thresholds)
 
     def _measure(self, micro_batch_size: int) -> tuple[dict[str, float], list[Prediction]]:
         logits = self._span_logits(self._dev, micro_batch_size)

@@ -7,13 +7,15 @@ pinned library has both scripts.
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from train_jobs.tasks.resampling import Statistic, bootstrap, intervals, mean_of
+from train_jobs.evaluation.resampling import Definition
+from train_jobs.evaluation.scored_rows import ScoredRows, row_ids
 from train_jobs.tasks.squad.reading import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -121,14 +123,14 @@ def score_v2(
     return result
 
 
-def score_intervals(
+def question_rows(
     questions: Sequence[Question],
     answers: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     *,
     thresholds: Mapping[str, float] | None = None,
-) -> dict[str, list[float]]:
-    """Return the 95% intervals of `score_v1`, or with null_odds of `score_v2`, over resamples of the questions.
+) -> ScoredRows:
+    """Return the questions behind the scores of `score_v1`, or with null_odds of `score_v2`, for intervals and tests.
 
     Args:
         questions: questions with their gold answers.
@@ -138,24 +140,31 @@ def score_intervals(
             the same in every resample.
     """
     raw = question_scores(questions, answers, version_2=null_odds is not None)
+    scored = [question for question in questions if question.id in raw]
+    golds = [json.dumps([answer.text for answer in one.answers]) for one in scored]
+    ids = row_ids([one.text for one in scored], [one.context for one in scored], golds)
     if null_odds is None:
         columns = {name: [pair[place] for pair in raw.values()] for place, name in enumerate(("exact_match", "f1"))}
-        return intervals(bootstrap(columns, {name: mean_of(name, scale=100) for name in columns}))
+        return ScoredRows(columns, {name: _percent(name) for name in columns}, ids)
     has_answer = {question.id: bool(question.answers) for question in questions}
     columns = {
         "HasAns": [float(has_answer[key]) for key in raw],
         "NoAns": [float(not has_answer[key]) for key in raw],
     }
-    statistics: dict[str, Statistic] = {}
+    metrics: dict[str, Definition] = {}
     for name, threshold in (thresholds or {"exact": 0.0, "f1": 0.0}).items():
         place = int(name.endswith("f1"))
         columns[name] = [
             float(not has_answer[key]) if null_odds[key] > threshold else pair[place] for key, pair in raw.items()
         ]
-        statistics[name] = mean_of(name, scale=100)
+        metrics[name] = _percent(name)
         if name in ("exact", "f1"):
-            statistics |= {f"{group}_{name}": mean_of(name, scale=100, among=group) for group in ("HasAns", "NoAns")}
-    return intervals(bootstrap(columns, statistics))
+            metrics |= {f"{group}_{name}": _percent(name, among=group) for group in ("HasAns", "NoAns")}
+    return ScoredRows(columns, metrics, ids)
+
+
+def _percent(column: str, **among: str) -> Definition:
+    return {"kind": "mean", "column": column, "scale": 100, **among}
 
 
 def best_threshold(

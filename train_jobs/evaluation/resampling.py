@@ -13,7 +13,8 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ Columns = Mapping[str, Floats]
 """Name -> value of each distinct row, [distinct rows]."""
 Statistic = Callable[[Floats, Columns], Floats]
 """Function of weights [resamples, distinct rows] and columns: the score of each resample, NaN if it is undefined."""
+Definition = Mapping[str, Any]
+"""JSON form of a statistic: `kind`, a key of `KINDS`, and the arguments of its function."""
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -150,13 +153,39 @@ def mean_of(column: str, *, scale: float = 1.0, among: str | None = None) -> Sta
     return mean
 
 
-def ratio_of(part: str, *wholes: str, scale: float = 1.0) -> Statistic:
+def ratio_of(part: str, wholes: Sequence[str], *, scale: float = 1.0) -> Statistic:
     """Return the sum of a column divided by the sum of others, 0 if that is 0: F1 is 2 x right / (gold + predicted)."""
 
     def ratio(weights: Floats, columns: Columns) -> Floats:
         return scale * _ratio(weights @ columns[part], sum((weights @ columns[one] for one in wholes), np.zeros(1)))
 
     return ratio
+
+
+def statistic_of(definition: Definition) -> Statistic:
+    """Return the statistic of its JSON form, such as {"kind": "f1", "positive": 1}.
+
+    Raises:
+        ValueError: this version does not know its kind.
+    """
+    arguments = dict(definition)
+    kind = arguments.pop("kind")
+    if kind not in KINDS:
+        raise ValueError(f"unknown statistic {kind!r}")
+    return KINDS[kind](**arguments)
+
+
+def columns_of(definition: Definition) -> tuple[str, ...]:
+    """Return the names of the columns that a statistic reads."""
+    match definition:
+        case {"kind": "ratio", "part": part, "wholes": wholes}:
+            return (part, *wholes)
+        case {"kind": "mean", "column": column}:
+            return (column, *([definition["among"]] if definition.get("among") else []))
+        case {"kind": "auroc"}:
+            return ("label", "margin")
+        case _:
+            return ("label", "prediction")
 
 
 def _class_counts(weights: Floats, columns: Columns, classes: list[int] | None = None) -> tuple[Floats, Floats, Floats]:
@@ -189,3 +218,18 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
     """Return part / whole, 0 where the whole is 0."""
     part, whole = np.broadcast_arrays(part, whole)
     return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
+
+
+KINDS: Mapping[str, Callable[..., Statistic]] = {
+    "accuracy": lambda: accuracy,
+    "f1": f1_of,
+    "macro_f1": lambda: macro_f1,
+    "balanced_accuracy": lambda: balanced_accuracy,
+    "matthews": lambda: matthews,
+    "pearson": lambda: pearson,
+    "spearman": lambda: spearman,
+    "auroc": auroc_of,
+    "mean": mean_of,
+    "ratio": ratio_of,
+}
+"""Kind in a definition -> function of its arguments that returns the statistic."""
