@@ -29,7 +29,15 @@ import torch
 
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
+from train_jobs.artifacts.layers import (
+    PRETRAIN_RECIPES,
+    build,
+    config_layers,
+    continued_recipe,
+    merge,
+    preset_names,
+    read_assignments,
+)
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
@@ -345,6 +353,9 @@ def read_config(source: str, sets: list[str], *, resumes: bool = False) -> Pretr
     found = merge_with_start(below, written)
     if found.problems and not resumes:
         raise SpecError("cannot start training from the given model or phase", problems=list(found.problems))
+    started = any(found.merged.tree.get(key) is not None for key in ("init_from", "phase_from"))
+    if named and not started and (earlier := continued_recipe(source)) is not None:
+        raise SpecError(f"recipe {source} continues a run of recipe {earlier}", fix="--set phase_from=OUTPUT")
     return build(PretrainConfig, found.merged)
 
 

@@ -38,6 +38,7 @@ from train_jobs.optim.factory import learning_rate
 
 RECIPE_NAMES = [
     "base",
+    "base-512",
     "base-azureml",
     "base-google",
     "continue",
@@ -47,6 +48,7 @@ RECIPE_NAMES = [
     "large-nvidia-phase1",
     "large-nvidia-phase2",
     "small",
+    "small-512",
     "tiny",
 ]
 PRESET_FILES = sorted(PRESETS.rglob("*.yaml"))
@@ -67,6 +69,7 @@ PINNED = {
     "prepare/cased": "ba3d7116de92",
     "prepare/uncased": "993b973945ed",
     "pretrain/base": "adbdebad3239",
+    "pretrain/base-512": "19da2c3c6ddd",
     "pretrain/base-azureml": "7dfc8b90ab58",
     "pretrain/base-google": "f75dee48605d",
     "pretrain/continue": "75637548aeb0",
@@ -76,6 +79,7 @@ PINNED = {
     "pretrain/large-nvidia-phase1": "4371e0647106",
     "pretrain/large-nvidia-phase2": "98bbd06ab67e",
     "pretrain/small": "3d76f6dbc702",
+    "pretrain/small-512": "2adf8270bc52",
     "pretrain/tiny": "fe5711c35a22",
 }
 
