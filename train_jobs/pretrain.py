@@ -70,6 +70,7 @@ from train_jobs.models.huggingface import TokenizerFiles, export
 from train_jobs.records import pretraining_lineage
 from train_jobs.records.pretraining_lineage import HASHES, TrainingStart
 from train_jobs.tasks.pretraining import BertPretraining
+from train_jobs.tasks.stretching import measure_stretch
 from train_jobs.tools.mirror import MirrorThread, TensorBoardThread, require_tensorboard
 
 
@@ -108,7 +109,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     loop = make_loop(config, store, parts, output, world, stop)
     resume(loop, config)
     absent: list[str] = []
+    stretch = None
     if not loop.state.step:
+        stretch = measure_stretch(config, store, world, loop.policy.precision)
         absent = load_initial_model(loop.task.model, config, world, cache / HASHES)
         begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
@@ -117,7 +120,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     begun = None
     if world.is_main:
         begun = pretraining_lineage.begin(
-            config, store, TrainingStart(attempt, loop.task.model, absent, output, tags), cache
+            config, store, TrainingStart(attempt, loop.task.model, absent, output, tags, stretch), cache
         )
     result = train(loop, config, store, output, begun, started=started)
     world.barrier()
@@ -273,6 +276,7 @@ def finish(
     """
     model_folder, model = output / "model", loop.task.model
     sequences = loop.state.step * config.train.global_batch_size
+    trained = pretraining_lineage.trained_positions(begun, config)
     with storage.storage_errors(output, "the export"):
         export(
             model,
@@ -282,7 +286,8 @@ def finish(
             tokenizer=TokenizerFiles(
                 store.vocabulary,
                 **store.manifest.rule._asdict(),
-                trained_positions=pretraining_lineage.trained_positions(begun, config),
+                trained_positions=trained,
+                stretched_positions=pretraining_lineage.stretched_positions(begun, trained),
             ),
             config_entries=export_settings(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(

@@ -32,10 +32,11 @@ from train_jobs.artifacts.lineage import (
     PretrainFacts,
     RunFacts,
     Source,
+    StretchFacts,
     read_lineage,
     store_digest,
 )
-from train_jobs.artifacts.start_model import initial_lineage, initial_weights
+from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_weights
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase
 from train_jobs.artifacts.store_manifest import store_folder
 from train_jobs.config import PretrainConfig, SpecError, UserError
@@ -67,6 +68,8 @@ class TrainingStart:
     """Folder of the run."""
     tags: Mapping[str, str]
     """Tags of the run, see `read_tags`."""
+    stretch: StretchFacts | None = None
+    """Interpolated positions of a pretraining and their loss."""
 
     @property
     def run_name(self) -> str:
@@ -98,7 +101,8 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
         parents, before = _parents(config, store, cache)
         named = _named(config, parents)
         phase = read_phase(find_checkpoint(config.phase_from)).facts if config.phase_from is not None else None
-        facts = PretrainFacts(**start_facts(start), config=named, commands=commands(named, start.attempt), phase=phase)
+        said = commands(named, start.attempt)
+        facts = PretrainFacts(**start_facts(start), config=named, commands=said, phase=phase, stretch=start.stretch)
         lineage = before.followed_by(Link.make("pretrain", start.run_name, facts, parents=parents))
     write(lineage, start.output)
     return lineage
@@ -166,6 +170,20 @@ def trained_positions(begun: Lineage, config: PretrainConfig) -> int:
         elif link.kind == "external":
             known.append(config.model.max_position_embeddings)
     return min(max(known), config.model.max_position_embeddings)
+
+
+def stretched_positions(begun: Lineage, trained: int) -> int | None:
+    """Return the positions that the trained ones were interpolated to cover, in this run and before it.
+
+    Args:
+        begun: result of `begin`.
+        trained: result of `trained_positions`.
+
+    Returns:
+        The positions. None: no more than the trained ones.
+    """
+    known = [int(link.facts.get("config", {}).get(STRETCH) or 0) for link in begun.links]
+    return max(known) if max(known) > trained else None
 
 
 def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metrics: Mapping[str, float]) -> None:

@@ -293,7 +293,15 @@ def test_task_beyond_trained_positions_is_refused_with_choices(folder: Path) -> 
     assert caught.value.fix is not None
     assert "--set data.max_length=32" in caught.value.fix
     assert "--set phase_from=RUN --set data.sequence_length=64" in caught.value.fix
+    assert "--set stretch_positions=64" in caught.value.fix
     assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=32"), home=Path("home")).steps == 9
+    before = plan("task=MRPC", "data=glue", "data.max_length=32")
+    stretched = plan("task=MRPC", "data=glue", "data.max_length=64", "stretch_positions=64")
+    assert "32 trained ones interpolated to cover 64" in " ".join(stretched.summary().split())
+    assert stretched.run_hash != before.run_hash
+    for wrong, problem in ((128, "has 64 positions, of which 32 are trained"), (16, "of which 32 are trained")):
+        with pytest.raises(SpecError, match=problem):
+            plan("task=MRPC", "data=glue", "data.max_length=16", f"stretch_positions={wrong}")
 
 
 def test_default_length_is_at_most_trained_positions(folder: Path) -> None:
