@@ -401,3 +401,14 @@ def test_dataset_folder_hashed_by_content_stays_local(folder: Path) -> None:
     with pytest.raises(SpecError) as caught:
         build_request(there, there.name, WORKSPACE)
     assert caught.value.problems == [f"data.dataset: {folder / 'reviews'} is on this machine"]
+
+
+def test_question_answering_beyond_trained_positions_is_refused(folder: Path) -> None:
+    """Its length of 384 is not lowered: stride and longest question belong to it, whatever the task's spelling."""
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    longer = {"max_position_embeddings": 512, "trained_positions": 128}
+    (folder / "bert" / "config.json").write_text(json.dumps({**config, **longer}))
+    (folder / "squad").mkdir()
+    for task in ("SQuAD-2.0", "squad2"):
+        with pytest.raises(SpecError, match=r"384 is more than the 128 positions that .*bert was trained on"):
+            make_plan(resolve(f"task={task}", "data=squad"), home=Path("home"))
