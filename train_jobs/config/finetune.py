@@ -280,7 +280,7 @@ class FinetuneConfig(Sections):
     """Hugging Face BERT that training starts from: a folder exported by a run, or any other."""
     stretch_positions: Positive | None = None
     """Positions to cover by linear interpolation of the trained position embeddings, for sequences that are longer than
-    those of the pretraining. It costs accuracy (docs/fine-tuning.md, Lengths). None: no interpolation."""
+    those of the pretraining. It may cost accuracy (docs/fine-tuning.md, Lengths). None: no interpolation."""
     per_task: dict[OneOfGlue, TaskOverrides] = Field(default={})
     """Task glue: overrides by task, such as {RTE: {train: {epochs: 10}}}."""
     watchdog: WatchdogConfig = WatchdogConfig()
@@ -315,7 +315,7 @@ class FinetuneConfig(Sections):
                 self.max_length,
                 model,
                 trained,
-                stretch=f"interpolate them, with a loss: --set stretch_positions={self.max_length}",
+                stretch=f"interpolate them: --set stretch_positions={self.max_length}",
             )
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
@@ -414,7 +414,7 @@ def require_length(length: int | None, model: Path, positions: int, trained: int
         length,
         model,
         trained,
-        stretch=f"interpolate them in the fine-tuning, with a loss: --set stretch_positions={length}",
+        stretch=f"interpolate them in the fine-tuning: --set stretch_positions={length}",
     )
 
 
