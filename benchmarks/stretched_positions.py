@@ -7,8 +7,8 @@ first measurement: positions with random values cost a few tenths of a nat, as h
 their neighbours. Interpolation costs about half of that, as the distance between neighbours changes for all tokens. A
 tenth of the steps at 128 repairs most of it, and the interpolated start stays ahead of the untrained one.
 
-With the recipe's 4096 pieces, a model of 1000 steps hardly uses positions: no row differs by more than 0.05 nats. Few
-pieces, which are nearly characters, should make the order of neighbours matter more.
+Neither was found: models of 1000 steps, with 4096 or 512 pieces, hardly use positions, and no row of 128 differs from
+another by more than 0.04 nats. A model that was trained for longer is needed to see the cost.
 """
 
 from __future__ import annotations
