@@ -32,7 +32,8 @@ from train_jobs.config.errors import did_you_mean
 if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
     from orchestrator.backends.retention import Pruned, Pruning
     from orchestrator.jobs.base import Plan
-    from orchestrator.specs.resolved import Flag
+    from orchestrator.jobs.phases import Phases
+    from orchestrator.specs.resolved import Flag, Resolved
     from orchestrator.sweep import Sweeps
 
 LAST = "@last"
@@ -74,16 +75,71 @@ class Orchestrator:
             sets: `a.b=c` strings, override everything else.
 
         Raises:
-            SpecError, DataError: the spec or the data has mistakes; all are listed, with file and line.
+            SpecError, DataError: the spec or the data has mistakes; all are listed, with file and line. Or the
+                recipe continues that of an earlier phase, and no run of it is given; see `plan_phases`.
         """
+        from orchestrator.jobs.phases import require_start
+        from orchestrator.jobs.resolve import make_plan
+
+        resolved = self._resolve(kind, file, overrides, flags, sets)
+        require_start(resolved)
+        return make_plan(resolved, home=self._home)
+
+    def plan_phases(
+        self,
+        kind: str = "pretrain",
+        *,
+        file: Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        flags: Mapping[str, Flag] | None = None,
+        sets: Iterable[str] = (),
+    ) -> Plan | Phases:
+        """Return the plan of a job, or of two phases if its recipe continues another one and it has no start.
+
+        A completed run of the earlier phase is used again.
+
+        Args:
+            kind, file, overrides, flags, sets: see `plan`.
+
+        Raises:
+            SpecError, DataError: see `plan`.
+        """
+        from orchestrator.jobs.phases import Phases, earlier_flags, required_recipe
+        from orchestrator.jobs.registry import job_kind
         from orchestrator.jobs.resolve import make_plan, resolve_spec
+        from orchestrator.specs.resolved import Flag
+
+        resolved = self._resolve(kind, file, overrides, flags, sets)
+        if (recipe := required_recipe(resolved)) is None:
+            return make_plan(resolved, home=self._home)
+        alone = {name: value for name, value in self._environ.items() if not name.startswith("ORCHESTRATOR_")}
+        first = make_plan(resolve_spec(kind, flags=earlier_flags(resolved, recipe), environ=alone), home=self._home)
+        backend = load_backend(first.spec.backend, self._home)
+        name = _newest_of_hash(backend, first)
+        if name is None or backend.describe(name).state != RunState.COMPLETED or backend.folder(name) is None:
+            later = job_kind(kind).plan(resolved, self._home, first)
+            return Phases(first, later.model_copy(update={"name": later.spec.slug, "run_hash": ""}), None)
+        start = {"phase_from": Flag(name, f"completed run of recipe {recipe}")}
+        later = make_plan(self._resolve(kind, file, overrides, {**(flags or {}), **start}, sets), home=self._home)
+        return Phases(first, later, name)
+
+    def _resolve(
+        self,
+        kind: str,
+        file: Path | None,
+        overrides: Mapping[str, Any] | None,
+        flags: Mapping[str, Flag] | None,
+        sets: Iterable[str],
+    ) -> Resolved:
+        """Return the validated spec of a job; see `plan`."""
+        from orchestrator.jobs.resolve import resolve_spec
         from orchestrator.specs.resolved import Flag, find_project
 
         given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
             given.setdefault("backend", Flag(self._backend, "Orchestrator(backend)"))
         model_of, outputs_of = self._start_finders()
-        resolved = resolve_spec(
+        return resolve_spec(
             kind,
             file=file,
             sets=sets,
@@ -93,7 +149,6 @@ class Orchestrator:
             model_of=model_of,
             outputs_of=outputs_of,
         )
-        return make_plan(resolved, home=self._home)
 
     def prepare(self, plan: Plan, *, new: bool = False) -> Submission:
         """Return the request that `submit` would send for a plan.

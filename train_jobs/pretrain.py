@@ -29,7 +29,15 @@ import torch
 
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
-from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
+from train_jobs.artifacts.layers import (
+    PRETRAIN_RECIPES,
+    build,
+    config_layers,
+    continued_recipe,
+    merge,
+    preset_names,
+    read_assignments,
+)
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.start_model import resolve_hub_name
@@ -64,6 +72,7 @@ from train_jobs.models.huggingface import TokenizerFiles, export
 from train_jobs.records import pretraining_lineage
 from train_jobs.records.pretraining_lineage import HASHES, TrainingStart
 from train_jobs.tasks.pretraining import BertPretraining
+from train_jobs.tasks.stretching import measure_stretch
 from train_jobs.tools.mirror import MirrorThread, TensorBoardThread, require_tensorboard
 
 
@@ -104,7 +113,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     loop = make_loop(config, store, parts, output, world, stop)
     resume(loop, config)
     absent: list[str] = []
+    stretch = None
     if not loop.state.step:
+        stretch = measure_stretch(config, store, world, loop.policy.precision)
         absent = load_initial_model(loop.task.model, config, world, cache / HASHES)
         begin_phase(loop, config, store)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
@@ -113,7 +124,7 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     begun = None
     if world.is_main:
         begun = pretraining_lineage.begin(
-            config, store, TrainingStart(attempt, loop.task.model, absent, output, tags, figures), cache
+            config, store, TrainingStart(attempt, loop.task.model, absent, output, tags, figures, stretch), cache
         )
     result = train(loop, config, store, output, begun, started=started)
     world.barrier()
@@ -269,6 +280,7 @@ def finish(
     """
     model_folder, model = output / "model", loop.task.model
     sequences = loop.state.step * config.train.global_batch_size
+    trained = pretraining_lineage.trained_positions(begun, config)
     with storage.storage_errors(output, "the export"):
         export(
             model,
@@ -278,7 +290,8 @@ def finish(
             tokenizer=TokenizerFiles(
                 store.vocabulary,
                 **store.manifest.rule._asdict(),
-                trained_positions=pretraining_lineage.trained_positions(begun, config),
+                trained_positions=trained,
+                stretched_positions=pretraining_lineage.stretched_positions(begun, trained),
             ),
             config_entries=export_settings(model, config.model),
             describe=lambda folder: pretraining_lineage.describe(
@@ -352,6 +365,9 @@ def read_config(source: str, sets: list[str], *, resumes: bool = False) -> Pretr
     found = merge_with_start(below, written)
     if found.problems and not resumes:
         raise SpecError("cannot start training from the given model or phase", problems=list(found.problems))
+    started = any(found.merged.tree.get(key) is not None for key in ("init_from", "phase_from"))
+    if named and not started and (earlier := continued_recipe(source)) is not None:
+        raise SpecError(f"recipe {source} continues a run of recipe {earlier}", fix="--set phase_from=OUTPUT")
     return build(PretrainConfig, found.merged)
 
 

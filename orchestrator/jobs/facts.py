@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
 from orchestrator.support.redact import HIDDEN, is_secret
+from train_jobs.artifacts.start_model import read_initial_model
+from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.prepare import BLANK_LINE, FILE, LINE
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
@@ -65,6 +67,15 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield from how
     yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+
+
+def stretch_rows(job: FinetuneConfig | PretrainConfig) -> Rows:
+    """Return the row about interpolated positions, if the job has any."""
+    if job.stretch_positions is None or job.init_from is None:
+        return []
+    trained = read_initial_model(job.init_from).usable_positions
+    cost = "the job measures its loss" if isinstance(job, PretrainConfig) else "measured loss: docs/fine-tuning.md"
+    return [("positions", f"{trained} trained ones interpolated to cover {job.stretch_positions}; {cost}")]
 
 
 def training_rows(

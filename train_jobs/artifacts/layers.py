@@ -28,6 +28,7 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
 FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
 EXTENDS = "extends"  # key of a recipe: name of the recipe in the same folder that it overrides
+CONTINUES = "continues"  # key of a recipe: name of the recipe whose result it starts from
 SUBMISSION_KEYS = ("kind", "recipe")  # of a file for `orchestrator submit`, which a job also reads
 MAX_LISTED = 15  # known keys are listed if there are fewer than this
 
@@ -239,7 +240,20 @@ def read_preset(name: str, folder: Path = PRETRAIN_RECIPES, what: str = "recipe"
     names = preset_names(folder)
     if name not in names:
         raise SpecError(f"unknown {what} {name!r}{did_you_mean(name, names)}", facts={"known": ", ".join(names)})
-    return read_overlays(folder / f"{name}.yaml", source=f"preset {name}")
+    layers = read_overlays(folder / f"{name}.yaml", source=f"preset {name}")
+    for layer in layers:
+        layer.tree.pop(CONTINUES, None)
+    return layers
+
+
+def continued_recipe(name: str, folder: Path = PRETRAIN_RECIPES) -> str | None:
+    """Return the recipe of the phase before that of a shipped recipe; None: it starts a model.
+
+    Args:
+        name: name of an existing recipe.
+        folder: folder of the recipes.
+    """
+    return read_file(folder / f"{name}.yaml").tree.get(CONTINUES)
 
 
 def read_overlays(path: Path, source: str | None = None) -> list[ConfigLayer]:

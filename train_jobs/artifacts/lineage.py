@@ -170,9 +170,26 @@ class RunFacts(Config):
     """SHA-256 of the exported model.safetensors."""
 
 
+class StretchFacts(Config):
+    """Interpolation of the position embeddings of an initial model, and its loss."""
+
+    trained: int
+    """Positions of the initial model that were trained."""
+    stretched: int
+    """Positions that they were interpolated to cover."""
+    length: int
+    """Tokens of a sequence of the run."""
+    trained_loss: float
+    """Held-out loss of the initial model at `trained` tokens, in nats."""
+    stretched_loss: float
+    """The same after interpolation, at `length` tokens and before any training."""
+
+
 class PretrainFacts(RunFacts):
     """A pretraining run."""
 
+    stretch: StretchFacts | None = None
+    """Interpolated positions. None: the run interpolated none."""
     phase: PhaseFacts | None = None
     """Source of weights and moments. None: the run is a first phase."""
     sequences: int | None = None

@@ -22,14 +22,16 @@ from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, L
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
-from train_jobs.config.tasks import SENTENCES, SPANS, task_kind
+from train_jobs.config.tasks import SENTENCES, SPANS, bare, spellings, task_kind, task_names
 
 KEY = "init_from"
+STRETCH = "stretch_positions"
 WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer_config.json"
-TRAINED_POSITIONS = "trained_positions"  # key of config.json in our exports, unknown to transformers
+TRAINED_POSITIONS = "trained_positions"  # keys of config.json in our exports, unknown to transformers
+STRETCHED_POSITIONS = "stretched_positions"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists is used
 SHAPE = (
     "hidden_size",
@@ -70,11 +72,36 @@ class InitialModel(Config):
 
     trained_positions: int | None = None
     """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
+    stretched_positions: int | None = None
+    """Positions that the trained ones were interpolated to cover. None: they were not."""
 
     @property
     def positions(self) -> int:
         """Maximum tokens of a sequence."""
         return int(self.shape["max_position_embeddings"])
+
+    @property
+    def usable_positions(self) -> int:
+        """Tokens of the longest sequences that do not reach positions with random embeddings."""
+        return usable_positions(self.positions, self.trained_positions, self.stretched_positions)
+
+    def require_stretchable(self, stretched: int | None) -> None:
+        """Refuse an interpolation of positions that this model does not need, or has no room for.
+
+        Args:
+            stretched: positions to cover. None: no interpolation.
+
+        Raises:
+            SpecError: it is not more than the trained positions, or more than all positions.
+        """
+        if stretched is None or self.usable_positions < stretched <= self.positions:
+            return
+        if self.usable_positions == self.positions:
+            what, fix = f"all {self.positions} positions of {self.folder} are trained", "leave it out"
+        else:
+            what = f"{self.folder} has {self.positions} positions, of which {self.usable_positions} are trained"
+            fix = f"--set {STRETCH}={self.positions}"
+        raise SpecError(f"invalid {STRETCH} {stretched}: {what}", fix=fix)
 
     @property
     def vocabulary(self) -> Path:
@@ -123,6 +150,17 @@ class Merge:
     problems: tuple[str, ...] = ()
 
 
+def usable_positions(positions: int, trained: int | None, stretched: int | None) -> int:
+    """Return the tokens of the longest sequences that do not reach positions with random embeddings.
+
+    Args:
+        positions: all positions of the model.
+        trained: positions that were trained. None: not stated, taken to be all.
+        stretched: positions that the trained ones were interpolated to cover. None: they were not.
+    """
+    return min(positions, max(trained or positions, stretched or 0))
+
+
 def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
     """Merge layers; the values of the initial model override presets, and the user's values override both.
 
@@ -163,17 +201,21 @@ def merge_with_trained_length(below: Sequence[ConfigLayer], written: Sequence[Co
         written: the user's layers, lowest first.
     """
     merged = merge([*below, *written])
-    folder, kind = merged.tree.get(KEY), task_kind(str(merged.tree.get("task"))) or SENTENCES
+    task = str(merged.tree.get("task"))
+    folder, kind = merged.tree.get(KEY), task_kind(spellings(task_names()).get(bare(task), task)) or SENTENCES
     data, own = merged.tree.get("data"), merge(written).tree.get("data")
     if kind is SPANS or not isinstance(folder, str | Path) or not Path(folder).is_dir():
         return Merge(merged)
     if not isinstance(data, dict) or (isinstance(own, dict) and own.get("max_length") is not None):
         return Merge(merged)
     try:
-        trained = read_initial_model(Path(folder)).trained_positions
+        model = read_initial_model(Path(folder))
     except SpecError:  # reported with its facts when the plan reads the model
         return Merge(merged)
-    if trained is None or (data.get("max_length") or kind.max_length) <= trained:
+    trained = model.usable_positions
+    if model.trained_positions is None or (data.get("max_length") or kind.max_length) <= trained:
+        return Merge(merged)
+    if merged.tree.get(STRETCH) is not None:
         return Merge(merged)
     return Merge(
         merge([*below, ConfigLayer(f"positions trained in {folder}", {"data": {"max_length": trained}}), *written])
@@ -243,6 +285,7 @@ def read_initial_model(folder: Path) -> InitialModel:
                 architectures=config.get("architectures") or [],
                 weights=weights.name,
                 trained_positions=config.get(TRAINED_POSITIONS),
+                stretched_positions=config.get(STRETCHED_POSITIONS),
             )
         except ValidationError as failure:
             where = folder / CONFIG

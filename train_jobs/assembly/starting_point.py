@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from train_jobs.artifacts.commit import COMMIT, verify
-from train_jobs.artifacts.start_model import initial_weights
+from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
 from train_jobs.config import ConflictError, DataConfig, FinetuneConfig, PretrainConfig, SpecError
@@ -19,6 +19,7 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary, pieces_of
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.bert.positions import stretch_positions
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.huggingface import load_weights
 
@@ -69,6 +70,11 @@ def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: Wo
     pieces, spellings = spell_added_tokens(config.data)
     absent = load_weights(model, folder, pieces=pieces, new_words=spellings)
     world.log(f"weights    {folder}, SHA-256 {weights[:8]}")
+    if config.stretch_positions is not None:
+        initial = read_initial_model(folder)
+        initial.require_stretchable(config.stretch_positions)
+        table = model.bert.embeddings.position_embeddings.weight
+        stretch_positions(table, initial.usable_positions, config.stretch_positions)
     if spellings:
         world.log(f"words      {len(spellings)} added, each initialised as the mean of its former pieces")
     if absent:
@@ -256,4 +262,6 @@ def trajectory(config: PretrainConfig, store: str, rule: TextRule | None = None)
     del sections["train"]["log_every"]
     del sections["optimizer"]["sharded"]  # does not affect the weights
     sections["start"] = {key: sections.pop(key) is not None for key in ("init_from", "phase_from")}
+    if (stretched := sections.pop(STRETCH)) is not None:
+        sections["start"][STRETCH] = stretched
     return sections

@@ -284,6 +284,9 @@ class FinetuneConfig(Sections):
     named in data."""
     init_from: Path
     """Hugging Face BERT that training starts from: a folder exported by a run, or any other."""
+    stretch_positions: Positive | None = None
+    """Positions to cover by linear interpolation of the trained position embeddings, for sequences that are longer than
+    those of the pretraining. It may cost accuracy (docs/fine-tuning.md, Lengths). None: no interpolation."""
     per_task: dict[OneOfGlue, TaskOverrides] = Field(default={})
     """Task glue: overrides by task, such as {RTE: {train: {epochs: 10}}}."""
     watchdog: WatchdogConfig = WatchdogConfig()
@@ -301,22 +304,24 @@ class FinetuneConfig(Sections):
         Args:
             positions: maximum tokens of a sequence of the model.
             model: folder of the model, for the message.
-            trained: tokens of the longest sequences in its pretraining. None: all positions were trained.
+            trained: tokens of the longest sequences in its pretraining, or that its positions were stretched to. None:
+                all positions were trained.
 
         Raises:
             SpecError: sequences are longer.
         """
+        trained = max(trained, self.stretch_positions or 0) if trained is not None else None
         if self.max_length > positions:
             raise SpecError(
                 f"data.max_length {self.max_length} is more than the {positions} positions of {model}",
                 fix=f"--set data.max_length={trained or positions}",
             )
         if trained is not None and self.max_length > trained:
-            raise SpecError(
-                f"data.max_length {self.max_length} is more than the {trained} positions that {model} was trained on",
-                facts={"why": f"positions {trained} to {positions - 1} still have their random initial values"},
-                fix=f"--set data.max_length={trained}; or train the other positions first: orchestrator submit pretrain"
-                f" --set phase_from=RUN --set data.sequence_length={self.max_length}",
+            raise untrained_error(
+                self.max_length,
+                model,
+                trained,
+                stretch=f"interpolate them: --set stretch_positions={self.max_length}",
             )
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
@@ -390,6 +395,50 @@ class FinetuneConfig(Sections):
             except ValidationError as problem:
                 message = str(problem.errors()[0]["msg"]).removeprefix("Value error, ")
                 yield f"per_task.{name}: {message}"
+
+
+def require_length(length: int | None, model: Path, positions: int, trained: int) -> None:
+    """Refuse predictions on sequences that reach untrained positions, or that the model has no positions for.
+
+    Args:
+        length: tokens of the longest sequence. None: as many as the model allows.
+        model: folder of the model.
+        positions: all positions of the model.
+        trained: positions that were trained, or that these were stretched to.
+
+    Raises:
+        SpecError: sequences are too long.
+    """
+    if length is None or length <= trained:
+        return
+    if length > positions:
+        raise SpecError(
+            f"data.max_length {length} is more than the {positions} positions of {model}",
+            fix=f"--set data.max_length={trained}",
+        )
+    raise untrained_error(
+        length,
+        model,
+        trained,
+        stretch=f"interpolate them in the fine-tuning: --set stretch_positions={length}",
+    )
+
+
+def untrained_error(length: int, model: Path, trained: int, *, stretch: str) -> SpecError:
+    """Return the error about sequences that reach untrained positions, with the choices.
+
+    Args:
+        length: tokens of the longest sequence.
+        model: folder of the model.
+        trained: positions that were trained.
+        stretch: how to interpolate positions instead.
+    """
+    return SpecError(
+        f"data.max_length {length} is more than the {trained} positions that {model} was trained on",
+        facts={"why": f"positions from {trained} on still have their random initial values"},
+        fix=f"--set data.max_length={trained}; or train the other positions first: orchestrator submit pretrain"
+        f" --set phase_from=RUN --set data.sequence_length={length}; or {stretch}",
+    )
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

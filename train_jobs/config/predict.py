@@ -101,7 +101,7 @@ class InputConfig(CheckedConfig):
     """TSV and CSV: quoted fields may contain separators and line breaks. None: on for CSV, off for TSV."""
     max_length: Annotated[int, Field(ge=8)] | None = None
     """Maximum tokens of a sequence, with [CLS] and [SEP]. Longer texts are truncated and counted. Contexts of questions
-    and texts with entities are split into several sequences. None: the model's positions, at most 384 for questions."""
+    and texts with entities are split into several sequences. None: all trained positions, at most 384 for questions."""
     doc_stride: Positive = 128
     """Tokens between the starts of consecutive sequences of a long context."""
     max_query_length: Positive = 64

@@ -371,6 +371,9 @@ class PretrainConfig(CheckedConfig):
     init_from: Path | None = None
     """Hugging Face BERT whose weights training starts from, at step 0 with empty moments: a folder, or a name on the
     Hub. It determines shape and vocabulary. None: initialise the weights at random."""
+    stretch_positions: Positive | None = None
+    """Positions to cover at the start by linear interpolation of the trained position embeddings of `init_from`, for
+    longer sequences. The job measures the loss before and after. None: untrained positions keep their values."""
     phase_from: Path | None = None
     """Earlier phase that training starts from: the output folder of a run, or one of its checkpoints. Weights and
     moments are loaded; step, schedule and loss scale are reset; lengths and batch sizes may differ."""
@@ -385,6 +388,14 @@ class PretrainConfig(CheckedConfig):
             )
         if self.init_from is not None and self.phase_from is not None:
             yield "init_from and phase_from are both given: the first loads only weights, the second also moments"
+        if self.stretch_positions is not None:
+            if self.init_from is None:
+                yield "stretch_positions requires init_from: moments of a phase belong to other positions"
+            if self.data.sequence_length > self.stretch_positions:
+                yield (
+                    f"data.sequence_length {self.data.sequence_length} is more than "
+                    f"stretch_positions {self.stretch_positions}"
+                )
         if self.data.add_tokens and self.init_from is None:
             yield (
                 "data.add_tokens requires init_from, whose vocabulary it extends; a vocabulary trained on the text"

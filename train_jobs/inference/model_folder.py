@@ -11,7 +11,16 @@ from tokenizers import AddedToken, Tokenizer
 
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.layers import dotted
-from train_jobs.artifacts.start_model import CONFIG, FIXED, SHAPE, TOKENIZER, VOCABULARY
+from train_jobs.artifacts.start_model import (
+    CONFIG,
+    FIXED,
+    SHAPE,
+    STRETCHED_POSITIONS,
+    TOKENIZER,
+    TRAINED_POSITIONS,
+    VOCABULARY,
+    usable_positions,
+)
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
 from train_jobs.config import DataError, ModelConfig, SpecError, in_shell
 from train_jobs.config.predict import (
@@ -75,10 +84,20 @@ class Folder:
     null_threshold: float | None
     """For question answering: tuned odds above which there is no answer. None: not tuned."""
 
+    trained_positions: int | None = None
+    """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
+    stretched_positions: int | None = None
+    """Positions that the trained ones were interpolated to cover. None: they were not."""
+
     @property
     def positions(self) -> int:
-        """Tokens of the longest sequence."""
+        """Rows of the table of positions."""
         return self.shape.max_position_embeddings
+
+    @property
+    def usable_positions(self) -> int:
+        """Tokens of the longest sequence that does not reach untrained positions."""
+        return usable_positions(self.positions, self.trained_positions, self.stretched_positions)
 
     def tokenizer(self, lowercase: bool | None = None) -> Tokenizer:
         """Return the tokenizer of the model; special pieces in a text, such as [MASK], keep their meaning.
@@ -155,7 +174,17 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
     labels = tuple(saved_labels(path)) or DEFAULT_LABELS if labelled else ()
     problem = config.get("problem_type") or (REGRESSION if kind == CLASSIFICATION and len(labels) == 1 else None)
     threshold = config.get("null_threshold")
-    return Folder(path, kind, model, config.get("vocab_size", 30_522), labels, problem, threshold)
+    return Folder(
+        path,
+        kind,
+        model,
+        config.get("vocab_size", 30_522),
+        labels,
+        problem,
+        threshold,
+        trained_positions=config.get(TRAINED_POSITIONS),
+        stretched_positions=config.get(STRETCHED_POSITIONS),
+    )
 
 
 def _kind(path: Path, architectures: list[str]) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from train_jobs.config import PredictConfig, SpecError
+from train_jobs.config import PredictConfig
+from train_jobs.config.finetune import require_length
 from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import Folder
@@ -44,24 +45,20 @@ class Predictor(ABC):
         forward: runs the model.
 
     Raises:
-        SpecError: data.max_length exceeds the positions of the model.
+        SpecError: data.max_length exceeds the trained positions of the model.
     """
 
     formats: tuple[str, ...] = (*TABLES, LINES)
     """Formats of input that it can read."""
     default_length: int | None = None
-    """Default of data.max_length; None: all positions of the model."""
+    """Default of data.max_length, at most the trained positions of the model; None: all of these."""
 
     def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
         self.config, self.folder, self.tokenizer, self.forward = config, folder, tokenizer, forward
         self.cls, self.sep = special_ids(tokenizer)
         wanted = config.data.max_length
-        if wanted is not None and wanted > folder.positions:
-            raise SpecError(
-                f"data.max_length {wanted} is more than the {folder.positions} positions of {folder.path}",
-                fix=f"--set data.max_length={folder.positions}",
-            )
-        self.max_length = min(wanted or self.default_length or folder.positions, folder.positions)
+        require_length(wanted, folder.path, folder.positions, folder.usable_positions)
+        self.max_length = min(wanted or self.default_length or folder.positions, folder.usable_positions)
 
     @property
     def text_columns(self) -> list[str]:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from train_jobs.artifacts.files import sync
-from train_jobs.artifacts.start_model import TRAINED_POSITIONS
+from train_jobs.artifacts.start_model import STRETCHED_POSITIONS, TRAINED_POSITIONS, usable_positions
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule
 from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.engine.runtime import storage
@@ -60,6 +60,8 @@ class TokenizerFiles(NamedTuple):
     """Whether scripts without blanks were cut into characters."""
     trained_positions: int | None = None
     """Tokens of the longest sequences that the model was trained on. None: not known, taken to be all positions."""
+    stretched_positions: int | None = None
+    """Positions that the trained ones were interpolated to cover. None: they were not."""
 
 
 def export(
@@ -94,13 +96,17 @@ def export(
         for leftover in (partial, replaced):
             shutil.rmtree(leftover, ignore_errors=True)
         partial.mkdir(parents=True)
-        trained = {TRAINED_POSITIONS: tokenizer.trained_positions} if tokenizer.trained_positions is not None else {}
-        document = {**_config_document(config, vocab_size), **trained, **config_entries}
+        trained, stretched = tokenizer.trained_positions, tokenizer.stretched_positions
+        known = {TRAINED_POSITIONS: trained, STRETCHED_POSITIONS: stretched}
+        lengths = {key: value for key, value in known.items() if value is not None}
+        document = {**_config_document(config, vocab_size), **lengths, **config_entries}
         (partial / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, partial / WEIGHTS, metadata={"format": "pt"})
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
-        _write_tokenizer(partial, tokenizer, longest=tokenizer.trained_positions or config.max_position_embeddings)
+        _write_tokenizer(
+            partial, tokenizer, longest=usable_positions(config.max_position_embeddings, trained, stretched)
+        )
         describe(partial)
         # A rename may reach the disk before the content does: after a power loss the folder would contain empty files.
         for path in partial.iterdir():

@@ -15,6 +15,7 @@ from train_jobs.artifacts.layers import (
     ConfigLayer,
     KeyPath,
     build,
+    continued_recipe,
     dotted,
     leaves,
     merge,
@@ -116,9 +117,15 @@ def nearest_recipe(config: dict[str, Any]) -> tuple[str, list[str]]:
     Args:
         config: a `PretrainConfig` as JSON.
     """
-    left_out = FLAG_KEYS | (KEYS_SET_BY_START if any(config.get(key) for key in START_FLAGS) else set())
+    left_out = FLAG_KEYS | (KEYS_SET_BY_START if _has_start(config) else set())
     wanted = [(path, value) for path, value in leaves(config) if path not in left_out and path[0] != "card"]
-    return _nearest({name: _values(PretrainConfig, read_preset(name)) for name in preset_names()}, wanted)
+    # without a start, the command of a recipe that continues another one would run both
+    known = [name for name in preset_names() if _has_start(config) or continued_recipe(name) is None]
+    return _nearest({name: _values(PretrainConfig, read_preset(name)) for name in known}, wanted)
+
+
+def _has_start(config: dict[str, Any]) -> bool:
+    return any(config.get(key) for key in START_FLAGS)
 
 
 def _nearest(bases: dict[str, dict[KeyPath, Any]], wanted: list[tuple[KeyPath, Any]]) -> tuple[str, list[str]]:

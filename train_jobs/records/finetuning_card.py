@@ -146,6 +146,8 @@ def _training_rows(card: FinetuningCard) -> Iterator[tuple[str, str]]:
         f"{run.steps or 0:,} of {train.global_batch_size:,} rows, {epochs}; saved after {run.best_step or 0:,}",
     )
     yield "Sequence length", f"{config.max_length} tokens at most"
+    if config.stretch_positions is not None:
+        yield "Positions", f"the trained ones of the base model interpolated to cover {config.stretch_positions}"
     yield optimizer_row(optimizer.name, optimizer)
     yield "Learning rate", config.schedule.text(optimizer.learning_rate)
     yield "Seed", str(run.seed) + (f", the best of {run.seeds}" if run.seeds > 1 else "")

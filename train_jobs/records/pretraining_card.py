@@ -152,6 +152,14 @@ def _training_rows(card: PretrainingCard) -> Iterable[tuple[str, str]]:
     yield "Sequence length", f"{config.data.sequence_length} tokens"
     if run.text_use:
         yield "Sequences", run.text_use.text()
+    if run.stretch:
+        found = run.stretch
+        yield (
+            "Positions",
+            f"{found.trained} trained ones interpolated to cover {found.stretched}; the held-out loss was"
+            f" {found.trained_loss:.4f} nats at {found.trained} tokens before and {found.stretched_loss:.4f} at"
+            f" {found.length} after, and training followed",
+        )
     yield optimizer_row(_optimizer(optimizer.name), optimizer)
     rate = schedule.text(optimizer.learning_rate)
     yield "Learning rate", escaped(rate) if is_user_code(schedule.name) else rate

@@ -32,11 +32,12 @@ from train_jobs.artifacts.lineage import (
     PretrainFacts,
     RunFacts,
     Source,
+    StretchFacts,
     read_lineage,
     store_digest,
 )
 from train_jobs.artifacts.sequence_figures import SequenceFigures
-from train_jobs.artifacts.start_model import initial_lineage, initial_weights
+from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_weights
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase
 from train_jobs.artifacts.store_manifest import store_folder
 from train_jobs.config import PretrainConfig, SpecError, UserError
@@ -70,6 +71,8 @@ class TrainingStart:
     """Tags of the run, see `read_tags`."""
     figures: SequenceFigures | None = None
     """How the sequences of a pretraining use the text."""
+    stretch: StretchFacts | None = None
+    """Interpolated positions of a pretraining and their loss."""
 
     @property
     def run_name(self) -> str:
@@ -107,6 +110,7 @@ def begin(config: PretrainConfig, store: TokenStore, start: TrainingStart, cache
             commands=commands(named, start.attempt),
             phase=phase,
             text_use=start.figures,
+            stretch=start.stretch,
         )
         lineage = before.followed_by(Link.make("pretrain", start.run_name, facts, parents=parents))
     write(lineage, start.output)
@@ -175,6 +179,20 @@ def trained_positions(begun: Lineage, config: PretrainConfig) -> int:
         elif link.kind == "external":
             known.append(config.model.max_position_embeddings)
     return min(max(known), config.model.max_position_embeddings)
+
+
+def stretched_positions(begun: Lineage, trained: int) -> int | None:
+    """Return the positions that the trained ones were interpolated to cover, in this run and before it.
+
+    Args:
+        begun: result of `begin`.
+        trained: result of `trained_positions`.
+
+    Returns:
+        The positions. None: no more than the trained ones.
+    """
+    known = [int(link.facts.get("config", {}).get(STRETCH) or 0) for link in begun.links]
+    return max(known) if max(known) > trained else None
 
 
 def describe(begun: Lineage, folder: Path, *, steps: int, sequences: int, metrics: Mapping[str, float]) -> None:

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.artifacts.files import sync, write_text
 from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
-from train_jobs.artifacts.start_model import InitialModel, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_initial_model
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.assembly.starting_point import differences, resume
 from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig
@@ -31,6 +31,7 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.models.bert.encoder import is_compiled, require_compiler
+from train_jobs.models.bert.positions import stretch_positions
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning
 from train_jobs.optim.factory import build_optimizer, learning_rate
@@ -107,7 +108,8 @@ def run_task(
     """
     storage.require_writable(output)
     initial = read_initial_model(config.init_from)
-    config.require_positions(initial.positions, initial.folder, initial.trained_positions)
+    initial.require_stretchable(config.stretch_positions)
+    config.require_positions(initial.positions, initial.folder, initial.usable_positions)
     rule = initial.rule(config.data.lowercase)
     kind = read_task(config, load_vocabulary(initial.vocabulary, **rule._asdict()))
     job = FinetuneJob(config, initial, kind, rule, world, resolve_precision(config.train.precision, world.device), stop)
@@ -208,6 +210,9 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
     # seed.
     initialise(model, seed)
     absent = load_for_finetuning(model, config.init_from, job.kind.labels)
+    if config.stretch_positions is not None:
+        table = model.bert.embeddings.position_embeddings.weight
+        stretch_positions(table, job.initial.usable_positions, config.stretch_positions)
     model.to(world.device)
     if is_compiled(config.train.compile, world.device):
         require_compiler(world.device, key="train.compile")
@@ -306,7 +311,10 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
                 config=job.shape,
                 vocab_size=job.initial.rows,
                 tokenizer=TokenizerFiles(
-                    job.initial.vocabulary, **job.rule._asdict(), trained_positions=job.initial.trained_positions
+                    job.initial.vocabulary,
+                    **job.rule._asdict(),
+                    trained_positions=job.initial.trained_positions,
+                    stretched_positions=job.config.stretch_positions or job.initial.stretched_positions,
                 ),
                 config_entries={**label_settings(task.model, job.kind.labels), **found.settings},
                 describe=lambda folder: finetuning_lineage.describe(
@@ -362,7 +370,9 @@ def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
     del sections["train"]["log_every"]
     del sections["optimizer"]["sharded"]  # no weight depends on the process that keeps the moments
     weights = initial_weights(config.init_from)
-    return {**sections, "start": {"task": config.task, "weights": weights, "max_length": config.max_length}}
+    stretched = {} if config.stretch_positions is None else {STRETCH: config.stretch_positions}
+    start = {"task": config.task, "weights": weights, "max_length": config.max_length, **stretched}
+    return {**sections, "start": start}
 
 
 def trajectory(job: FinetuneJob, seed: int) -> dict[str, dict[str, Any]]:
@@ -371,11 +381,24 @@ def trajectory(job: FinetuneJob, seed: int) -> dict[str, dict[str, Any]]:
     return {**sections, "start": {**sections["start"], "seed": seed, "rows": job.kind.rows.sha256}}
 
 
+def stretch_lines(trained: int, stretched: int | None) -> list[str]:
+    """Return the line of the log about interpolated positions, if there are any.
+
+    Args:
+        trained: positions of the initial model.
+        stretched: positions that they are interpolated to cover. None: no interpolation.
+    """
+    if stretched is None:
+        return []
+    return [f"positions  {trained} trained ones stretched to {stretched}; a continued pretraining measures the loss"]
+
+
 def describe(job: FinetuneJob) -> str:
     """Return a summary of the training, and warnings about its files and settings."""
     lines = [
         *job.kind.describe(),
         f"model      {job.initial.folder}",
+        *stretch_lines(job.initial.usable_positions, job.config.stretch_positions),
         f"arithmetic {job.precision} on {job.world.device.type}, {torch.get_num_threads()} threads a process,"
         f" torch {torch.__version__}",
     ]

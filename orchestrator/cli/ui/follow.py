@@ -47,6 +47,21 @@ def detach_on_interrupt(run: Run) -> Iterator[None]:
         raise problem from None
 
 
+def follow_run(run: Run) -> None:
+    """Print the logs of a run until it has finished.
+
+    Raises:
+        Interrupted: Ctrl-C was pressed; the job continues.
+    """
+    if run.status().state.terminal:
+        return
+    if not run.created:
+        hint(f"showing the last {ATTACH_LINES} lines; for all lines: orchestrator logs {run.name}")
+    with detach_on_interrupt(run):
+        print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
+        run.wait()
+
+
 def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
     """Follow a run if asked to, then print its status; return the job's exit code.
 
@@ -59,12 +74,8 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
     Raises:
         Interrupted: Ctrl-C was pressed; the job continues.
     """
-    if follow and not run.status().state.terminal:
-        if not run.created:
-            hint(f"showing the last {ATTACH_LINES} lines; for all lines: orchestrator logs {run.name}")
-        with detach_on_interrupt(run):
-            print_logs(run, sys.stderr, LogQuery(follow=True, tail=None if run.created else ATTACH_LINES))
-            run.wait()
+    if follow:
+        follow_run(run)
     status = run.status()
     if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
         hint(f"predictions  {path}")

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
-from orchestrator.cli.ui.follow import finish
+from orchestrator.backends import load_backend
+from orchestrator.cli.ui.follow import finish, follow_run
 from orchestrator.cli.ui.render import next_commands
 from orchestrator.cli.ui.spec_flags import SWEEP, flags_of, given_flags
 from orchestrator.cli.ui.terminal import hint, print_document, print_result
 from orchestrator.client import Orchestrator
+from orchestrator.jobs.phases import Phases
 from orchestrator.jobs.registry import is_kind
+from orchestrator.runs.status import RunState
 from orchestrator.support.errors import UsageError
 from orchestrator.support.formatting import LABEL, fact_lines
+from orchestrator.support.home import home_folder
 from train_jobs.config.pretrain import OBSERVERS
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ def validate(arguments: argparse.Namespace) -> None:
 
         name = planned_sweep(arguments).record.name
     elif is_kind(arguments.kind):
-        name = _plan(arguments).name
+        name = _next_run(_plan(arguments)).name
     else:
         name = _prepared_file(arguments).run
     print_result(arguments.output, {"valid": True, "name": name}, f"valid: {name}")
@@ -50,11 +55,13 @@ def plan(arguments: argparse.Namespace) -> None:
         print_document(submission.export if style == "yaml" else submission.as_dict(), style.replace("text", "json"))
     else:
         planned = _plan(arguments)
-        submission = Orchestrator().prepare(planned, new=arguments.new)
-        document = submission.as_dict()
+        phases = planned if isinstance(planned, Phases) else None
+        submission = Orchestrator().prepare(_next_run(planned), new=arguments.new)
+        document, exported = submission.as_dict(), submission.export if style == "yaml" else None
         request = yaml.safe_dump(document["request"], sort_keys=False, width=10_000).splitlines()
-        lines = [planned.summary(), *_notes(submission), f"\nrequest to the {planned.spec.backend} backend"]
-        exported = submission.export if style == "yaml" else None
+        lines = [*_summary(planned, submission), f"\nrequest to the {submission.backend} backend"]
+        if phases is not None and phases.completed is None:
+            document = {"phases": [document, {"plan": phases.later.as_dict()}]}
         print_result(style, exported or document, "\n".join([*lines, *(f"  {line}" for line in request)]))
 
 
@@ -73,22 +80,59 @@ def submit(arguments: argparse.Namespace) -> int:
         next_commands(run.status())
         return finish(run, arguments.output, follow=not arguments.detach)
     planned = _plan(arguments)
-    submission = Orchestrator().prepare(planned, new=arguments.new)
-    hint("\n".join([planned.summary(), *_notes(submission)]))
+    if isinstance(planned, Phases) and planned.completed is None:
+        run = _start(planned, arguments)
+        if not arguments.detach:
+            follow_run(run)
+        if arguments.detach or run.status().state != RunState.COMPLETED or run.folder is None:
+            return finish(run, arguments.output, follow=False)
+        planned = _plan(arguments)
+    run = _start(planned, arguments)
+    return finish(run, arguments.output, follow=not arguments.detach, delivery=_next_run(planned).delivery)
+
+
+def _start(planned: Plan | Phases, arguments: argparse.Namespace) -> Run:
+    """Print the plan and submit its next run, or find the run of the same hash."""
+    plan = _next_run(planned)
+    submission = Orchestrator().prepare(plan, new=arguments.new)
+    hint("\n".join(_summary(planned, submission)))
     run = Orchestrator().submit(submission, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already exists: ' + status.state.value}  {run.handle}")
-    if not run.created and (ineffective := _ineffective_changes(run, planned)):
+    if not run.created and (ineffective := _ineffective_changes(run, plan)):
         hint(f"warning: {', '.join(ineffective)} has no effect on the existing run; --new starts another run")
     if not status.state.terminal:
         next_commands(status)
-    return finish(run, arguments.output, follow=not arguments.detach, delivery=planned.delivery)
+    return run
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
+def _next_run(planned: Plan | Phases) -> Plan:
+    """Return the plan of the run that submit starts first: of two phases the earlier one, unless it is completed."""
+    if isinstance(planned, Phases):
+        return planned.earlier if planned.completed is None else planned.later
+    return planned
+
+
+def _summary(planned: Plan | Phases, submission: Submission) -> list[str]:
+    """Return the plan as text, with a heading for each of two phases."""
+    summary = [_next_run(planned).summary(), *_notes(submission)]
+    if not isinstance(planned, Phases):
+        return summary
+    if planned.completed is not None:
+        return [f"phase 1 of 2: completed run {planned.completed}\n\nphase 2 of 2", *summary]
+    then = (
+        f"another command after phase 1: orchestrator download {submission.run} --all, then this command with"
+        f" --phase-from {submission.run}"
+        if load_backend(submission.backend, home_folder(os.environ)).remote
+        else "follows phase 1; if this command is stopped, repeat it"
+    )
+    return ["phase 1 of 2", *summary, f"\nphase 2 of 2: {then}", planned.later.summary()]
+
+
+def _plan(arguments: argparse.Namespace) -> Plan | Phases:
     flags = flags_of(arguments)
-    found = Orchestrator().plan(arguments.kind, file=arguments.file, flags=flags, sets=arguments.sets)
-    for warning in found.warnings:
+    found = Orchestrator().plan_phases(arguments.kind, file=arguments.file, flags=flags, sets=arguments.sets)
+    for warning in _next_run(found).warnings:
         hint(f"warning: {warning}")
     return found
 

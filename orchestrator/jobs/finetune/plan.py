@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.estimates.memory import disk_warnings, training_warnings
 from orchestrator.estimates.pace import tokens_per_row
 from orchestrator.jobs.base import Plan, SharedFacts, TrainingPlan, files_fingerprint, remote_data
-from orchestrator.jobs.facts import plan_rows, start_text, training_rows
+from orchestrator.jobs.facts import plan_rows, start_text, stretch_rows, training_rows
 from orchestrator.jobs.finetune.estimate import FinetuneEstimates, TuningWork, estimate_finetuning
 from orchestrator.jobs.finetune.spec import DATA_PATHS, FinetuneSpec
 from orchestrator.jobs.inputs import DATA, START, At, JobInput, Needs, model_input
@@ -21,7 +21,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
 from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.start_model import initial_lineage, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_weights, read_initial_model
 from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.fields import Config
@@ -123,7 +123,8 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
     initial = read_initial_model(job.init_from)
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
-        job.require_positions(model.positions, model.folder, model.trained_positions)
+        model.require_stretchable(job.stretch_positions)
+        job.require_positions(model.positions, model.folder, model.usable_positions)
     parent = initial_lineage(job.init_from, cache).head
     remote = resolved.site.remote_data(spec)
     files = [] if remote else task_files(job)
@@ -203,6 +204,8 @@ def _shaping(job: FinetuneConfig, data: DataFingerprint, parent: Link, cache: Pa
     config = job.model_dump(mode="json", exclude={*OBSERVERS})
     config["data"] = _without_paths(config["data"]) | {"sha256": data.sha256}
     config["init_from"] = parent.weights
+    if job.stretch_positions is None:
+        del config[STRETCH]
     for task, own in config["per_task"].items():
         if "data" in own:
             own["data"] = _without_paths(own["data"])
@@ -250,6 +253,7 @@ def _model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
         yield "score", _own_score(plan.job)
     yield "selection", _selection(plan.job)
     yield "from", start_text(plan, "init_from")
+    yield from stretch_rows(plan.job)
     parameters = f"{plan.estimates.parameters:,} parameters"
     yield "model", f"{parameters} and a new head, sequences of {plan.job.max_length} at most"
 

@@ -20,13 +20,22 @@ from orchestrator.runs.status import Counts
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.home import FINGERPRINT_CACHE
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
-from train_jobs.artifacts.start_model import CONFIG, SHAPE, VOCABULARY, initial_weights
+from train_jobs.artifacts.start_model import (
+    CONFIG,
+    SHAPE,
+    STRETCHED_POSITIONS,
+    TRAINED_POSITIONS,
+    VOCABULARY,
+    initial_weights,
+    usable_positions,
+)
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.finetune import require_length
 from train_jobs.config.pretrain import OBSERVERS
 
 NOT_SHAPING = {*OBSERVERS, "model", "input", "output", "resume"}
@@ -155,7 +164,11 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     }
     counts = [count_table(path, job.form(path), quoting=job.data.quoting, header=_header(job)) for path in job.input]
     rows = None if None in counts else sum(count for count in counts if count is not None)
-    longest = min(job.data.max_length or model.max_position_embeddings, model.max_position_embeddings)
+    positions = model.max_position_embeddings
+    document = read_object(job.model / CONFIG) or {}
+    usable = usable_positions(positions, document.get(TRAINED_POSITIONS), document.get(STRETCHED_POSITIONS))
+    require_length(job.data.max_length, job.model, positions, usable)
+    longest = min(job.data.max_length or usable, usable)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
     estimates = estimate_prediction(job, model, vocab_size, compute=shared.compute, rows=rows, tokens=tokens)
     warnings = memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that")

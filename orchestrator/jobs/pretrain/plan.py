@@ -17,6 +17,7 @@ from orchestrator.jobs.facts import (
     plan_rows,
     span_text,
     start_text,
+    stretch_rows,
     training_rows,
 )
 from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
@@ -30,7 +31,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.start_model import VOCABULARY, initial_lineage
+from train_jobs.artifacts.start_model import STRETCH, VOCABULARY, initial_lineage, read_initial_model
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import (
     MODEL,
@@ -162,6 +163,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
     """Return the start of the training as the last link of its lineage; verifies every file by its hash."""
     if job.init_from is not None:
+        read_initial_model(job.init_from).require_stretchable(job.stretch_positions)
         return initial_lineage(job.init_from, cache).head
     if phase is None:
         return None
@@ -175,6 +177,8 @@ def _training(
     """Return the settings that shape the result."""
     config = job.model_dump(mode="json", exclude={"card", *OBSERVERS})
     config["data"] = text_identity(job.data, data)
+    if job.stretch_positions is None:
+        del config[STRETCH]
     config["init_from"] = start.weights if isinstance(start, Link) else None
     config["phase_from"] = start.digest if isinstance(start, EarlierPhase) else None
     return config
@@ -215,6 +219,7 @@ def _model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
         yield "from", f"{plan.parent.name}, {what}{origins_text(plan, 'phase_from')}"
     elif plan.parent:
         yield "from", start_text(plan, "init_from")
+    yield from stretch_rows(plan.job)
     yield (
         "model",
         f"{shape.num_hidden_layers} layers of width {shape.hidden_size}, "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field
 
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import PathKeys
@@ -46,6 +48,9 @@ class PretrainSpec(PretrainConfig, JobSpec):
     """Kind of the job."""
     recipe: str = "tiny"
     """Recipe: tiny, small, base, large or a published one. The sections of the job override its values."""
+    earlier: dict[str, Any] = Field(default={})
+    """With a recipe that continues another one, such as base-512: values for the earlier phase alone, by section, such
+    as {train: {steps: 900000}}. All other values apply to both phases, except keys that differ between the recipes."""
 
     def job_config(self) -> PretrainConfig:
         """Return the part that the job itself reads."""

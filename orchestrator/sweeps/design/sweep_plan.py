@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.backends import capability_of
 from orchestrator.backends.capabilities import SweepsNatively
+from orchestrator.jobs.phases import require_start
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.paths import anchor
@@ -86,6 +87,7 @@ def resolve_sweep(
         spec = build(SweepSpec, merged)
     with problems.collecting(where=merged.origin((TRIAL,))):
         trial = resolve_spec(_trial_kind(layers), layers=layers, flags=flags or {}, **inherited)
+        require_start(trial)
     wrong = list(contradictions(spec)) if spec is not None else []
     if spec is not None and trial is not None and not wrong:
         wrong = [*trial_problems(spec, trial), *_driver_problems(spec, trial)]

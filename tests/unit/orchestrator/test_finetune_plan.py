@@ -293,7 +293,15 @@ def test_task_beyond_trained_positions_is_refused_with_choices(folder: Path) -> 
     assert caught.value.fix is not None
     assert "--set data.max_length=32" in caught.value.fix
     assert "--set phase_from=RUN --set data.sequence_length=64" in caught.value.fix
+    assert "--set stretch_positions=64" in caught.value.fix
     assert make_plan(resolve("task=MRPC", "data=glue", "data.max_length=32"), home=Path("home")).steps == 9
+    before = plan("task=MRPC", "data=glue", "data.max_length=32")
+    stretched = plan("task=MRPC", "data=glue", "data.max_length=64", "stretch_positions=64")
+    assert "32 trained ones interpolated to cover 64" in " ".join(stretched.summary().split())
+    assert stretched.run_hash != before.run_hash
+    for wrong, problem in ((128, "has 64 positions, of which 32 are trained"), (16, "of which 32 are trained")):
+        with pytest.raises(SpecError, match=problem):
+            plan("task=MRPC", "data=glue", "data.max_length=16", f"stretch_positions={wrong}")
 
 
 def test_default_length_is_at_most_trained_positions(folder: Path) -> None:
@@ -403,3 +411,14 @@ def test_dataset_folder_hashed_by_content_stays_local(folder: Path) -> None:
     with pytest.raises(SpecError) as caught:
         build_request(there, there.name, WORKSPACE)
     assert caught.value.problems == [f"data.dataset: {folder / 'reviews'} is on this machine"]
+
+
+def test_question_answering_beyond_trained_positions_is_refused(folder: Path) -> None:
+    """Its length of 384 is not lowered: stride and longest question belong to it, whatever the task's spelling."""
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    longer = {"max_position_embeddings": 512, "trained_positions": 128}
+    (folder / "bert" / "config.json").write_text(json.dumps({**config, **longer}))
+    (folder / "squad").mkdir()
+    for task in ("SQuAD-2.0", "squad2"):
+        with pytest.raises(SpecError, match=r"384 is more than the 128 positions that .*bert was trained on"):
+            make_plan(resolve(f"task={task}", "data=squad"), home=Path("home"))

@@ -152,3 +152,19 @@ def test_output_is_a_format_or_a_file(folder: Path, capsys: pytest.CaptureFixtur
     assert "invalid choice: 'made.tsv' (choose from text, json, yaml)" in capsys.readouterr().err
     assert main(["plan", "evaluate", "--model", "bert", "--data", "new.tsv", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["job"]["evaluate"] is True
+
+
+def test_length_beyond_trained_positions_is_refused(folder: Path) -> None:
+    """A plan refuses untrained positions; without a length, the job reads only the trained ones."""
+    config = json.loads((folder / "bert" / "config.json").read_text())
+    (folder / "bert" / "config.json").write_text(json.dumps({**config, "trained_positions": 32}))
+    with pytest.raises(SpecError, match=r"64 is more than the 32 positions that .*bert was trained on") as caught:
+        plan(data__max_length=64)
+    assert caught.value.fix is not None
+    assert "--set data.max_length=32; or train" in caught.value.fix
+    assert "stretch_positions=64" in caught.value.fix
+    assert plan(data__max_length=32).rows == 2
+    (folder / "bert" / "config.json").write_text(
+        json.dumps({**config, "trained_positions": 32, "stretched_positions": 48})
+    )
+    assert plan(data__max_length=48).rows == 2

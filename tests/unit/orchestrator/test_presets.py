@@ -38,6 +38,7 @@ from train_jobs.optim.factory import learning_rate
 
 RECIPE_NAMES = [
     "base",
+    "base-512",
     "base-azureml",
     "base-google",
     "continue",
@@ -47,6 +48,7 @@ RECIPE_NAMES = [
     "large-nvidia-phase1",
     "large-nvidia-phase2",
     "small",
+    "small-512",
     "tiny",
 ]
 PRESET_FILES = sorted(PRESETS.rglob("*.yaml"))
@@ -58,25 +60,27 @@ MODELS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "predict": (PredictConfig, {"model": "bert", "input": "a.tsv"}),
 }
 PINNED = {
-    "finetune/entities": "300686f79ad8",
-    "finetune/glue": "1cfefdc85534",
-    "finetune/glue-roberta": "acb7a64959e8",
-    "finetune/glue-stable": "5168e045e2b4",
-    "finetune/squad": "ed384eb0af24",
+    "finetune/entities": "e8c60f6407ac",
+    "finetune/glue": "c571fb91dd4d",
+    "finetune/glue-roberta": "bf7dbcbf2363",
+    "finetune/glue-stable": "dcb6c55f2f2a",
+    "finetune/squad": "82d22ae8b2b9",
     "predict/default": "e4f4133f0422",
     "prepare/cased": "ba3d7116de92",
     "prepare/uncased": "993b973945ed",
-    "pretrain/base": "4ebd6fd6d40b",
-    "pretrain/base-azureml": "981729a38d82",
-    "pretrain/base-google": "c5a7bf83b5d4",
-    "pretrain/continue": "425f8eed7c4c",
-    "pretrain/large": "7ec81f59306a",
-    "pretrain/large-azureml": "702fad07ead0",
-    "pretrain/large-google": "c23d417523fc",
-    "pretrain/large-nvidia-phase1": "f12078798c30",
-    "pretrain/large-nvidia-phase2": "cf1b13547e57",
-    "pretrain/small": "6c5e140a3709",
-    "pretrain/tiny": "66e618787e89",
+    "pretrain/base": "b64f5a76cd32",
+    "pretrain/base-512": "1623d6ddfa86",
+    "pretrain/base-azureml": "466de365cfcc",
+    "pretrain/base-google": "7c5f044ba599",
+    "pretrain/continue": "4bf5b09c3086",
+    "pretrain/large": "dc2d7c238bbb",
+    "pretrain/large-azureml": "aa35c2b64b8a",
+    "pretrain/large-google": "df27000591e2",
+    "pretrain/large-nvidia-phase1": "a4b20fec2435",
+    "pretrain/large-nvidia-phase2": "3abf0b044bea",
+    "pretrain/small": "d5978e8c6522",
+    "pretrain/small-512": "25f264ebb787",
+    "pretrain/tiny": "ae05554504e5",
 }
 
 

@@ -99,8 +99,9 @@ def test_all_problems_are_named_together_with_lines(folder: Path) -> None:
     )
     problems = problems_of(file=Path("job.yaml"), sets=["checkpoint.evry=3"])
     expected = [
-        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, base-azureml, base-google, "
-        "continue, large, large-azureml, large-google, large-nvidia-phase1, large-nvidia-phase2, small, tiny)",
+        "job.yaml:1: unknown recipe 'tinny' (did you mean \"tiny\"?) (known: base, base-512, base-azureml, "
+        "base-google, continue, large, large-azureml, large-google, large-nvidia-phase1, large-nvidia-phase2, "
+        "small, small-512, tiny)",
         "job.yaml:2: name: must be lower-case",
         'job.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
         "job.yaml:5: train.precision: input should be",
