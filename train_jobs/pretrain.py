@@ -53,7 +53,7 @@ from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.runtime import boundary, distributed, storage
-from train_jobs.engine.runtime.devices import peak_flops, require_determinism, resolve_precision
+from train_jobs.engine.runtime.devices import describe_arithmetic, peak_flops, require_determinism, resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
@@ -306,7 +306,6 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
     manifest, train, world, size = store.manifest, config.train, loop.world, loop.micro_batch_size
     accumulation = -(-train.share(world.size) // size)
     auto = " (auto)" if train.micro_batch_size == "auto" else ""
-    compiled = ", compiled" if is_compiled(train.compile, world.device) else ""
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
@@ -314,8 +313,7 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
         f"text       {splits}, vocabulary {manifest.vocab_size}",
         f"batch      {train.global_batch_size} sequences = {size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes",
-        f"arithmetic {loop.policy.precision} on {world.device.type}{compiled}, {torch.get_num_threads()} threads a"
-        f" process, torch {torch.__version__}",
+        *describe_arithmetic(train.precision, world.device, compiled=is_compiled(train.compile, world.device)),
     ]
     if train.deterministic and world.device.type == "cuda":
         with_it, without = loop.cost_of_determinism()
