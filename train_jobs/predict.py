@@ -266,7 +266,7 @@ def form(task: Predictor) -> Any:
         SpecError: .npz is requested for anything but embeddings, or a copied column has the name of a predicted one.
     """
     keep, suffix, fields = task.config.data.keep, task.config.output.suffix, task.fields()
-    if suffix == ".npz" and (task.folder.kind != EMBEDDINGS or keep):
+    if suffix == ".npz" and task.folder.kind != EMBEDDINGS:
         raise SpecError("invalid output: .npz holds only embeddings", fix="--set output=predictions.parquet")
     if both := [name for name in keep if name in fields]:
         raise SpecError(
