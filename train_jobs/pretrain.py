@@ -290,15 +290,19 @@ def finish(
             "model": str(model_folder),
         }
         storage.write_json(output / "result.json", result)
-    found = loop.last_validation
+    _print_verdict(loop.last_validation)
+    print(f"exported {model_folder}", flush=True)
+    return result
+
+
+def _print_verdict(found: dict[str, float]) -> None:
+    """Print the loss of a validation beside the unigram entropy, if it has both."""
     if (loss := found.get("mlm_loss")) is not None and (entropy := found.get("unigram_entropy")) is not None:
         error = found.get("unigram_margin_error")
         print(
             f"validation MLM loss {loss:.4f}, unigram entropy of the same tokens {entropy:.4f} nats"
             f" ({margin_text(loss, entropy, error)}: {verdict(loss, entropy, error).value})"
         )
-    print(f"exported {model_folder}", flush=True)
-    return result
 
 
 def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
