@@ -31,6 +31,7 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import PRETRAIN_RECIPES, build, config_layers, merge, preset_names, read_assignments
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
+from train_jobs.artifacts.source_mixture import mixture_text
 from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
@@ -313,8 +314,10 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop) -> str:
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
+    mixture = mixture_text(manifest)
     lines = [
         f"text       {splits}, vocabulary {manifest.vocab_size}",
+        *([f"sources    {mixture}"] if mixture else []),
         f"batch      {train.global_batch_size} sequences = {size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes",
         *describe_arithmetic(train.precision, world.device, compiled=is_compiled(train.compile, world.device)),
