@@ -297,7 +297,7 @@ def finish(
 
 
 def _print_verdict(found: dict[str, float]) -> None:
-    """Print the loss of a validation beside the unigram entropy, if it has both."""
+    """Print the loss of a validation and the unigram entropy, if it has both."""
     if (loss := found.get("mlm_loss")) is not None and (entropy := found.get("unigram_entropy")) is not None:
         error = found.get("unigram_margin_error")
         print(
