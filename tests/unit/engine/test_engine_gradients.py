@@ -152,6 +152,19 @@ def test_explicit_precision_is_used(precision: str) -> None:
     assert resolve_precision(precision, CPU) == precision
 
 
+@pytest.fixture(autouse=True)
+def without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lift limits on the instructions that oneDNN uses."""
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def bf16_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the processor has bf16 instructions."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+
+
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo to compare with")
 def test_auto_precision_on_cpu_with_bf16_is_bf16() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
@@ -166,14 +179,6 @@ def test_auto_precision_accepts_amx_or_avx_bf16(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx), raising=False)
     assert resolve_precision("auto", CPU) == expected
-
-
-@pytest.fixture
-def bf16_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that the processor has bf16 instructions, and lift limits on those that oneDNN uses."""
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
-    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
