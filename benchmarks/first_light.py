@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import describe
+from train_jobs.config.verdict import margin_text, verdict
 
 WINDOW = "1200,760"
 
@@ -91,6 +92,10 @@ def main() -> None:
                 f" {found['validation_unigram_entropy']:.3f} | {found['validation_mlm_accuracy']:.1%} |"
                 f" {found['validation_nsp_accuracy']:.1%} |"
             )
+    last = next(report["metrics"] for report in reversed(reports) if "validation_mlm_loss" in report["metrics"])
+    names = ("mlm_loss", "unigram_entropy", "unigram_margin_error")
+    loss, entropy, error = (last[f"validation_{name}"] for name in names)
+    print(f"\nThe loss is {margin_text(loss, entropy, error)}: {verdict(loss, entropy, error).value}.")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ FOLDER contains GLUE's files, books, PUD and XQuAD, as `../shared/data` does.
 - PUD: 1,000 sentences in eight languages, translated by people, one a line. Blocks of 20 are joined by a blank, Chinese
   ones by nothing; a splitter must find the 19 places between them. Score: F1 over all blocks. No splitter is given the
   language, except pysbd, which requires it.
+- PUD again, with our rules reduced to the abbreviations and ordinals of the language: what a setting for it would gain.
 - GLUE: lines that open with a capital or a digit and end with a full stop, shuffled and joined in groups of six. MNLI's
   hypotheses and CoLA are single sentences by human judgement. MRPC's are from newspapers. QNLI's were cut out of
   Wikipedia by another program, so a disagreement there may be that program's error.
@@ -25,12 +26,14 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
+from unittest.mock import patch
 
 import blingfire
 import pysbd
 from uniseg.sentencebreak import sentences as unicode_sentences
 
 from benchmarks.machine import describe, spread
+from train_jobs.corpus.tokenize import abbreviations, sentences
 from train_jobs.corpus.tokenize.sentences import SPLITTER, split_sentences
 
 Splitter = Callable[[str], list[str]]
@@ -41,6 +44,14 @@ SPLITTERS: dict[str, Splitter] = {
 UNICODE = f"UAX 29 (uniseg {version('uniseg')})"
 PYSBD = f"pysbd {version('pysbd')}"
 LANGUAGES = ("en", "de", "ru", "hi", "ar", "zh", "es", "th")
+OWN_LISTS = {
+    "en": "English",
+    "de": "German",
+    "ru": "Russian, Ukrainian, Bulgarian",
+    "hi": "Hindi and Marathi",
+    "ar": "Arabic",
+    "es": "Spanish",
+}
 BLOCK = 20
 LINES = {
     "MNLI hypotheses": ("MNLI/subset_train.tsv", 2),
@@ -53,7 +64,7 @@ ROUNDS = 5
 
 
 def main() -> None:
-    """Print four tables."""
+    """Print five tables."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("../shared/data")
     books = [lzma.decompress(path.read_bytes()).decode("utf-8-sig") for path in sorted(folder.glob("gutenberg/*.xz"))]
     size = sum(len(book.encode()) for book in books)
@@ -67,6 +78,7 @@ def main() -> None:
             found, right = agreement(split, sentences)
             print(f"| {source} | {len(sentences):,} | {name} | {found:.2%} | {right:.2%} |")
     show_languages(folder / "multilingual")
+    show_named_languages(folder / "multilingual/pud")
 
 
 def show_languages(folder: Path) -> None:
@@ -90,6 +102,24 @@ def show_languages(folder: Path) -> None:
             seconds = [seconds_of(splitter(name, language), [text]) for _ in range(rounds)]
             rates.append(spread([size / each for each in seconds], digits=2))
         print(f"| {language} | {' | '.join(rates)} |")
+
+
+def show_named_languages(folder: Path) -> None:
+    """Print the F1 of boundaries in PUD with the words of all languages, and with those of the text's language only."""
+    print("\n| F1 of boundaries | words of all languages | of this language | of this language and English |")
+    print("|---|---|---|---|")
+    for language, own in OWN_LISTS.items():
+        text = (folder / f"{language}.txt").read_text(encoding="utf-8")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        scores = [f1(split_sentences, lines, " ")]
+        for lists in ({own}, {own, "English"}):
+            words = frozenset(word for each in lists for word in abbreviations.NEVER_LAST_BY_LANGUAGE[each].split())
+            ordinals = abbreviations.BEFORE_ORDINAL if language == "de" else frozenset()
+            sentences.stop_kind.cache_clear()
+            with patch.multiple(sentences, NEVER_LAST=words, BEFORE_ORDINAL=ordinals):
+                scores.append(f1(split_sentences, lines, " "))
+        sentences.stop_kind.cache_clear()
+        print(f"| {language} | {' | '.join(f'{score:.5f}' for score in scores)} |")
 
 
 def splitter(name: str, language: str) -> Splitter:

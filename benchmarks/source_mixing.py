@@ -4,10 +4,9 @@
 
 FIRST and SECOND are folders or files of text, of a million tokens or more each, so that both fill several blocks. Their
 documents are written to two JSON Lines files, and in random order to a third one. Both texts have the same documents,
-vocabulary and held-out documents, so a difference of training losses comes from the order of examples alone: no run
-reads an example twice. Printed are the mean training loss and the validation loss of each run, and the mean difference
-of training losses over seeds with its 95% interval. Validation losses of the two texts are of different samples of the
-held-out documents, which are drawn by source, and cannot be compared.
+vocabulary and held-out documents, so a difference of losses comes from the order of examples alone: no run reads an
+example twice. Each model is validated on the held-out documents of both token stores, because a store's sample of them
+is drawn by source. Printed are the losses of each run, and the mean differences over seeds with their 95% intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from scipy.stats import t as student
@@ -63,22 +63,24 @@ def prepare(name: str, files: list[Path], folder: Path, vocabulary: Path | None)
     return store
 
 
-def losses(store: Path, output: Path, *, seed: int, steps: int, batch: int) -> tuple[float, float]:
-    """Train on a store; return the mean MLM loss of training, and the MLM loss of the last validation."""
+def train(store: Path, output: Path, *, seed: int, steps: int, batch: int) -> float:
+    """Train on a store; return the mean MLM loss of training."""
     settings: dict[str, object] = {"data.store": str(store), "train.seed": seed, "train.steps": steps}
     settings |= {"train.global_batch_size": batch, "train.micro_batch_size": batch, "train.log_every": 1}
-    settings |= {
-        "validation.max_sequences": 4096,
-        "validation.every": steps,
-        "train.precision": "fp32",
-        "optimizer.learning_rate": RATE,
-    }
+    settings |= {"validation.every": steps, "train.precision": "fp32", "optimizer.learning_rate": RATE}
     run("train_jobs.pretrain", RECIPE, output, settings)
     reports = [report["metrics"] for _, report in read_reports(output / "metrics.jsonl")]
     training = [found["train_mlm_loss"] for found in reports if "train_mlm_loss" in found]
     assert len(training) == steps
-    result = json.loads((output / "result.json").read_text())
-    return statistics.mean(training), result["validation_mlm_loss"]
+    return statistics.mean(training)
+
+
+def validate(trained: Path, store: Path, output: Path, *, seed: int) -> float:
+    """Return a trained model's MLM loss on the held-out documents of a store."""
+    settings: dict[str, object] = {"init_from": str(trained / "model"), "data.store": str(store), "train.seed": seed}
+    settings |= {"train.steps": 1, "optimizer.learning_rate": 1e-12, "train.precision": "fp32"}  # changes no weight
+    run("train_jobs.pretrain", RECIPE, output, settings | {"validation.max_sequences": 4096})
+    return float(json.loads((output / "result.json").read_text())["validation_mlm_loss"])
 
 
 def run(module: str, recipe: str, output: Path, settings: dict[str, object]) -> None:
@@ -92,9 +94,9 @@ def run(module: str, recipe: str, output: Path, settings: dict[str, object]) -> 
     )
 
 
-def difference(pairs: list[tuple[float, float]]) -> str:
-    """Return the mean difference of pairs of losses, with its 95% interval."""
-    each = [first - second for first, second in pairs]
+def difference(figures: Sequence[float], others: Sequence[float]) -> str:
+    """Return the mean difference of losses of the same seeds, with its 95% interval."""
+    each = [first - second for first, second in zip(figures, others, strict=True)]
     error = statistics.stdev(each) / len(each) ** 0.5
     reach = float(student.ppf(0.975, len(each) - 1)) * error
     mean = statistics.mean(each)
@@ -102,7 +104,7 @@ def difference(pairs: list[tuple[float, float]]) -> str:
 
 
 def main() -> None:
-    """Print a table."""
+    """Print a table of losses and one of differences."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs=2, type=Path)
     parser.add_argument("--steps", type=int, default=350)
@@ -110,21 +112,27 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     print(f"{describe('torch', 'numpy')}; recipe {RECIPE}, {given.steps} steps of {given.batch} sequences\n")
-    print("| text | seed | mean training MLM loss | validation MLM loss |\n|---|---|---|---|")
-    found: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as place:
-        folder, vocabulary = Path(place), None
+        folder, stores = Path(place), dict[str, Path]()
         for name, files in write_texts(given.sources, folder).items():
-            store = prepare(name, files, folder, vocabulary)
-            vocabulary = vocabulary or store / "vocab.txt"
-            for seed in given.seeds:
-                output = folder / f"{name} {seed}"
-                pair = losses(store, output, seed=seed, steps=given.steps, batch=given.batch)
-                found.setdefault(name, []).append(pair)
-                print(f"| {name} | {seed} | {pair[0]:.4f} | {pair[1]:.4f} |", flush=True)
-    first, second = found.values()
-    training = [(one[0], other[0]) for one, other in zip(first, second, strict=True)]
-    print(f"\nDifference of training losses, nats (95% interval): {difference(training)}")
+            vocabulary = next(iter(stores.values())) / "vocab.txt" if stores else None
+            stores[name] = prepare(name, files, folder, vocabulary)
+        columns = ["training", *(f"validation, {name}" for name in stores)]
+        print(f"| trained on | seed | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
+        found: dict[str, list[list[float]]] = {}
+        for name, seed in product(stores, given.seeds):
+            output = folder / f"{name} {seed}"
+            row = [train(stores[name], output, seed=seed, steps=given.steps, batch=given.batch)]
+            row += [
+                validate(output, store, folder / f"{output.name} on {other}", seed=seed)
+                for other, store in stores.items()
+            ]
+            found.setdefault(name, []).append(row)
+            print(f"| {name} | {seed} | {' | '.join(f'{loss:.4f}' for loss in row)} |", flush=True)
+    print("\nMean MLM losses in nats; two sources minus one shuffled file, with 95% intervals:")
+    first, second = (list(zip(*rows, strict=True)) for rows in found.values())
+    for column, ours, theirs in zip(columns, first, second, strict=True):
+        print(f"- {column}: {difference(ours, theirs)}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine.reporting.metrics import MetricsLog, clock
 from train_jobs.engine.runtime import boundary, distributed, storage
-from train_jobs.engine.runtime.devices import resolve_precision
+from train_jobs.engine.runtime.devices import describe_arithmetic, resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
@@ -269,7 +269,7 @@ def form(task: Predictor) -> Any:
         SpecError: .npz is requested for anything but embeddings, or a copied column has the name of a predicted one.
     """
     keep, suffix, fields = task.config.data.keep, task.config.output.suffix, task.fields()
-    if suffix == ".npz" and (task.folder.kind != EMBEDDINGS or keep):
+    if suffix == ".npz" and task.folder.kind != EMBEDDINGS:
         raise SpecError("invalid output: .npz holds only embeddings", fix="--set output=predictions.parquet")
     if both := [name for name in keep if name in fields]:
         raise SpecError(
@@ -312,8 +312,7 @@ def describe(job: PredictJob) -> str:
         f"task       {what}" + (f": {shown}" if folder.labels else ""),
         f"rows       {job.input.rows:,} of {', '.join(map(str, config.input[:3]))}{' ...' if config.input[3:] else ''}",
         f"model      {config.model}, sequences of up to {job.task.max_length} tokens",
-        f"arithmetic {job.identity['precision']} on {world.device.type}, {torch.get_num_threads()} threads a process,"
-        f" torch {torch.__version__}",
+        *describe_arithmetic(config.batching.precision, world.device),
     ]
     return "\n".join([*lines, *(f"warning: {note}" for note in job.input.notes)])
 

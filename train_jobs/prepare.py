@@ -65,13 +65,7 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
         UserError: input or environment that the user can fix.
     """
     started = time.monotonic()
-    for place, what, fix in (
-        (config.store, "the store", "--set store=PATH outside of it"),
-        (output, "the output", "--output PATH outside of it"),
-        (cache, "the folder of stores", "--cache PATH outside of it"),
-    ):
-        if place is not None:
-            require_outside(config.data.text, place, what=what, fix=fix)
+    _require_outside_of_text(config, output, cache)
     storage.require_writable(output)
     found = fingerprint(config.data.text, cache / HASHES)
     folder = config.store or cache / store_key(config.data, found)
@@ -104,6 +98,17 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
         if node.leads:
             mirror.close(completed=store is not None)
     return store
+
+
+def _require_outside_of_text(config: PrepareConfig, output: Path, cache: Path) -> None:
+    """Refuse folders of results below a folder of the text, which would read them as text."""
+    for place, what, fix in (
+        (config.store, "the store", "--set store=PATH outside of it"),
+        (output, "the output", "--output PATH outside of it"),
+        (cache, "the folder of stores", "--cache PATH outside of it"),
+    ):
+        if place is not None:
+            require_outside(config.data.text, place, what=what, fix=fix)
 
 
 def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from train_jobs.artifacts.layers import (
 )
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.sequence_figures import SequenceFigures
+from train_jobs.artifacts.source_mixture import mixture_text
 from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
@@ -63,7 +64,7 @@ from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.runtime import boundary, distributed, storage
-from train_jobs.engine.runtime.devices import peak_flops, require_determinism, resolve_precision
+from train_jobs.engine.runtime.devices import describe_arithmetic, peak_flops, require_determinism, resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
@@ -308,15 +309,19 @@ def finish(
             "model": str(model_folder),
         }
         storage.write_json(output / "result.json", result)
-    found = loop.last_validation
+    _print_verdict(loop.last_validation)
+    print(f"exported {model_folder}", flush=True)
+    return result
+
+
+def _print_verdict(found: dict[str, float]) -> None:
+    """Print the loss of a validation and the unigram entropy, if it has both."""
     if (loss := found.get("mlm_loss")) is not None and (entropy := found.get("unigram_entropy")) is not None:
         error = found.get("unigram_margin_error")
         print(
             f"validation MLM loss {loss:.4f}, unigram entropy of the same tokens {entropy:.4f} nats"
             f" ({margin_text(loss, entropy, error)}: {verdict(loss, entropy, error).value})"
         )
-    print(f"exported {model_folder}", flush=True)
-    return result
 
 
 def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: SequenceFigures) -> str:
@@ -324,17 +329,17 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: Seq
     manifest, train, world, size = store.manifest, config.train, loop.world, loop.micro_batch_size
     accumulation = -(-train.share(world.size) // size)
     auto = " (auto)" if train.micro_batch_size == "auto" else ""
-    compiled = ", compiled" if is_compiled(train.compile, world.device) else ""
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
+    mixture = mixture_text(manifest)
     lines = [
         f"text       {splits}, vocabulary {manifest.vocab_size}",
         f"sequences  {figures.text()}",
+        *([f"sources    {mixture}"] if mixture else []),
         f"batch      {train.global_batch_size} sequences = {size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes",
-        f"arithmetic {loop.policy.precision} on {world.device.type}{compiled}, {torch.get_num_threads()} threads a"
-        f" process, torch {torch.__version__}",
+        *describe_arithmetic(train.precision, world.device, compiled=is_compiled(train.compile, world.device)),
     ]
     if train.deterministic and world.device.type == "cuda":
         with_it, without = loop.cost_of_determinism()

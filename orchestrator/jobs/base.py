@@ -23,6 +23,7 @@ from orchestrator.support.formatting import wrapped
 from train_jobs.artifacts.fingerprints import DataFingerprint, content_hashes, text_files
 from train_jobs.artifacts.lineage import Link
 from train_jobs.artifacts.store_manifest import StoreManifest
+from train_jobs.artifacts.vocabulary_file import read_vocabulary
 from train_jobs.config import CheckpointConfig, FinetuneConfig, PretrainConfig, TextConfig
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import result_settings
@@ -187,7 +188,7 @@ def text_identity(data: TextConfig, found: DataFingerprint | StoreManifest) -> d
         sources = [{**source, "path": None} for source in section["text"] if isinstance(source, dict)]
         section["text"] = [found.sha256, *sources]
     vocabulary = data.vocabulary
-    section["vocabulary"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest() if vocabulary else None
+    section["vocabulary"] = hashlib.sha256(read_vocabulary(vocabulary)).hexdigest() if vocabulary else None
     return section
 
 

@@ -10,7 +10,7 @@ The layers above the presets select the presets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,20 +90,22 @@ def resolve_spec(
     problems.raise_all("spec")
     changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
-    site = site_of(spec.backend)
-    rules = which.ignored(spec, compute.world_size, site)
     return Resolved(
         spec=spec,
         compute=compute,
         origins={load.dotted(path): str(origin) for path, origin in merged.origins.items()},
         changes=changes,
-        warnings=(
-            *warnings,
-            *ignored_settings(spec, changes, rules, which.user_code_names(spec)),
-            *which.warnings(spec, changes, site),
-            *site.warnings(spec),
-        ),
+        warnings=(*warnings, *_warnings(which, spec, compute, changes)),
     )
+
+
+def _warnings(which: JobKind, spec: JobSpec, compute: ResolvedCompute, changes: Mapping[str, Change]) -> Iterator[str]:
+    """Yield the warnings about a valid spec: settings without effect, those of its kind and of its site."""
+    site = site_of(spec.backend)
+    rules = which.ignored(spec, compute.world_size, site)
+    yield from ignored_settings(spec, changes, rules, which.user_code_names(spec))
+    yield from which.warnings(spec, changes, site)
+    yield from site.warnings(spec)
 
 
 def make_plan(resolved: Resolved, *, home: Path, reuse: Plan | None = None) -> Plan:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from train_jobs.artifacts.text_rule import MOST_LOST
 from train_jobs.artifacts.text_sample import TextFacts, TextLoss, measure_text
-from train_jobs.config import DataError, TextConfig
+from train_jobs.artifacts.vocabulary_file import pieces_of
+from train_jobs.config import TextConfig
 from train_jobs.config.prepare import AUTO
 
 
@@ -14,16 +15,11 @@ def measured_text(data: TextConfig) -> TextFacts | None:
     """Return how the text of a plan becomes words; None for the embedded text, which is English.
 
     Raises:
-        DataError: the vocabulary is not UTF-8, or a source does not exist.
+        DataError: the vocabulary cannot be read, or a source does not exist.
     """
     if not data.text:
         return None
-    try:
-        pieces = data.vocabulary.read_text(encoding="utf-8-sig").split("\n") if data.vocabulary else None
-    except UnicodeDecodeError as problem:
-        facts = {"where": f"data.vocabulary, byte {problem.start}"}
-        raise DataError(f"{data.vocabulary} is not UTF-8", facts=facts) from None
-    return measure_text(data, pieces)
+    return measure_text(data, pieces_of(data.vocabulary) if data.vocabulary else None)
 
 
 def words_rows(data: TextConfig, text: TextFacts | None) -> Iterator[tuple[str, str]]:
@@ -52,7 +48,7 @@ def loss_warnings(data: TextConfig, text: TextFacts | None, *, start: str | None
     """
     for loss in text.losses if text is not None else ():
         if loss.dropped > MOST_LOST:
-            keep = f"{start} with a model that keeps them" if start else "--set data.strip_accents=false keeps them"
+            keep = _other_start(start) if start else "--set data.strip_accents=false keeps them"
             yield f"{loss.source}: stripping accents drops or takes apart {loss.dropped:.1%} of the characters; {keep}"
         if max(loss.unknown_words, loss.unknown_text) > MOST_LOST:
             yield (
@@ -63,8 +59,11 @@ def loss_warnings(data: TextConfig, text: TextFacts | None, *, start: str | None
 
 def _advice(data: TextConfig, loss: TextLoss, start: str | None) -> str:
     if start is not None:
-        return f"{start} with a model of that language keeps them"
-    if loss.too_long > MOST_LOST:
+        return _other_start(start)
+    if data.vocabulary is None or loss.too_long > MOST_LOST:  # a trained vocabulary loses only words that are too long
         return "--set data.split_unspaced=true keeps scripts without blanks"
-    assert data.vocabulary is not None, "a trained vocabulary loses only words that are too long"
     return "--set data.vocabulary=null trains a vocabulary on the text"
+
+
+def _other_start(key: str) -> str:
+    return f"start from a model of that language: --set {key}=MODEL"

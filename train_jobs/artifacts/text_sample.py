@@ -23,7 +23,6 @@ from train_jobs.artifacts.text_rule import (
     LetterCounts,
     TextRule,
     count_letters,
-    lost_by_stripping,
     resolve_rule,
 )
 from train_jobs.artifacts.word_rules import LONGEST_WORD, is_removed, is_separate_word, without_marks
@@ -161,11 +160,10 @@ def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) 
     words = Counter(split_words(text, rule))
     unknown = {word for word in words if _is_unknown(word, pieces)}
     total, length = max(words.total(), 1), max(sum(len(word) * count for word, count in words.items()), 1)
-    dropped = sum(count * lost_by_stripping(character) for character, count in Counter(text).items())
     return TextLoss(
         source=sample.title,
         characters=len(text),
-        dropped=dropped / max(len(text), 1) if rule.strip_accents else 0.0,
+        dropped=count_letters(text).marks / max(len(text), 1) if rule.strip_accents else 0.0,
         unknown_words=sum(words[word] for word in unknown) / total,
         unknown_text=sum(words[word] * len(word) for word in unknown) / length,
         too_long=sum(words[word] * len(word) for word in unknown if len(word) > LONGEST_WORD) / length,

@@ -12,10 +12,11 @@ from train_jobs.artifacts.commit import COMMIT, verify
 from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
+from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.config import ConflictError, DataConfig, FinetuneConfig, PretrainConfig, SpecError
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.corpus.store.token_store import TokenStore
-from train_jobs.corpus.tokenize.vocabulary import load_vocabulary, pieces_of
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.runtime.distributed import World
@@ -88,7 +89,7 @@ def spell_added_tokens(data: DataConfig) -> tuple[int, list[list[int]]]:
     if not data.add_tokens:
         return 0, []
     assert data.vocabulary is not None, "it is the initial model's"
-    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary))
+    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary) if data.vocabulary else None)
     tokenizer = load_vocabulary(data.vocabulary, **rule._asdict())
     encoded = tokenizer.encode_batch(data.add_tokens, add_special_tokens=False)
     return tokenizer.get_vocab_size(), [word.ids for word in encoded]

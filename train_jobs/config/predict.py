@@ -198,6 +198,8 @@ class PredictConfig(CheckedConfig):
             yield "evaluate: embeddings have no reference to score against"
         if self.output.suffix == ".npz" and self.task not in {AUTO, EMBEDDINGS}:
             yield "output: .npz is only for embeddings"
+        if self.output.suffix == ".npz" and self.data.keep:
+            yield "data.keep: .npz holds only embeddings; set output to a .parquet, .jsonl or .tsv file to copy columns"
         forms = {self.form(path) for path in self.input}
         if len(forms) > 1:
             yield f"input: files of several formats: {', '.join(sorted(forms))}"

@@ -106,7 +106,7 @@ class CleanConfig(Config):
     max_characters: Annotated[int, Field(ge=1)] | None = None
     """Maximum characters of a document; longer ones are split at the end of a line. None: any length."""
     drop_duplicates: bool = True
-    """Keep only the first of documents with identical text, across all sources."""
+    """Keep only the first of documents whose text is identical apart from white space, across all sources."""
 
 
 class TextConfig(Config):

@@ -14,6 +14,7 @@ from train_jobs.artifacts.files import hold, write_text
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, read_manifest, store_content
 from train_jobs.artifacts.text_rule import LetterCounts, resolve_rule
+from train_jobs.artifacts.vocabulary_file import pieces_of, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.executors.nodes import ALONE, Node, Peers
@@ -23,7 +24,7 @@ from train_jobs.corpus.sources.text_parts import plan_parts
 from train_jobs.corpus.steps.manifest import TOKENS_METHOD
 from train_jobs.corpus.steps.records import PreparationSetting, reading, store_key
 from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
-from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE, pieces_of, read_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 from train_jobs.engine.runtime.storage import storage_errors
 
 SHARDS = "shard-*.arrow"
@@ -63,7 +64,7 @@ def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenS
     """
     if data.vocabulary is None or data.add_tokens:
         return None
-    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary))
+    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary) if data.vocabulary else None)
     wanted = store_content(
         text=found.sha256,
         reading=reading(data),

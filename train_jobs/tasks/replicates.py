@@ -25,7 +25,7 @@ from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.reporting.metrics import MetricsLog, MetricsMirror
 from train_jobs.engine.runtime import storage
-from train_jobs.engine.runtime.devices import autocast, peak_flops, resolve_precision
+from train_jobs.engine.runtime.devices import autocast, describe_arithmetic, peak_flops, resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
@@ -399,8 +399,7 @@ def describe(job: FinetuneJob) -> str:
         *job.kind.describe(),
         f"model      {job.initial.folder}",
         *stretch_lines(job.initial.usable_positions, job.config.stretch_positions),
-        f"arithmetic {job.precision} on {job.world.device.type}, {torch.get_num_threads()} threads a process,"
-        f" torch {torch.__version__}",
+        *describe_arithmetic(job.config.train.precision, job.world.device),
     ]
     ignored = [f"{key} has no effect on task {job.config.task}" for key in job.config.ignored()]
     return "\n".join([*lines, *(f"warning: {note}" for note in [*ignored, *job.kind.notes])])

@@ -106,12 +106,25 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
             fix=f"orchestrator model delete {endpoint} -y",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".log").open("wb") as log:
+    pid, port = _start_server(status.model, endpoint, path.with_suffix(".log"))
+    found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
+    identity = {"pid": pid, "started": process_started(pid), "boot": boot_id()}
+    write_text(path, json.dumps({**found, **identity}, indent=1))
+    return found
+
+
+def _start_server(model: str, endpoint: str, log: Path) -> tuple[int, int]:
+    """Start a server that outlives this command; return its process id and its port once it listens.
+
+    Raises:
+        ServiceError: it did not start.
+    """
+    with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "train_jobs.tools.serve", "--model", status.model],
+            [sys.executable, "-m", "train_jobs.tools.serve", "--model", model],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=errors,
             start_new_session=True,
         )
     assert process.stdout is not None
@@ -121,14 +134,11 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     if not first:
         raise ServiceError(
             f"cannot start endpoint {endpoint}: its server did not start",
-            facts={"exit code": process.wait(), "reason": last_line(path.with_suffix(".log"))},
-            fix=f"less {in_shell(path.with_suffix('.log'))}",
+            facts={"exit code": process.wait(), "reason": last_line(log)},
+            fix=f"less {in_shell(log)}",
         )
     process.returncode = 0  # it outlives this command: without a code, Popen warns of a child that still runs
-    found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{json.loads(first)['port']}/score", "run": status.name}
-    identity = {"pid": process.pid, "started": process_started(process.pid), "boot": boot_id()}
-    write_text(path, json.dumps({**found, **identity}, indent=1))
-    return found
+    return process.pid, int(json.loads(first)["port"])
 
 
 def delete(home: Path, endpoint: str) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from orchestrator.estimates.memory import disk_warnings, training_warnings
 from orchestrator.jobs.base import Plan, SharedFacts, TrainingPlan, remote_data, text_identity, text_paths
@@ -30,6 +30,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
+from train_jobs.artifacts.source_mixture import mixture_text
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import STRETCH, VOCABULARY, initial_lineage, read_initial_model
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
@@ -51,8 +52,9 @@ from train_jobs.artifacts.store_manifest import (
 )
 from train_jobs.artifacts.text_documents import TextCount, count_documents
 from train_jobs.artifacts.text_sample import TextFacts
+from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.config import PretrainConfig
-from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import user_code_names
 from train_jobs.config.pretrain import OBSERVERS
 
@@ -75,6 +77,8 @@ class PretrainPlan(TrainingPlan):
     """Documents of each source with plain text."""
     sequences: SequenceFigures | None = None
     """How the sequences use the text of a token store; None: found out by the job."""
+    mixture: str | None = None
+    """Shares of the sources in every window of examples; None for a single source."""
 
     @property
     def steps(self) -> int:
@@ -91,8 +95,9 @@ class PretrainPlan(TrainingPlan):
             max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
         )
-        rows = [*document_rows(self.documents), *words_rows(self.job.data, self.text), *_sequence_rows(self)]
-        rows += _model_rows(self)
+        mixture = [("sources", self.mixture)] if self.mixture else []
+        rows = [*document_rows(self.documents), *mixture, *words_rows(self.job.data, self.text)]
+        rows += [*_sequence_rows(self), *_model_rows(self)]
         return plan_rows(self, rows, how)
 
 
@@ -109,19 +114,8 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     """
     spec = resolved.spec
     assert isinstance(spec, PretrainSpec)
-    job = spec.job_config()
-    named = store_folder(job.data, job.data.store)
-    store = require_manifest(named) if named is not None else None
-    sequences: SequenceFigures | None = None
-    remote = resolved.site.remote_data(spec)
-    if store is not None:
-        job, data = on_store(job, store), store.data
-        sequences = find_figures(store.sequences, job.data, job.objective)
-    elif remote is not None:
-        data = remote_data(remote)
-    else:
-        data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    job = job.with_batch_of(sequences.tokens_per_sequence if sequences else job.data.sequence_length)
+    text = _read_text(resolved, spec.job_config(), home)
+    job, start = text.job, text.store or text.data
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), reuse)
@@ -131,33 +125,80 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     world_size = shared.compute.world_size
     estimates = estimate(
         job,
-        vocab_size=store.vocab_size if store else _vocab_size(job),
+        vocab_size=text.store.vocab_size if text.store else _vocab_size(job),
         device=shared.compute.device,
         world_size=world_size,
         compute=shared.compute,
     )
-    warnings = disk_warnings(estimates.disk_bytes, home, "checkpoints")
-    if store is not None and job.objective.next_sentence:
-        warnings += store_warnings(store, sequence_length=job.data.sequence_length)
     fixed = job.train.loss_normalization == "micro_batch"
-    documents = () if store or remote else tuple(count_documents(job.data.text))
-    warnings += document_warnings(documents, job.data.validation_fraction)
-    text = None if store is not None or remote is not None else measured_text(job.data)
-    start = next((key for key in (INIT_FROM, PHASE_FROM) if getattr(job, key) is not None), None)
-    warnings += loss_warnings(job.data, text, start=start)
-    warnings += training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed)
+    warnings = [
+        *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
+        *text.warnings(),
+        *training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed),
+    ]
     return PretrainPlan(
-        **shared.fields(_training(job, store or data, phase or parent), data, warnings),
-        needs=pretraining_needs(job, data, remote, phase or parent),
+        **shared.fields(_training(job, start, phase or parent), text.data, warnings),
+        needs=pretraining_needs(job, text.data, text.remote, phase or parent),
         job=job,
         accumulation_steps=job.train.accumulation_steps(world_size),
         parent=parent,
         phase=phase.facts if phase else None,
         estimates=estimates,
-        documents=documents,
-        text=text,
-        sequences=sequences,
+        documents=text.documents,
+        text=text.facts,
+        mixture=text.mixture(),
+        sequences=text.sequences,
     )
+
+
+class _PlannedText(NamedTuple):
+    """The text of a pretraining, as far as this machine can read it."""
+
+    job: PretrainConfig
+    store: StoreManifest | None
+    remote: str | None
+    data: DataFingerprint
+    documents: tuple[TextCount, ...] = ()
+    facts: TextFacts | None = None
+    sequences: SequenceFigures | None = None
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about sentences, documents and lost letters."""
+        data = self.job.data
+        if self.store is not None and self.job.objective.next_sentence:
+            yield from store_warnings(self.store, sequence_length=data.sequence_length)
+        yield from document_warnings(self.documents, data.validation_fraction)
+        start = next((key for key in (INIT_FROM, PHASE_FROM) if getattr(self.job, key) is not None), None)
+        yield from loss_warnings(data, self.facts, start=start)
+
+    def mixture(self) -> str | None:
+        """Return how sources are mixed; None with a single one."""
+        if self.store is not None:
+            return mixture_text(self.store)
+        sources = self.job.data.text
+        if len(sources) < 2:
+            return None
+        weights = [f"{source.title} x {source.weight:g}" for source in sources if source.weight != 1]
+        weighted = f" ({', '.join(weights)})" if weights else ""
+        return f"{len(sources)}, mixed in every window of examples by tokens x weight{weighted}; the job prints shares"
+
+
+def _read_text(resolved: Resolved, job: PretrainConfig, home: Path) -> _PlannedText:
+    """Read the token store or the text of a pretraining; text at the site of the job is only named."""
+    assert isinstance(resolved.spec, PretrainSpec)
+    named, remote = store_folder(job.data, job.data.store), resolved.site.remote_data(resolved.spec)
+    if named is not None:
+        store = require_manifest(named)
+        found = on_store(job, store)
+        sequences = find_figures(store.sequences, found.data, found.objective)
+        mean = sequences.tokens_per_sequence if sequences else found.data.sequence_length
+        return _PlannedText(found.with_batch_of(mean), store, remote, store.data, sequences=sequences)
+    job = job.with_batch_of(job.data.sequence_length)
+    if remote is not None:
+        return _PlannedText(job, None, remote, remote_data(remote))
+    data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
+    documents = tuple(count_documents(job.data.text))
+    return _PlannedText(job, None, None, data, documents, measured_text(job.data))
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
@@ -188,15 +229,7 @@ def _vocab_size(job: PretrainConfig) -> int:
     """Pieces of the vocabulary: the lines of its file, or the most that one trained on the text can have."""
     if job.data.vocabulary is None:
         return job.data.vocab_size
-    try:
-        pieces = job.data.vocabulary.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as problem:
-        raise DataError(
-            f"{job.data.vocabulary} is not UTF-8",
-            facts={"where": f"data.vocabulary, byte {problem.start}"},
-            fix="--set data.vocabulary=PATH of a WordPiece vocab.txt",
-        ) from None
-    return len(pieces) + len(job.data.add_tokens)
+    return len(pieces_of(job.data.vocabulary)) + len(job.data.add_tokens)
 
 
 def _sequence_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:

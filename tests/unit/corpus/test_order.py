@@ -191,9 +191,9 @@ def test_source_weights_set_repetitions(store: TokenStore) -> None:
         spans, cursor = stream.take(cursor, 50)
         for span in spans:
             seen.update(span.blocks.tolist())
-    once = {block: len(stream._planned(Visit(0, block, 1)).rows) for block in range(6)}
     for block, times in {0: 8, 1: 8, 2: 10, 3: 10, 4: 2, 5: 4}.items():
-        assert seen[block] == pytest.approx(times * once[block], rel=0.1, abs=50)
+        expected = sum(len(stream._planned(Visit(number, block, 1)).rows) for number in range(times))
+        assert expected <= seen[block] <= expected + 50  # the last request may reach into the next epoch
 
 
 def test_each_pass_over_block_has_new_pairs(store: TokenStore) -> None:

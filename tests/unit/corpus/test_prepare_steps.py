@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
 from train_jobs.artifacts.fingerprints import fingerprint
+from train_jobs.artifacts.store_manifest import SPLITS
 from train_jobs.artifacts.text_rule import bert_rule
 from train_jobs.config import ConflictError, DataError, TextConfig
 from train_jobs.corpus.executors import worker_pool as workers
@@ -60,6 +61,23 @@ def test_duplicates_are_kept_if_configured(tmp_path: Path) -> None:
     data = TextConfig(text=text, clean={"drop_duplicates": False}, vocab_size=200)
     manifest = prepare(data, tmp_path / "store").manifest
     assert [source.documents for source in manifest.sources] == [30, 30]
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_copy_with_other_line_breaks_is_same_document(tmp_path: Path, drop: bool) -> None:
+    """A licence wrapped at two widths is one document, or two of the same split."""
+    documents = documents_of(0)
+    wrapped = tmp_path / "wrapped.txt"
+    own = [" ".join(sentences(99, 5))] if drop else []  # a source without a document of its own is refused
+    wrapped.write_text("\n\n".join([*(document.replace(" ", "\n") for document in documents), *own]))
+    text = [*sources(tmp_path, 1), wrapped]
+    data = TextConfig(text=text, clean={"drop_duplicates": drop}, vocab_size=200, validation_fraction=0.3)
+    manifest = prepare(data, tmp_path / "store").manifest
+    assert [source.documents for source in manifest.sources] == [30, 1 if drop else 30]
+    if not drop:
+        assert {(shard.split, shard.source, sum(shard.tokens)) for shard in manifest.shards} == {
+            (split, source, manifest.splits[split].tokens // 2) for split in SPLITS for source in (0, 1)
+        }
 
 
 @pytest.mark.parametrize("range_size", [1 << 22, 40, 7])

@@ -17,13 +17,13 @@ from tests.unit.corpus.small_corpora import prepare
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, count_letters, resolve_rule
 from train_jobs.artifacts.text_sample import split_words
+from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.config import ModelConfig, TextConfig
 from train_jobs.corpus.tokenize.vocabulary import (
     SPECIAL_PIECES,
     UNK,
     bert_rule,
     load_vocabulary,
-    pieces_of,
     pre_tokenizer,
     rule_of,
     save_vocabulary,

@@ -53,6 +53,7 @@ from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, MAX_WORDS, 
         ("I am 23. Smith is 3. 10. 1990.", ["I am 23.", "Smith is 3. 10. 1990."]),
         ("\u00ab Oui. \u00bb Il part. J.-P. Sartre vint.", ["\u00ab Oui. \u00bb", "Il part.", "J.-P. Sartre vint."]),
         ("En el 500 a. C. eran 5 m. Luego no.", ["En el 500 a. C. eran 5 m.", "Luego no."]),
+        ("Im Jahr 49 v. Chr. waren es 5 m. Christen.", ["Im Jahr 49 v. Chr. waren es 5 m.", "Christen."]),
         # Text in lower case; a single small letter decides nothing in text with capitals.
         (
             "it rained. we left! why? nobody knew. e.g. you.",

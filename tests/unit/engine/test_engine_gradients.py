@@ -11,7 +11,7 @@ from torch import nn
 
 from train_jobs.config import OptimizerConfig
 from train_jobs.engine.loop.gradients import FlatGradients
-from train_jobs.engine.runtime.devices import LossScale, autocast, resolve_precision
+from train_jobs.engine.runtime.devices import LossScale, autocast, describe_arithmetic, resolve_precision
 from train_jobs.optim.factory import build_optimizer
 
 CPU = torch.device("cpu")
@@ -152,6 +152,19 @@ def test_explicit_precision_is_used(precision: str) -> None:
     assert resolve_precision(precision, CPU) == precision
 
 
+@pytest.fixture(autouse=True)
+def without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lift limits on the instructions that oneDNN uses."""
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def bf16_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the processor has bf16 instructions."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+
+
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo to compare with")
 def test_auto_precision_on_cpu_with_bf16_is_bf16() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
@@ -166,6 +179,43 @@ def test_auto_precision_accepts_amx_or_avx_bf16(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx), raising=False)
     assert resolve_precision("auto", CPU) == expected
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        ("AVX2", "fp32"),
+        ("avx512_core", "fp32"),
+        ("AVX512_CORE_BF16", "bf16"),
+        ("AVX512_CORE_AMX", "bf16"),
+        ("", "bf16"),
+    ],
+)
+@pytest.mark.usefixtures("bf16_processor")
+def test_auto_precision_obeys_instruction_limit(
+    monkeypatch: pytest.MonkeyPatch, name: str, limit: str, expected: str
+) -> None:
+    monkeypatch.setenv(name, limit)
+    assert resolve_precision("auto", CPU) == expected
+
+
+@pytest.mark.usefixtures("bf16_processor")
+def test_arithmetic_line_gives_reason_for_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert describe_arithmetic("auto", CPU)[0].startswith("arithmetic bf16 on cpu, ")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    (line,) = describe_arithmetic("auto", CPU)
+    assert line.startswith("arithmetic fp32 on cpu (auto: ONEDNN_MAX_CPU_ISA=AVX2 excludes bf16 instructions), ")
+
+
+@pytest.mark.usefixtures("bf16_processor")
+def test_explicit_emulated_bf16_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(describe_arithmetic("bf16", CPU)) == 1
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert resolve_precision("bf16", CPU) == "bf16"
+    arithmetic, warning = describe_arithmetic("bf16", CPU)
+    assert arithmetic.startswith("arithmetic bf16 on cpu, ")
+    assert warning.startswith("warning: precision bf16 is emulated")
 
 
 def test_auto_precision_without_torch_probes_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

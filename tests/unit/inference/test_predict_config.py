@@ -62,6 +62,7 @@ def test_input_files_must_have_same_format():
     [
         ({"output": "found.xlsx"}, "must end in .jsonl, .tsv, .parquet, .npz"),
         ({"output": "found.npz", "task": "fill-mask"}, ".npz is only for embeddings"),
+        ({"output": "found.npz", "data": {"keep": ["id"]}}, "data.keep: .npz holds only embeddings"),
         ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score against"),
         ({"data": {"text": "a", "pair": "a"}}, "columns must differ"),
         ({"data": {"question": "a", "context": "a"}}, "columns must differ"),

@@ -78,7 +78,7 @@ def test_initial_model_keeps_its_rule_and_plan_warns(folder: Path) -> None:
     assert (found.job.data.strip_accents, found.job.data.split_unspaced) == (True, False)
     warnings = [text for text in found.warnings if text.startswith("hi.txt")]
     assert len(warnings) == 2
-    assert all("init_from with a model" in text for text in warnings)
+    assert all(text.endswith("start from a model of that language: --set init_from=MODEL") for text in warnings)
     assert "of the words" in warnings[1]
 
 

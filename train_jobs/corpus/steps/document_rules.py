@@ -3,7 +3,8 @@
 Cleaning only drops characters that BERT's own normalisation drops, so a model loses nothing. Characters are composed
 (NFC) for cased vocabularies, which contain a letter and its accent as one character.
 
-The hash of a document's text decides its split, so neither the order of documents nor the seed changes the split.
+The hash of a document's text decides its split, so neither the order of documents nor the seed changes the split. White
+space is left out of it: two copies of a licence, wrapped at different widths, are the same document.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from train_jobs.artifacts.text_rule import LetterCounts, count_letters
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import CleanConfig
 
-# Part of the key of a store: increase the version when the cleaned text changes. Python's Unicode tables change it too.
-CLEANER = f"rules 1, Unicode {unicodedata.unidata_version}"
+# Part of the key of a store: increase the version when the cleaned text or its hash changes. Python's Unicode tables
+# change it too.
+CLEANER = f"rules 2, Unicode {unicodedata.unidata_version}"
 
 _LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # includes the form feed at the end of a page
 _DROPPED = re.compile(
@@ -36,6 +38,7 @@ _DROPPED = re.compile(
     "\ud800-\udfff"  # lone surrogates: JSON can contain them, and no tokenizer accepts them
     "]+"
 )
+_BLANKS = b"\t\n "
 _PLAIN = bytes([*b"\t\n", *range(0x20, 0x7F)])
 
 HASH_SEED = b"validation split 1\n"  # changing it would change the split of every text
@@ -101,12 +104,12 @@ class DocumentSurvey:
 
 
 def document_digest(document: str) -> bytes:
-    """Return 16 bytes of a SHA-256 that depend only on the text; the first 8 are `document_hash`."""
-    return hashlib.sha256(HASH_SEED + document.encode()).digest()[:DIGEST_BYTES]
+    """Return 16 bytes of a SHA-256 of the text without white space; the first 8 are `document_hash`."""
+    return hashlib.sha256(HASH_SEED + document.encode().translate(None, _BLANKS)).digest()[:DIGEST_BYTES]
 
 
 def document_hash(document: str) -> int:
-    """Return a uniformly distributed number in [0, 2**64) that depends only on the text."""
+    """Return a uniformly distributed number in [0, 2**64), see `document_digest`."""
     return int.from_bytes(document_digest(document)[:HASH_BYTES], "big")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -81,26 +81,7 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
     started = time.monotonic()
     name, folder = part_name(task.step, task.number), setting.folder
     path, survey, counts = folder / f"{name}.arrow", DocumentSurvey(text_bytes=task.size), Counter[str]()
-    digests: list[bytes] = []
-    text_bytes = 0
-    with path.open("wb") as stream:  # not Arrow's own stream, whose errors lose the errno that names a full disk
-        writer = pa.ipc.new_file(stream, TEXT, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-        try:
-            for texts in _cleaned_batches(setting, task, counts, advance):
-                fresh = [document_digest(text) for text in texts]
-                # Big-endian, as `document_hash` reads it; every second number is the first half of a digest.
-                hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
-                survey.add(texts, hashes.tolist())
-                column = text_column(texts)
-                text_bytes += column.nbytes
-                writer.write_batch(pa.record_batch([column, number_column(hashes)], schema=TEXT))
-                digests += fresh
-            writer.close()
-        except BaseException:
-            with suppress(OSError):
-                stream.close()
-            path.unlink(missing_ok=True)  # the disk may be full
-            raise
+    text_bytes, digests = _write_documents(path, _cleaned_batches(setting, task, counts, advance), survey)
     _write_hashes(folder / hashes_file(task.number), digests)
     read = counts.pop(READ, 0)  # the other counts are reasons for dropping
     record = DocumentsRecord(
@@ -118,6 +99,31 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
         letters=survey.letters,
     )
     write_record(folder, name, record)
+
+
+def _write_documents(path: Path, batches: Iterable[list[str]], survey: DocumentSurvey) -> tuple[int, list[bytes]]:
+    """Write batches of documents to a file and add them to a survey; return their bytes and digests."""
+    digests: list[bytes] = []
+    text_bytes = 0
+    with path.open("wb") as stream:  # not Arrow's own stream, whose errors lose the errno that names a full disk
+        writer = pa.ipc.new_file(stream, TEXT, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+        try:
+            for texts in batches:
+                fresh = [document_digest(text) for text in texts]
+                # Big-endian, as `document_hash` reads it; every second number is the first half of a digest.
+                hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
+                survey.add(texts, hashes.tolist())
+                column = text_column(texts)
+                text_bytes += column.nbytes
+                writer.write_batch(pa.record_batch([column, number_column(hashes)], schema=TEXT))
+                digests += fresh
+            writer.close()
+        except BaseException:
+            with suppress(OSError):
+                stream.close()
+            path.unlink(missing_ok=True)  # the disk may be full
+            raise
+    return text_bytes, digests
 
 
 def _cleaned_batches(

@@ -23,12 +23,12 @@ from train_jobs.artifacts.files import file_sha256, write_text
 from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.artifacts.store_manifest import STORE_VERSION, Shard, Split, SplitCounts
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule
+from train_jobs.artifacts.vocabulary_file import read_vocabulary
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.sources.text_parts import Part
 from train_jobs.corpus.steps.document_rules import CLEANER
 from train_jobs.corpus.tokenize.sentences import SPLITTER
-from train_jobs.corpus.tokenize.vocabulary import read_vocabulary
 
 Count = Annotated[int, Field(ge=0)]
 RowRange = tuple[int, int]  # rows of the file of duplicates: first row, number of rows

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
+from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.steps.documents import Advance, Documents, Positions, read_documents, read_duplicates, stretches
@@ -32,7 +33,6 @@ from train_jobs.corpus.tokenize.vocabulary import (
     UNK,
     VOCABULARY_FILE,
     load_vocabulary,
-    pieces_of,
     save_vocabulary,
     train_vocabulary,
 )
@@ -64,7 +64,7 @@ def make_vocabulary(
     started = time.monotonic()
     data = setting.data
     if data.vocabulary is not None:
-        rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary))
+        rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary) if data.vocabulary else None)
         tokenizer = load_vocabulary(data.vocabulary, words=data.add_tokens, **rule._asdict())
     else:
         rule = resolve_rule(data, sum((record.letters for record in documents), LetterCounts()))

@@ -6,7 +6,7 @@ if it is no common last word of a sentence in another language ("art.", "ed.", "
 
 from __future__ import annotations
 
-_NEVER_LAST = {
+NEVER_LAST_BY_LANGUAGE = {
     "English": "mr mrs ms dr prof st sr jr rev gen col capt lt sgt hon gov sen rep messrs vs cf al ca approx nos vol"
     " fig figs eq sec ch pp ed eds dept univ bros mt jan feb mar apr jun jul aug sep sept oct nov dec",
     "German": "bzw vgl evtl ggf inkl exkl zzgl abzgl bspw insb sog nr str bd kap hl dipl ing mio mrd tel geb gest verh"
@@ -32,7 +32,7 @@ _NEVER_LAST = {
     " वाई जेड",
     "Bengali": "ডা ড মো প্রফ",
 }
-NEVER_LAST = frozenset(word for words in _NEVER_LAST.values() for word in words.split())
+NEVER_LAST = frozenset(word for words in NEVER_LAST_BY_LANGUAGE.values() for word in words.split())
 
 _BEFORE_ORDINAL = "am im der die das dem den des vom zum zur beim ein eine einem einer seinem ihrem seit ab bis"
 BEFORE_ORDINAL = frozenset(_BEFORE_ORDINAL.split())

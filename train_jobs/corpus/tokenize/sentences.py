@@ -32,7 +32,7 @@ import numpy.typing as npt
 from train_jobs.corpus.tokenize.abbreviations import AFTER_ORDINAL, BEFORE_ORDINAL, NEVER_LAST
 from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_ascii_blanks
 
-SPLITTER = "rules 4"  # name and version: raise it when any text is split differently
+SPLITTER = "rules 5"  # name and version: raise it when any text is split differently
 MAX_WORDS = 256  # limit for text without full stops, which would become one training example
 MIN_PIECE = 75  # characters of a piece of text without stops and without blanks between words
 DOCUMENT_SEPARATOR = b"\n\n"  # separates documents
@@ -56,7 +56,7 @@ _INITIALS = re.compile(r"(?:[^\W\d_]\.-?)*[^\W\d_]")  # an initial; e.g, i.e, U.
 _NUMBER = "no"
 _WORD = re.compile(r"\w+")
 _DATE_AHEAD = re.compile(rb"\d{1,2}\.\s?\d")  # the month and year of "3. 10. 1990", "2019. 3. 1"
-_LETTER_AHEAD = re.compile(r"[^\W\d_]\.")  # the second letter of "1000 a. C."
+_LETTER_AHEAD = re.compile(r"(?:[^\W\d_]|Chr|chr)\.")  # the second part of "1000 a. C.", "49 v. Chr."
 _DATE_BEHIND = re.compile(rb"\d\.\s?\Z")
 
 # Kinds of characters: their roles at the end and the beginning of a sentence.

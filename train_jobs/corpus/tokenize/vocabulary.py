@@ -18,8 +18,9 @@ import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, TextRule, bert_rule
+from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.artifacts.word_rules import LONGEST_WORD, word_problems
-from train_jobs.config.errors import DataError, in_shell
+from train_jobs.config.errors import DataError
 from train_jobs.corpus.tokenize.pretokens import (
     folding_table,
     pretoken_starts,
@@ -116,7 +117,7 @@ def load_vocabulary(
         DataError: the file is missing, not UTF-8, lacks a special piece, or has an empty or repeated line; or the
             tokenizer would split some of the words.
     """
-    pieces = _pieces(path)
+    pieces = pieces_of(path)
     _require_valid(pieces, path)
     rule = bert_rule(lowercase=lowercase, strip_accents=strip_accents, split_unspaced=split_unspaced)
     unfit = list(word_problems(words, frozenset(pieces), rule))
@@ -136,49 +137,13 @@ def rule_of(tokenizer: Tokenizer) -> TextRule:
     return bert_rule(lowercase=normalizer.lowercase, strip_accents=normalizer.strip_accents, split_unspaced=splits)
 
 
-def pieces_of(path: Path | None) -> list[str] | None:
-    """Return the pieces of a vocabulary file; None without a file.
-
-    Raises:
-        DataError: no such file, or not UTF-8.
-    """
-    return None if path is None else _pieces(path)
-
-
 def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
     """Return bool [pieces]: True for the pieces of a vocab.txt that continue a word, which start with ##.
 
     Raises:
         DataError: the file is missing or not UTF-8.
     """
-    return np.array([piece.startswith(CONTINUATION) for piece in _pieces(path)], np.bool_)
-
-
-def _pieces(path: Path) -> list[str]:
-    try:
-        text = read_vocabulary(path).decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        raise DataError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
-    # Not splitlines(): a piece may be one of the other characters that Unicode counts as line ends.
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-
-def read_vocabulary(path: Path) -> bytes:
-    """Return the content of a vocab.txt.
-
-    Raises:
-        DataError: the file is missing or cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DataError(
-            f"no such vocabulary file: {path}",
-            facts={"where": "data.vocabulary"},
-            fix="give a vocab.txt, or omit data.vocabulary to train one on the text",
-        ) from None
-    except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+    return np.array([piece.startswith(CONTINUATION) for piece in pieces_of(path)], np.bool_)
 
 
 def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:

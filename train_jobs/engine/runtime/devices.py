@@ -57,6 +57,22 @@ def memory_bytes(device: torch.device) -> int:
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+# oneDNN multiplies matrices for torch on CPUs and obeys these variables. Without bf16 instructions it emulates them:
+# 137 ms instead of 4.6 ms for a product of 512 x 512 matrices under AVX2.
+_ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_ISAS_WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+
+
+def why_emulated_bf16() -> str | None:
+    """Return why this CPU would emulate bf16 matrix products; None if it has instructions for them."""
+    limit = next(((name, os.environ[name]) for name in _ISA_LIMITS if os.environ.get(name)), None)
+    if limit and limit[1].upper() in _ISAS_WITHOUT_BF16:
+        return f"{limit[0]}={limit[1]} excludes bf16 instructions"
+    # private names that may vanish: without them only the automatic choice is lost
+    probes = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
+    return None if any(probe() for probe in probes if probe) else "this CPU has no bf16 instructions"
+
+
 def resolve_precision(precision: str, device: torch.device) -> str:
     """Resolve "auto" to "bf16" if the hardware multiplies bf16 matrices, else to "fp16" on a GPU and "fp32" on a CPU.
 
@@ -69,9 +85,27 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if device.type == "cuda":
         # from Ampere on; torch.cuda.is_bf16_supported also accepts earlier GPUs, which emulate it
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
-    # private names that may vanish: without them only the automatic choice is lost
-    probes = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
-    return "bf16" if any(probe() for probe in probes if probe) else "fp32"
+    return "fp32" if why_emulated_bf16() else "bf16"
+
+
+def describe_arithmetic(precision: str, device: torch.device, *, compiled: bool = False) -> list[str]:
+    """Return the lines of a job's summary about its arithmetic: one line, and a warning if bf16 is emulated.
+
+    Args:
+        precision: auto, bf16, fp16 or fp32; of auto, the choice and its reason are shown.
+        device: device to compute on.
+        compiled: whether layers are compiled.
+    """
+    reason = why_emulated_bf16() if device.type == "cpu" else None
+    chosen = resolve_precision(precision, device)
+    why = f" (auto: {reason})" if reason and precision == "auto" else ""
+    lines = [
+        f"arithmetic {chosen} on {device.type}{why}{', compiled' if compiled else ''},"
+        f" {torch.get_num_threads()} threads a process, torch {torch.__version__}"
+    ]
+    if reason and chosen == "bf16":
+        lines.append(f"warning: precision bf16 is emulated and many times slower than fp32: {reason}; use auto or fp32")
+    return lines
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
