@@ -192,7 +192,8 @@ def _dotted(tree: dict[str, Any]) -> dict[str, Any]:
 
 def test_completed_run_has_a_full_status(backend: Backend, completed: RunStatus) -> None:
     status = backend.describe(completed.name)
-    assert status == completed
+    # the MLflow run may be opened after the end of a short run, which does not wait for it
+    assert status == completed.model_copy(update={"mlflow_run_id": status.mlflow_run_id})
     assert status.state == RunState.COMPLETED
     assert (status.exit_code, status.ranks, status.attempt) == (0, {0: 0}, 1)
     assert (status.step, status.steps) == (12, 12)
