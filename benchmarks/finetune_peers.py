@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.finetune_setup import Contest
 from benchmarks.finetune_trainer import make_trainer
-from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.finetune import finetune
 from train_jobs.tasks.entities.conll import entity_scores
 from train_jobs.tasks.entities.tagging import Words

@@ -25,9 +25,9 @@ from pathlib import Path
 from scipy.stats import t as student
 
 from benchmarks.machine import describe
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.corpus.sources.text_parts import plan_parts, read_part
-from train_jobs.engine.reporting.metrics import read_reports
 
 RECIPE = "tiny"
 RATE = 5e-4  # a quarter of the recipe's: at its rate, the step at which a run leaves the plateau varies between seeds

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.backends import require
 from orchestrator.backends.base import Backend, Progress
-from orchestrator.backends.capabilities import Inspects, Preempts, Registers, Resumes
+from orchestrator.backends.capabilities import CopiesToMlflow, Inspects, Preempts, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_ranks
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import JobFailed, NotFoundError, StorageError, TimeoutExceeded
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.reports.pages.run_report import RunReport
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
+    from orchestrator.runs.tracked_run import Synced
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
 
@@ -365,6 +366,19 @@ class Run:
     def deploys_here(self) -> bool:
         """Whether an endpoint of its model is a process of this machine, which costs nothing."""
         return require(self._backend, Registers).deploys_here
+
+    @property
+    def copies_to_mlflow(self) -> bool:
+        """Whether its metrics are copied to an MLflow store; a workspace of Azure has MLflow runs of its own."""
+        return isinstance(self._backend, CopiesToMlflow)
+
+    def sync_mlflow(self) -> Synced:
+        """Make its MLflow run equal to its records: store, parameters, tags, metrics, status; safe to repeat.
+
+        Raises:
+            ServiceError: MLflow or its store refused.
+        """
+        return require(self._backend, CopiesToMlflow).sync_mlflow(self.name)
 
     def register_model(self, name: str | None = None) -> dict[str, Any]:
         """Register its model with its lineage; return {name, version, uri, tags}.

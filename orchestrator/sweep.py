@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends import capability_of, load_backend
-from orchestrator.backends.capabilities import SweepsNatively
+from orchestrator.backends import capability_of, load_backend, require
+from orchestrator.backends.capabilities import CopiesToMlflow, SweepsNatively
 from orchestrator.reports.pages.sweep_page import importance_of
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
@@ -38,6 +38,7 @@ from orchestrator.sweeps.driver.control import (
     start_driver,
 )
 from orchestrator.sweeps.driver.history import WarmStart, read_history
+from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from orchestrator.sweeps.driver.weight_pruning import kept_text, max_weight_bytes, trials_on_disk
@@ -46,6 +47,7 @@ from train_jobs.artifacts.layers import ConfigLayer, merge
 if TYPE_CHECKING:
     from orchestrator.backends.base import Backend, Submission
     from orchestrator.jobs.base import Plan
+    from orchestrator.runs.tracked_run import Synced
     from orchestrator.specs.resolved import Flag
 
 SHOWN_TRIALS = 3  # of a plan
@@ -113,7 +115,7 @@ class Sweep:
     """
 
     def __init__(self, folder: SweepFolder, home: Path, *, created: bool = False) -> None:
-        self.folder, self.created = folder, created
+        self.folder, self.created, self._home = folder, created, home
         self._control: SweepControl
         if (folder.path / SERVICE).is_file():
             from orchestrator.sweeps.driver.service import ServiceControl
@@ -225,6 +227,21 @@ class Sweep:
             time.sleep(every)
         draw()
         return self.status()
+
+    @property
+    def copies_to_mlflow(self) -> bool:
+        """Whether its metrics are copied to an MLflow store; a workspace of Azure has MLflow runs of its own."""
+        return capability_of(self.folder.record().trial["backend"], CopiesToMlflow) is not None
+
+    def sync_mlflow(self) -> Synced:
+        """Make its MLflow run equal to its records, and nest its trials below it; safe to repeat.
+
+        Raises:
+            ServiceError: MLflow or its store refused.
+            UsageError: its backend has MLflow runs of its own.
+        """
+        require(load_backend(self.folder.record().trial["backend"], self._home), CopiesToMlflow)
+        return ParentRun(self.folder, self._home).sync()
 
     def cancel(self) -> None:
         """Cancel the sweep and its trials; a sweep that is driven from this machine can be resumed."""

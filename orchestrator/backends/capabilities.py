@@ -16,6 +16,7 @@ from orchestrator.support.errors import ConflictError, ServiceError, UsageError
 if TYPE_CHECKING:
     from orchestrator.backends.base import Submission
     from orchestrator.runs.status import Handle, RunState, RunStatus
+    from orchestrator.runs.tracked_run import Synced
     from orchestrator.specs.job import JobSpec
     from orchestrator.specs.settings import Settings
     from orchestrator.specs.sweep_spec import SweepSpec
@@ -232,6 +233,31 @@ class DeletesWeights(Capability):
 
         Raises:
             StorageError: they cannot be deleted.
+        """
+
+
+class CopiesToMlflow(Capability):
+    """Copies runs to an MLflow store that is not its own."""
+
+    verb = "sync a run with MLflow"
+
+    @abstractmethod
+    def sync_mlflow(self, run: str) -> Synced:
+        """Make the MLflow run of a run equal to its records; a second call changes nothing.
+
+        Args:
+            run: its name.
+
+        Raises:
+            ServiceError: MLflow or its store refused.
+        """
+
+    @abstractmethod
+    def behind(self, known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
+        """Yield the names of ended runs that MLflow does not have in full.
+
+        Args:
+            known: returns the ids of the MLflow runs in a store; None: unknown.
         """
 
 

@@ -321,6 +321,27 @@ MANAGE = (
         ],
     ),
     Command(
+        "mlflow",
+        "copy runs to MLflow again",
+        "Copy runs to MLflow again. metrics.jsonl has all metrics of a run; MLflow has a copy.",
+        ["mlflow sync --all"],
+        actions=[
+            Command(
+                "sync",
+                "copy runs and sweeps to MLflow",
+                "Copy to MLflow what it lacks of runs and sweeps: parameters, tags, metrics, status and end. Each value"
+                " is copied once. A missing store is created, an older one is migrated, a broken one is renamed.",
+                ["mlflow sync @last"],
+                "run_files.sync_mlflow",
+                [
+                    *run_or_sweep(count="*"),
+                    switch("--all", help_text="all runs and sweeps"),
+                    OUTPUT,
+                ],
+            ),
+        ],
+    ),
+    Command(
         "model",
         "register and deploy the model of a run",
         "Register or deploy the model of a completed run. On this machine, MLflow's registry holds the models, and"

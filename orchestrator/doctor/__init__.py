@@ -48,3 +48,4 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     if chosen.level == "ok" and isinstance(backend := load_backend(backend_name, home), Examines):
         yield from backend.examine(folder, environ)
     yield project.store(folder, home, environ)
+    yield project.behind(home)

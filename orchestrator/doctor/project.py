@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from functools import cache
 from pathlib import Path
 
-from orchestrator.backends import load_backend
+from orchestrator.backends import capability_of, load_backend, require, used_backends
+from orchestrator.backends.capabilities import CopiesToMlflow
 from orchestrator.jobs.resolve import resolve_spec
-from orchestrator.runs.tracked_run import SQLITE, default_uri
+from orchestrator.runs.tracked_run import default_uri, sync_command
 from orchestrator.specs.resolved import find_project
 from orchestrator.support.errors import SpecError, UsageError
 from orchestrator.support.finding import Finding, fail, ok, warn
+from orchestrator.support.formatting import counted
 from train_jobs.artifacts.host import MLFLOW
-from train_jobs.config.errors import rename_command
+from train_jobs.artifacts.mlflow_store import Condition, examine, sqlite_path
 
 GIT_SECONDS = 10
 NAME = "tracking"
+COPIES = "MLflow copies"
+SYNC_ALL = "orchestrator mlflow sync --all"
 LOCK_SECONDS = 3.0  # MLflow holds its store for milliseconds
 SERVER_SECONDS = 60.0
-TABLES = {"alembic_version", "experiments", "metrics", "runs"}
 PROBE = """
 import sys
 from mlflow.tracking import MlflowClient
@@ -87,35 +89,45 @@ def store(folder: Path, home: Path, environ: Mapping[str, str]) -> Finding:
     except SpecError:
         return fail(NAME, "not checked: the project's defaults are wrong", "fix those first")
     uri = spec.tracking.uri or default_uri(home)
-    return sqlite_store(Path(uri.removeprefix(SQLITE))) if uri.startswith(SQLITE) else server(uri, environ)
+    path = sqlite_path(uri)
+    return server(uri, environ) if path is None else sqlite_store(path)
 
 
 def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
-    """Check an SQLite store without MLflow, which would take seconds to load and try to repair it."""
-    if not path.exists():
-        return ok(NAME, f"{path}, created by the first run")
-    aside = (
-        f"{rename_command(path, '.broken')} (the next run creates a new one; finished runs keep their metrics.jsonl)"
-    )
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=seconds)) as database:
-            database.execute("BEGIN IMMEDIATE")  # takes the write lock, as a run does; a read would not wait for it
-            found = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if missing := sorted(TABLES - found):
-                return fail(NAME, f"{path} has no table {', '.join(missing)}: its creation was interrupted", aside)
-            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            (runs,) = database.execute("SELECT count(*) FROM runs").fetchone()
-            database.execute("CREATE TABLE written_by_doctor (probe)")  # fails if it cannot be written; rolled back
-            database.rollback()
-    except sqlite3.OperationalError as problem:
-        if "locked" in str(problem):
-            return fail(NAME, f"{path} is locked by another process", f"fuser {path}")
-        return fail(NAME, f"{path}: {problem}", f"make it readable and writable: ls -l {path}")
-    except sqlite3.DatabaseError as problem:
-        return fail(NAME, f"{path} is damaged: {problem}", aside)
-    if verdict != "ok":
-        return fail(NAME, f"{path} is damaged: {verdict.splitlines()[-1]}", aside)
-    return ok(NAME, f"{path}, {runs} MLflow runs")
+    """Check an SQLite store without MLflow, which would take seconds to load."""
+    found = examine(path, deep=True, seconds=seconds)
+    match found.condition:
+        case Condition.READY:
+            return ok(NAME, f"{path}, {len(found.runs)} MLflow runs")
+        case Condition.MISSING:
+            return ok(NAME, f"{path}, created by the first run")
+        case Condition.OLD:
+            return warn(NAME, f"{found.reason}: the next run migrates a copy of it", SYNC_ALL)
+        case Condition.BROKEN:
+            return fail(NAME, found.reason, f"{SYNC_ALL} (renames it and creates a new one with all runs)")
+        case _:
+            return fail(NAME, found.reason, found.fix)
+
+
+def behind(home: Path) -> Finding:
+    """Check that MLflow has all that the ended runs of this home recorded.
+
+    Args:
+        home: the user's orchestrator folder.
+    """
+
+    @cache
+    def known(uri: str) -> frozenset[str] | None:
+        path = sqlite_path(uri)
+        return None if path is None else examine(path, deep=True).runs
+
+    copying = [load_backend(name, home) for name in used_backends(home) if capability_of(name, CopiesToMlflow)]
+    names = [name for one in copying for name in require(one, CopiesToMlflow).behind(known)]
+    if not names:
+        return ok(COPIES, "MLflow has all metrics of the ended runs")
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    fix = sync_command(names[0]) if len(names) == 1 else SYNC_ALL
+    return warn(COPIES, f"MLflow lacks metrics or the status of {counted(len(names), 'run')}: {listed}", fix)
 
 
 def server(uri: str, environ: Mapping[str, str], seconds: float = SERVER_SECONDS) -> Finding:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, ServiceError, StorageError
-from train_jobs.artifacts.files import hold, is_held, write_text
+from train_jobs.artifacts.files import hold, is_held, read_object, write_text
 from train_jobs.config.fields import Config
 
 RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
@@ -75,6 +75,17 @@ class SupervisedFolder(ABC, Generic[State]):
     """File whose existence asks for an end."""
     state_file = Below("state.json")
     """The state; replaced as a whole."""
+
+    tracking_file = Below("tracking.json")
+    """Id and store of its MLflow run; written once the run is open."""
+    behind_file = Below("mlflow-behind.txt")
+    """Why the copy in MLflow is behind; exists only while it is."""
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """Id of its MLflow run; None: not opened yet."""
+        found = read_object(self.tracking_file)
+        return str(found["run_id"]) if found else None
 
     @property
     def name(self) -> str:

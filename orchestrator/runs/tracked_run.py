@@ -1,11 +1,7 @@
-"""The MLflow store and the MLflow run, created before a job starts.
+"""The MLflow run of a run or a sweep: one function that makes it equal to the records on the disk.
 
-MLflow takes seconds to import, so this module runs as a process of its own:
-
-    python -m orchestrator.runs.tracked_run < request.json
-
-It prints the run's id. If several processes open a missing SQLite file together, each tries to create its tables, and
-the file stays broken (seen with MLflow 3.17). Therefore it is created here, under a lock, before others open it.
+`sync` serves every moment: it opens the run while the job starts, copies what a killed job left behind, and rebuilds
+the run in a new store. MLflow is a copy: no run waits for it, so runs and sweeps sync in a process that `start` makes.
 """
 
 from __future__ import annotations
@@ -14,32 +10,83 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.support.errors import ServiceError
-from train_jobs.artifacts.files import hold
-from train_jobs.config.fields import Config
-from train_jobs.config.reported import batches
+from pydantic import Field
 
-SQLITE = "sqlite:///"
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ServiceError, UserError
+from train_jobs.artifacts.files import hold, write_text
+from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.mlflow_copy import Destination, Mirror
+from train_jobs.artifacts.mlflow_store import SQLITE, first_line, prepare, sqlite_path
+from train_jobs.config.fields import Config
+
+RUNNING = "RUNNING"
+STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
+SWEEP_TAG = "orchestrator.sweep"
+SUBMITTED_TAG = "orchestrator.submitted"
+DECISION_TAG = "orchestrator.decision"
+PARENT_TAG = "mlflow.parentRunId"
+LOCK_SECONDS = 120.0  # longest wait for another process that syncs the same run
+# MLflow's client retries a server that is away for ten minutes; a user's own values take precedence
+DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "GIT_PYTHON_REFRESH": "quiet",  # MLflow imports GitPython, which warns without git
+}
 
 
 class TrackingRequest(Config):
-    """The MLflow run that a job reports to."""
+    """The MLflow run of a run or of a sweep, as it should be."""
 
     uri: str
     """Tracking URI; an SQLite file by absolute path."""
     experiment: str
     """Experiment name; created if missing."""
     run_name: str
-    """The run's name."""
+    """Name of the run or the sweep."""
+    identity: dict[str, str]
+    """Tags that no other MLflow run has: a run that has them is reused."""
     params: dict[str, str]
     """Parameters under their dotted names."""
     tags: dict[str, str]
-    """Tags."""
+    """Other tags."""
+    folder: str
+    """Folder of the run or the sweep, for its lock and for tracking.json."""
+    metrics: str
+    """Its metrics.jsonl."""
+    status: str
+    """RUNNING, FINISHED, FAILED or KILLED. While it is RUNNING, the job itself copies the metrics."""
+    started: float
+    """Start, seconds since the epoch."""
+    ended: float | None = None
+    """End, seconds since the epoch."""
     run_id: str | None = None
-    """An existing MLflow run to reopen, instead of a new one."""
+    """MLflow run of a version that set no identity."""
+    decisions: dict[str, str] = Field(default={})
+    """Of a sweep: name of a stopped trial -> the decision that stopped it."""
+    artifact: str | None = None
+    """File to log when it has finished."""
+
+
+@dataclass(frozen=True)
+class Synced:
+    """Result of `sync`."""
+
+    run_id: str
+    """Id of the MLflow run."""
+    status: str
+    """Its status."""
+    values: int
+    """Number of values that MLflow lacked."""
+    note: str | None
+    """What happened to the store, if it was migrated or replaced."""
 
 
 def default_uri(home: Path) -> str:
@@ -47,87 +94,178 @@ def default_uri(home: Path) -> str:
     return f"{SQLITE}{home / 'mlflow.db'}"
 
 
-class Opening:
-    """A process that creates store, experiment and run, or reopens an existing run, while the job starts.
+def submitted_tag(created: float) -> dict[str, str]:
+    """Return the tag that distinguishes a run from a later one of the same name."""
+    return {SUBMITTED_TAG: f"{created:.6f}"}
+
+
+def start(command: Sequence[str], log: Path) -> None:
+    """Start a process that syncs, in a session of its own; the caller does not wait for it.
 
     Args:
-        request: the MLflow run.
+        command: arguments of the interpreter.
+        log: file that collects its output.
     """
-
-    def __init__(self, request: TrackingRequest) -> None:
-        self._uri = request.uri
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.runs.tracked_run"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "GIT_PYTHON_REFRESH": "quiet"},  # MLflow imports GitPython, which warns without git
-        )
-        self._answer: tuple[str, str] | None = None
-        assert self._process.stdin is not None
-        self._process.stdin.write(request.model_dump_json())
-        self._process.stdin.close()
-        self._process.stdin = None  # communicate() would flush the closed stream again, and fail
-
-    @property
-    def done(self) -> bool:
-        """Whether the process has finished."""
-        return self._process.poll() is not None
-
-    def wait(self) -> None:
-        """Wait until the process has finished."""
-        self._answer = self._answer or self._process.communicate()
-
-    def result(self) -> str:
-        """Return the run's id; wait for it.
-
-        Raises:
-            ServiceError: MLflow refused; with its message.
-        """
-        self.wait()
-        assert self._answer is not None
-        out, err = self._answer
-        if self._process.returncode != 0:
-            # of a traceback, the last line has the exception
-            reason = (err.strip() or "no message").splitlines()[-1]
-            raise ServiceError(
-                "cannot open an MLflow run", facts={"where": self._uri, "reason": reason}, fix="--set tracking.uri=URI"
-            )
-        # the last line, in case a library prints to stdout too
-        return str(json.loads(out.strip().splitlines()[-1])["run_id"])
-
-    def warn(self) -> None:
-        """Print the error that `result` would raise, if there is one."""
+    with suppress(OSError), ExitStack() as stack:
         try:
-            self.result()
-        except ServiceError as problem:
-            print(f"warning: {problem}", file=sys.stderr, flush=True)
+            output: Any = stack.enter_context(log.open("ab"))
+        except OSError:  # a full disk, or a deleted folder
+            output = subprocess.DEVNULL
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**DEFAULTS, **os.environ},
+        )
+        process.returncode = 0  # it outlives this process: without a code, Popen warns of a child that still runs
 
 
-def open_run(request: TrackingRequest) -> str:
-    """Create store, experiment and run, or reopen an existing run; return the run's id.
+def sync(request: TrackingRequest) -> Synced:
+    """Make the MLflow run of a request equal to it: the store, the run, its parameters, tags, metrics and status.
+
+    A file in the folder contains the reason why the copy is behind, from the first failure until a call succeeds. The
+    caller holds `run_lock`.
 
     Raises:
-        ServiceError: MLflow refused; with its message.
+        ServiceError: MLflow or its store refused.
     """
-    return Opening(request).result()
+    disable_telemetry()
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    behind, path = Path(request.folder, "mlflow-behind.txt"), sqlite_path(request.uri)
+    try:
+        note = prepare(path) if path is not None else None
+        try:
+            found = _sync(request, note)
+        except Exception:
+            # a store that is damaged inside is found out only now: set it aside and try again, once
+            if path is None or (note := prepare(path, deep=True)) is None:
+                raise
+            found = _sync(request, note)
+    except Exception as problem:  # SQLAlchemy, MLflow, the network and the disk each have their own
+        error = _refusal(request, problem)
+        with suppress(OSError):
+            write_text(behind, f"the copy in MLflow is behind: {error.facts['reason']}; repair: {error.fix}")
+        raise error from problem
+    with suppress(OSError):
+        if note:
+            write_text(behind, f"{note}; for earlier runs: orchestrator mlflow sync --all")
+        else:
+            behind.unlink(missing_ok=True)
+    return found
 
 
-def _make_run(request: TrackingRequest) -> str:
-    from mlflow.entities import Param, RunTag
+def sync_command(name: str) -> str:
+    """Return the command that copies a run again."""
+    return f"orchestrator mlflow sync {name}"
+
+
+def _refusal(request: TrackingRequest, problem: Exception) -> ServiceError:
+    """Return the error of a failed sync, with the store's own fix if it has one."""
+    reason, fix = first_line(problem), sync_command(request.run_name)
+    if isinstance(problem, UserError):
+        reason, fix = problem.message, f"{problem.fix}; then {fix}" if problem.fix else fix
+    return ServiceError(
+        f"cannot copy {request.run_name} to MLflow; its metrics.jsonl has all values",
+        facts={"where": request.uri, "reason": reason},
+        fix=fix,
+    )
+
+
+def run_lock(folder: Path) -> Any:
+    """Hold the lock under which one process at a time reads the state of a run and syncs it.
+
+    Raises:
+        ServiceError: another process holds it for too long.
+    """
+    busy = ServiceError(f"cannot sync {folder.name}: another process does", fix=sync_command(folder.name))
+    return hold(folder / "mlflow.lock", seconds=LOCK_SECONDS, busy=busy)
+
+
+def _sync(request: TrackingRequest, note: str | None) -> Synced:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=request.uri)
-    if request.run_id is not None:
-        # a restart reports to the same MLflow run; parameters are logged once, since MLflow refuses to change them
-        client.update_run(request.run_id, status="RUNNING")
-        return request.run_id
-    run_id = str(client.create_run(_experiment_id(client, request), run_name=request.run_name).info.run_id)
-    for batch in batches(request.params):  # MLflow accepts at most 100 parameters in one request
-        client.log_batch(run_id, params=[Param(name, value) for name, value in batch.items()])
-    client.log_batch(run_id, tags=[RunTag(name, value) for name, value in request.tags.items()])
-    return run_id
+    experiment = _experiment_id(client, request)
+    run_id = _existing(client, experiment, request) or _create(client, experiment, request)
+    mirror = Mirror(Path(request.metrics), Destination(request.uri, run_id), request.params)
+    _set_tags(client, run_id, {**request.tags, **request.identity, **_parent(client, experiment, request, run_id)})
+    values = 0
+    if request.status == RUNNING:
+        client.update_run(run_id, status=RUNNING)
+        _adopt(client, experiment, request, run_id)
+    else:
+        values = mirror.catch_up()
+        _adopt(client, experiment, request, run_id)
+        if request.artifact and Path(request.artifact).exists():
+            client.log_artifact(run_id, request.artifact)
+        mirror.end(request.status, request.ended)
+    # last: the job's own mirror starts when it finds this file
+    write_text(Path(request.folder, "tracking.json"), json.dumps({"tracking_uri": request.uri, "run_id": run_id}))
+    return Synced(run_id, request.status, values, note)
+
+
+def _existing(client: Any, experiment: str, request: TrackingRequest) -> str | None:
+    """Return the id of the request's MLflow run, whichever process created it; None: it has not been created."""
+    from mlflow.exceptions import MlflowException
+
+    if found := _search(client, experiment, request.identity):
+        return str(found[0].info.run_id)
+    if request.run_id is None:
+        return None
+    try:
+        known = client.get_run(request.run_id)
+    except MlflowException as problem:
+        if problem.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+    return request.run_id if known.info.lifecycle_stage == "active" else None
+
+
+def _create(client: Any, experiment: str, request: TrackingRequest) -> str:
+    # with its identity in the same request: a kill after it must not leave a run that the next call does not find
+    made = client.create_run(
+        experiment,
+        start_time=int(request.started * 1000),
+        tags={**request.tags, **request.identity},
+        run_name=request.run_name,
+    )
+    return str(made.info.run_id)
+
+
+def _search(client: Any, experiment: str, tags: Mapping[str, str]) -> list[Any]:
+    """Return the active runs of an experiment with these tags, the oldest first."""
+    wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    return list(client.search_runs([experiment], wanted, max_results=1000, order_by=["attributes.start_time ASC"]))
+
+
+def _set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
+    from mlflow.entities import RunTag
+
+    existing = client.get_run(run_id).data.tags
+    if changed := [RunTag(name, value) for name, value in tags.items() if existing.get(name) != value]:
+        client.log_batch(run_id, tags=changed)
+
+
+def _parent(client: Any, experiment: str, request: TrackingRequest, run_id: str) -> dict[str, str]:
+    """Return the tag that nests a trial below the run of its sweep, once that exists."""
+    sweep = request.tags.get(SWEEP_TAG)
+    if sweep is None or sweep == request.run_name:
+        return {}
+    found = [run for run in _search(client, experiment, {SWEEP_TAG: sweep}) if run.info.run_name == sweep]
+    return {PARENT_TAG: found[-1].info.run_id} if found else {}
+
+
+def _adopt(client: Any, experiment: str, request: TrackingRequest, run_id: str) -> None:
+    """Nest the trials of a sweep below its run, and tag those that it stopped with the decision."""
+    if request.tags.get(SWEEP_TAG) != request.run_name:
+        return
+    for trial in _search(client, experiment, {SWEEP_TAG: request.run_name}):
+        if trial.info.run_id != run_id:
+            decision = request.decisions.get(trial.info.run_name)
+            _set_tags(client, trial.info.run_id, {PARENT_TAG: run_id, **({DECISION_TAG: decision} if decision else {})})
 
 
 def _experiment_id(client: Any, request: TrackingRequest) -> str:
@@ -136,8 +274,8 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
     found = client.get_experiment_by_name(request.experiment)
     if found is None:
         # MLflow would put artifacts below the working folder, which differs from process to process
-        database = request.uri.removeprefix(SQLITE)
-        place = None if database == request.uri else (Path(database).parent / "artifacts").as_uri()
+        database = sqlite_path(request.uri)
+        place = None if database is None else (database.parent / "artifacts").as_uri()
         try:
             return str(client.create_experiment(request.experiment, artifact_location=place))
         except MlflowException:  # another process has just created it
@@ -145,21 +283,3 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
             if found is None:
                 raise
     return str(found.experiment_id)
-
-
-def main() -> int:
-    """Read a request from stdin and print the run's id."""
-    from mlflow.tracking import MlflowClient
-
-    request = TrackingRequest.model_validate_json(sys.stdin.read())
-    if request.uri.startswith(SQLITE):  # create a missing store and its tables, one process at a time
-        path = Path(request.uri.removeprefix(SQLITE))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with hold(path.with_suffix(".lock")):
-            MlflowClient(tracking_uri=request.uri).search_experiments(max_results=1)
-    print(json.dumps({"run_id": _make_run(request)}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

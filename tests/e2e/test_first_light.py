@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, Finished, write_corpus, write_spec
+from tests.mlflow_runs import wait_for_copy
 from train_jobs.config import PretrainConfig
 from train_jobs.config.reported import reported_metrics
 
@@ -63,6 +65,7 @@ def test_each_metric_is_in_mlflow_once(first: tuple[Console, Finished, str]) -> 
     from mlflow.tracking import MlflowClient
 
     console, _, name = first
+    wait_for_copy(RunFolder(console.folder(name)))
     client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("bert-pretraining")
     assert experiment is not None

@@ -11,7 +11,9 @@ import pytest
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, last_step, wait_for, write_corpus, write_spec
+from tests.mlflow_runs import wait_for_copy
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.lineage import read_lineage
 
@@ -76,7 +78,7 @@ def test_lineage_of_two_runs(console: Console, corpus: Path) -> None:
     assert [link["hash"] for link in document["links"]] == [link.hash for link in lineage.links]
     assert document["checks"][lineage.links[1].hash]["verdict"] == "changed"
 
-    run_id = json.loads((folder / "state.json").read_text())["mlflow_run_id"]
+    run_id = wait_for_copy(RunFolder(folder))
     tags = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}").get_run(run_id).data.tags
     assert tags["orchestrator.lineage"] == lineage.head.hash
     assert tags["orchestrator.parent"] == first.json["handle"]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, wait_for, write_corpus, write_spec
+from tests.mlflow_runs import wait_for_copy
 from tests.unit.corpus.small_corpora import contents
 
 
@@ -38,7 +40,7 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=status["tracking_uri"])
-    run = client.get_run(status["mlflow_run_id"])
+    run = client.get_run(wait_for_copy(RunFolder(console.folder(status["name"]))))
     assert (run.info.status, run.data.tags["team"]) == ("FINISHED", "nlp")
     assert run.data.metrics["tokens_documents"] == 120
 

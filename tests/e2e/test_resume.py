@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, committed, last_step, processes_of, rank_pid, wait_for, write_spec
+from tests.mlflow_runs import wait_for_copy
 
 LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"every": 2000}}
 
@@ -44,9 +46,9 @@ def metric_lines(console: Console, name: str) -> list[tuple[int, dict[str, float
 def mlflow_status(console: Console, name: str) -> str:
     from mlflow.tracking import MlflowClient
 
-    state = json.loads((console.folder(name) / "state.json").read_text())
+    run_id = wait_for_copy(RunFolder(console.folder(name)))
     client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
-    return str(client.get_run(state["mlflow_run_id"]).info.status)
+    return str(client.get_run(run_id).info.status)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import pytest
 import yaml
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import Console, last_step, wait_for, write_spec
+from tests.mlflow_runs import wait_for_copy
 
 
 def write_sweep(folder: Path, corpus: Path) -> None:
@@ -60,7 +62,10 @@ def test_sweep_survives_killed_driver(console: Console, corpus: Path) -> None:
     assert console("validate", "pretrain", "-f", "best.yaml").code == 0
     assert console("resume", name).err.startswith(f"error[conflict]: sweep {name} has all of its 2 trials")
 
+    for run in runs:
+        wait_for_copy(RunFolder(console.folder(run)))
     client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
+    wait_for(lambda: client.get_run(str(folder.mlflow_run_id)).info.status == "FINISHED", what="the sweep's copy")
     experiment = client.get_experiment_by_name("bert-pretraining")
     assert experiment is not None
     found = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}

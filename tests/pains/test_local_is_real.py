@@ -16,7 +16,9 @@ import torch
 from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, write_corpus, write_spec
+from tests.mlflow_runs import wait_for_copy
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 
@@ -51,6 +53,7 @@ def test_manual_torchrun_trains_same_weights(submitted: tuple[Console, Path], tm
 
 def test_two_ranks_have_one_mlflow_run(submitted: tuple[Console, Path]) -> None:
     console, run = submitted
+    wait_for_copy(RunFolder(run))
     client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     found = client.search_runs(experiments)

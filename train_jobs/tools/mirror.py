@@ -1,11 +1,7 @@
 """Mirrors of metrics.jsonl: MLflow, and TensorBoard on request. The file is the source of truth for both.
 
-The MLflow mirror is a thread of rank 0 while the job runs. After the job it runs again as a process, which copies the
-remaining metrics of a killed job and ends the run with its status:
-
-    python -m train_jobs.tools.mirror RUN/outputs/metrics.jsonl --status KILLED
-
-It is idempotent by (key, step): a value that MLflow already has is not logged again, so a resumed run may repeat steps.
+The MLflow mirror is a thread of rank 0 while the job runs. A store that is missing, broken or away delays the job by
+at most a second at its end: what the mirror could not copy, `orchestrator mlflow sync` copies later.
 
 The environment names the run. MLFLOW_TRACKING_URI and MLFLOW_RUN_ID are set by a platform that opens and ends the run
 itself. ORCHESTRATOR_TRACKING is a JSON file {tracking_uri, run_id} that may appear while the job runs; with it, a
@@ -17,44 +13,27 @@ a step that a resumed run repeats occurs in it once. It needs tensorboardX, but 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
 import socket
 import struct
-import sys
+import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
-from train_jobs.config import Config, SpecError, UserError, in_shell
-from train_jobs.config.reported import batches, flatten
-from train_jobs.engine.reporting.metrics import SinkThread, read_reports
+from train_jobs.artifacts.metrics_file import read_reports
+from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE, NOTHING, Destination, Mirror
+from train_jobs.config import Config, SpecError
+from train_jobs.config.reported import flatten
+from train_jobs.engine.reporting.metrics import SinkThread
 
-BATCH = 1000  # MLflow's limit of metrics per request
-SERVICE = 7  # exit code: the tracking server failed, not the job
 FILE_VARIABLE = "ORCHESTRATOR_TRACKING"
-MIRRORED_FILE = "mirrored.json"
-STATUSES = ("FINISHED", "FAILED", "KILLED")
-LINEAGE_TAG = "orchestrator.lineage"
-NOTHING: Mapping[str, str] = {}
 EVENTS = "events.out.tfevents.*"  # names of event files, as TensorBoard looks for them
-
-
-@dataclass(frozen=True)
-class Destination:
-    """An MLflow run."""
-
-    tracking_uri: str
-    """URI of the tracking server."""
-    run_id: str
-    """Id of the run."""
+STORE_SECONDS = 1.0  # a sick store must not delay the end of a job; `orchestrator mlflow sync` copies the rest
+PLATFORM_SECONDS = 60.0  # on a platform that opens the run, nothing copies the rest later
+IMPORTING = threading.Lock()
 
 
 def destination(environ: Mapping[str, str]) -> Destination | None:
@@ -73,89 +52,6 @@ def destination(environ: Mapping[str, str]) -> Destination | None:
     return Destination(uri, run_id) if uri and run_id else None
 
 
-class Mirror:
-    """A copy of a metrics file in an MLflow run.
-
-    Args:
-        metrics_file: metrics.jsonl of a job.
-        to: MLflow run.
-        parameters: configuration of the job to log; empty if the run already has it.
-    """
-
-    def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
-        disable_telemetry()
-        # Importing mlflow takes two seconds, and a job without a tracking server does not need it.
-        from mlflow.tracking import MlflowClient
-
-        self._file = metrics_file
-        self._run_id = to.run_id
-        self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
-        self._mirrored: dict[str, set[int]] = {}
-        self._offset = 0
-        self._log(parameters)
-
-    def _log(self, parameters: Mapping[str, str]) -> None:
-        from mlflow.entities import Param
-        from mlflow.exceptions import MlflowException
-
-        # MLflow rejects a changed parameter, and Azure limits their number. Metrics must be mirrored nevertheless.
-        try:
-            for batch in batches(parameters):
-                self._client.log_batch(self._run_id, params=[Param(name, value) for name, value in batch.items()])
-        except MlflowException as problem:
-            print(f"warning: MLflow rejected some parameters: {problem}", file=sys.stderr)
-
-    def catch_up(self) -> int:
-        """Copy all values that MLflow lacks; return their number."""
-        from mlflow.entities import Metric
-
-        if not self._file.exists():
-            return 0
-        fresh = []
-        seen = self._offset
-        for behind, report in read_reports(self._file, self._offset):
-            seen = behind
-            step, stamp = int(report["step"]), int(report["time"] * 1000)
-            for key, value in report["metrics"].items():
-                steps = self._steps_of(key)
-                if step not in steps:
-                    steps.add(step)
-                    fresh.append(Metric(key, float(value), stamp, step))
-        for start in range(0, len(fresh), BATCH):
-            self._client.log_batch(self._run_id, metrics=fresh[start : start + BATCH])
-        # Only after all requests succeeded: after an error, the next call reads the same reports again.
-        self._offset = seen
-        return len(fresh)
-
-    def end(self, status: str) -> None:
-        """End the run and write mirrored.json, which records the mirrored bytes of the file.
-
-        Args:
-            status: FINISHED, FAILED or KILLED.
-        """
-        self._tag_lineage()
-        self._client.set_terminated(self._run_id, status)
-        mirrored = {"run_id": self._run_id, "status": status, "bytes": self._offset}
-        write_text(self._file.with_name(MIRRORED_FILE), json.dumps(mirrored))
-
-    def _tag_lineage(self) -> None:
-        """Tag the run with the hash of the lineage next to the metrics, if it exists and verifies."""
-        try:
-            lineage = read_lineage(self._file.with_name(LINEAGE_FILE))
-        except UserError as problem:
-            print(problem, file=sys.stderr)
-            return
-        if lineage is not None:
-            self._client.set_tag(self._run_id, LINEAGE_TAG, lineage.head.hash)
-
-    def _steps_of(self, key: str) -> set[int]:
-        # MLflow would store a repeated (key, step) as a second value, so the existing steps are read once per key.
-        if key not in self._mirrored:
-            history = self._client.get_metric_history(self._run_id, key)
-            self._mirrored[key] = {metric.step for metric in history}
-        return self._mirrored[key]
-
-
 class MirrorThread(SinkThread[Mirror]):
     """A thread that mirrors metrics to MLflow while the job trains.
 
@@ -167,10 +63,12 @@ class MirrorThread(SinkThread[Mirror]):
 
     def __init__(self, metrics_file: Path, config: Config | None = None, *, every_seconds: float = 5.0) -> None:
         parameters = flatten(config.model_dump(mode="json")) if config is not None else NOTHING
+        file = os.environ.get(FILE_VARIABLE)
+        repair = f" (orchestrator mlflow sync {Path(file).parent.name} copies them)" if file else ""
         super().__init__(
             "mlflow-mirror",
             lambda: from_environment(metrics_file, parameters),
-            failure=f"cannot reach MLflow, metrics are kept in {metrics_file}",
+            failure=f"the copy in MLflow is behind, metrics are kept in {metrics_file}{repair}",
             every_seconds=every_seconds,
         )
         self._file = metrics_file
@@ -181,15 +79,18 @@ class MirrorThread(SinkThread[Mirror]):
         if os.environ.get(FILE_VARIABLE) or destination(os.environ):
             super().start()
 
-    def close(self, *, completed: bool = False, timeout: float = 60.0) -> None:
+    def close(self, *, completed: bool = False) -> None:
         """Copy the remaining metrics and stop; end the run of a completed job unless the platform does.
 
         Args:
             completed: whether the job completed.
-            timeout: maximum seconds to wait.
         """
-        ends = completed and bool(os.environ.get(FILE_VARIABLE))
-        self.stop(timeout, finish=(lambda mirror: mirror.end("FINISHED")) if ends else None)
+        ours = bool(os.environ.get(FILE_VARIABLE))
+        self.stop(
+            STORE_SECONDS if ours else PLATFORM_SECONDS,
+            finish=(lambda mirror: mirror.end("FINISHED")) if ours and completed else None,
+            busy=IMPORTING.locked,
+        )
 
 
 def from_environment(metrics_file: Path, parameters: Mapping[str, str]) -> Mirror | None:
@@ -202,6 +103,8 @@ def from_environment(metrics_file: Path, parameters: Mapping[str, str]) -> Mirro
     found = destination(os.environ)
     if found is None:
         return None
+    with IMPORTING:  # takes seconds, whatever the store does
+        import mlflow.tracking  # noqa: F401
     return Mirror(metrics_file, found, NOTHING if os.environ.get(FILE_VARIABLE) else parameters)
 
 
@@ -287,30 +190,3 @@ class TensorBoardThread(SinkThread[TensorBoard]):
         """Start if `metrics.tensorboard` is set."""
         if self._on:
             super().start()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Copy the remaining metrics of a file, end the run if a status is given, and return an exit code."""
-    parser = argparse.ArgumentParser(prog="train_jobs.tools.mirror", description="Copy metrics.jsonl to MLflow.")
-    parser.add_argument("metrics", type=Path, help="the metrics.jsonl of a job")
-    parser.add_argument("--status", choices=STATUSES, help="end the run with this status")
-    arguments = parser.parse_args(argv)
-    to = destination(os.environ)
-    if to is None:
-        missing = [name for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI") if not os.environ.get(name)]
-        print(f"error[usage]: unknown MLflow run: {' and '.join(missing)} not set", file=sys.stderr)
-        return 2
-    try:
-        mirror = Mirror(arguments.metrics, to)
-        mirror.catch_up()
-        if arguments.status:
-            mirror.end(arguments.status)
-    except Exception as problem:  # MLflow raises what its stores and the network raise
-        print(f"error[service]: cannot reach MLflow\n  where  {to.tracking_uri}\n  reason {problem}", file=sys.stderr)
-        print(f"  fix    python -m train_jobs.tools.mirror {in_shell(arguments.metrics)}, once it is", file=sys.stderr)
-        return SERVICE
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

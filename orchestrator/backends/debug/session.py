@@ -47,15 +47,9 @@ class DebugSession(Supervision):
             super().supervise()
 
     def attempt(self) -> Ending:
-        """Run the job.
-
-        Raises:
-            ServiceError: MLflow could not open a run.
-        """
-        # unlike a local run, wait for MLflow now: the job occupies this thread until its end, so no loop could poll
+        """Run the job."""
         self.tracked.open()
-        self.tracked.wait()
-        self.update(state=RunState.RUNNING, mlflow_run_id=self.tracked.run_id)
+        self.update(state=RunState.RUNNING)
         exits = self.run.exits(self.state.attempt)
         exits.mkdir(parents=True, exist_ok=True)
         with self.run.rank_log(0).open("a", encoding="utf-8") as log, _output_copied(log):

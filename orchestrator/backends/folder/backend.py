@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,10 +23,11 @@ from orchestrator.backends.base import (
     Progress,
     Submission,
 )
-from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects, Registers
+from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
+from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.outputs import best_checkpoint, delete_weights, download
-from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
+from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder, attempts_of
 from orchestrator.backends.folder.run_index import RunIndex
 from orchestrator.backends.folder.served_models import delete, deploy, register
 from orchestrator.backends.folder.stacks import ranks_stacks
@@ -35,7 +36,8 @@ from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import Handle, RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.tracked_run import Synced
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.artifacts.files import write_draft, write_text
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from train_jobs.config.fields import Config
 
 
-class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
+class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, CopiesToMlflow):
     """Runs below one folder.
 
     Args:
@@ -87,7 +89,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         state, result = run.state(), self.result(run.name)
         plan, request = run.read_json(PLAN), run.read_json(REQUEST)
         last, target = last_report(run.metrics), Target.from_plan(plan)
-        attempts, kind = _attempts(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
+        attempts, kind = attempts_of(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
         node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return RunStatus(
             name=run.name,
@@ -100,7 +102,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             started=state.started,
             ended=state.ended or (attempts[-1].ended if attempts and state.state.terminal else None),
             attempt=state.attempt,
-            warning=state.warning,
+            warning=_warning(run, state),
             attempts=attempts,
             nodes=request["nodes"],
             node_hours=node_hours,
@@ -118,7 +120,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             tensorboard=str(run.tensorboard) if run.tensorboard.is_dir() else None,
             best_checkpoint=best_checkpoint(run.outputs / "checkpoints", scored=kind.scored),
             tracking_uri=request["tracking_uri"],
-            mlflow_run_id=state.mlflow_run_id,
+            mlflow_run_id=run.mlflow_run_id or state.mlflow_run_id,
             run_hash=plan["run_hash"],
             tags=plan["spec"]["tags"],
             metrics=last.get("metrics", {}),
@@ -218,6 +220,30 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
     def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
         """Register the model in the registry of the run's MLflow store."""
         return register(self._existing(name), self.describe(name), self.plan(name), model)
+
+    def sync_mlflow(self, name: str) -> Synced:
+        """Make the MLflow run of a run equal to its folder.
+
+        Raises:
+            NotFoundError: the run does not exist.
+            ServiceError: MLflow or its store refused.
+            StorageError: the run's folder is damaged.
+        """
+        run = self._existing(name)
+        try:
+            return sync_run(run)
+        except (OSError, ValueError, KeyError) as problem:
+            reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
+            facts = {"where": run.path, "reason": reason}
+            raise StorageError(f"cannot sync run {name}: its folder is damaged", facts=facts) from problem
+
+    def behind(self, known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
+        """Yield the names of ended runs that MLflow does not have in full."""
+        for name in self.names():
+            run = self._folder(name)
+            with suppress(OSError, ValueError, KeyError):  # damaged, or deleted meanwhile
+                if is_behind(run, known(run.read_json(REQUEST)["tracking_uri"])):
+                    yield name
 
     def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
         """Start a server on the loopback interface, with the requests and responses of an endpoint on Azure.
@@ -373,14 +399,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return run
 
 
-def _attempts(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
-    """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
-    if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
-        return state.attempts
-    # the last report is the best estimate of the end: cost and duration must not grow after the loss
-    lost = state.attempts[-1]
-    ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
-    return [*state.attempts[:-1], lost.model_copy(update=ending)]
+def _warning(run: RunFolder, state: LocalState) -> str | None:
+    """Return the supervisor's warning, and why the copy in MLflow is behind."""
+    behind = run.behind_file.read_text().strip() if run.behind_file.exists() else None
+    return "; ".join(filter(None, (state.warning, behind))) or None
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:

@@ -5,7 +5,9 @@ RUN/
   request.json                      written then, and again by a resume with another number of processes
   code/            the snapshot that runs
   state.json       written by the supervisor alone (before it, by the submission)
-  tracking.json    id of the MLflow run
+  tracking.json    id of the MLflow run; written by the process that syncs it
+  mlflow-behind.txt  exists while MLflow lacks something of the run: why, and the repair
+  mlflow.lock      held by a process that syncs the MLflow run
   lock             held by the supervisor as long as it lives
   cancel           created by any process that asks the run to end
   logs/            rank-0.log ..., agent-0.log, supervisor.log, mirror.log; each with its .times (see log_files.py)
@@ -63,7 +65,7 @@ class LocalState(SupervisedState):
     warning: str | None = None
     """Warning of the supervisor to the user."""
     mlflow_run_id: str | None = None
-    """The MLflow run of this run."""
+    """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,6 @@ class RunFolder(SupervisedFolder[LocalState]):
     """Tags that identify the run in MLflow and in its lineage."""
     logs = Below("logs")
     """Log files."""
-    tracking_file = Below("tracking.json")
-    """Id of the MLflow run; written once it is known."""
     outputs = Below("outputs")
     """Everything that the job writes."""
     metrics = Below("outputs", METRICS_FILE)
@@ -207,3 +207,13 @@ def job_arguments(plan: Plan, run: RunFolder, home: Path) -> list[str]:
         *(("--cache", str(home / TOKEN_STORES)) if plan.stores else ()),
         *("--device", plan.compute.device),
     ]
+
+
+def attempts_of(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
+    """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
+    if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
+        return state.attempts
+    # the last report is the best estimate of the end: cost and duration must not grow after the loss
+    lost = state.attempts[-1]
+    ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
+    return [*state.attempts[:-1], lost.model_copy(update=ending)]

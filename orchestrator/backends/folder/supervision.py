@@ -1,7 +1,7 @@
 """The life of a run in a folder, from its first attempt to its last state; derived classes start the job.
 
-The MLflow run is opened while the job starts, so that the job need not wait for it. The ranks find it in the file that
-ORCHESTRATOR_TRACKING names, which is written once the MLflow run is open.
+The MLflow run is opened by another process while the job starts. The ranks find it in the file that
+ORCHESTRATOR_TRACKING names, which appears once the MLflow run is open; if it never is, the job does not notice.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -22,15 +21,13 @@ from types import FrameType
 from typing import ClassVar
 
 from orchestrator.backends.folder.log_files import LogClock
+from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
 from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.status import RunAttempt, RunState
-from orchestrator.runs.tracked_run import Opening, TrackingRequest
 from orchestrator.support.errors import InternalError, UserError
-from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
-from train_jobs.config.reported import flatten
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts
@@ -38,7 +35,6 @@ PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint commi
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
-MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
 
 
 @dataclass(frozen=True)
@@ -108,59 +104,21 @@ def read_exits(folder: Path) -> dict[int, int]:
 
 
 class TrackedRun:
-    """The MLflow run of a run, the same one over all attempts.
+    """The MLflow run of a run, the same one over all attempts; the run never waits for it.
 
     Args:
         run: folder of the run.
         request: with the tracking server.
-        run_id: the MLflow run of earlier attempts; None: no attempt has opened one.
     """
 
-    def __init__(self, run: RunFolder, request: FolderRequest, run_id: str | None) -> None:
+    def __init__(self, run: RunFolder, request: FolderRequest) -> None:
         self._run, self._request = run, request
-        self.run_id = run_id
-        self._opening: Opening | None = None
 
     def open(self) -> None:
-        """Begin to create the MLflow run, or to reopen the one of earlier attempts."""
-        self._announce()
-        self._opening = Opening(
-            TrackingRequest(
-                uri=self._request.tracking_uri,
-                experiment=self._request.experiment,
-                run_name=self._run.name,
-                params=flatten(self._run.read_json("config.json")),
-                tags=self._run.read_json("tags.json"),
-                run_id=self.run_id,
-            )
-        )
-
-    def wait(self) -> None:
-        """Wait until the MLflow run is open.
-
-        Raises:
-            ServiceError: MLflow refused.
-        """
-        if self._opening is not None:
-            self._opening.wait()
-            self.poll()
-
-    def poll(self) -> bool:
-        """Return True once, when a new MLflow run has been opened; never blocks.
-
-        Raises:
-            ServiceError: MLflow refused a new run. If the run of earlier attempts cannot be reopened, this only warns:
-                its metrics stay in metrics.jsonl, and `end` copies them.
-        """
-        if self._opening is None or not self._opening.done:
-            return False
-        opening, self._opening = self._opening, None
-        if self.run_id is not None:
-            opening.warn()
-            return False
-        self.run_id = opening.result()
-        self._announce()
-        return True
+        """Begin to open the MLflow run. The ranks copy metrics to it once the file of `variables` exists."""
+        # that of an earlier attempt may name a run that no longer exists, and a process may still copy its metrics
+        self._run.tracking_file.unlink(missing_ok=True)
+        start_sync(self._run)
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables by which the ranks find the MLflow run."""
@@ -170,32 +128,10 @@ class TrackedRun:
             "MLFLOW_EXPERIMENT_NAME": self._request.experiment,
         }
 
-    def end(self, state: RunState) -> None:
-        """Copy the metrics that a killed job left behind and set the status of the MLflow run.
-
-        A completed job has done both itself, and left mirrored.json. A failure of the copying is ignored.
-        """
-        self.wait()
-        if self.run_id is None:
-            return
-        status = MLFLOW_STATUS.get(state, "KILLED")
-        size = self._run.metrics.stat().st_size if self._run.metrics.exists() else 0
-        with suppress(OSError, ValueError):
-            if self._run.read_json("outputs/mirrored.json") == {"run_id": self.run_id, "status": status, "bytes": size}:
-                return
-        # a process of its own: importing MLflow takes seconds and memory, which the supervisor saves for every run
-        command = [sys.executable, "-m", "train_jobs.tools.mirror", str(self._run.metrics), "--status", status]
-        with (self._run.logs / "mirror.log").open("ab") as log:
-            subprocess.run(command, env={**os.environ, **self.variables()}, stdout=log, stderr=log, check=False)
-
-    def _announce(self) -> None:
-        """Write the file by which the ranks find the MLflow run, once there is one."""
-        if self.run_id is None:
-            # a supervisor that was killed before it recorded the id may have left a file, and ranks read any they find
-            self._run.tracking_file.unlink(missing_ok=True)
-            return
-        found = {"tracking_uri": self._request.tracking_uri, "run_id": self.run_id}
-        write_text(self._run.tracking_file, json.dumps(found))
+    def end(self) -> None:
+        """Begin to copy what a killed job left behind; a completed one has usually copied everything itself."""
+        if is_behind(self._run):
+            start_sync(self._run)
 
 
 class Supervision(ABC):
@@ -212,7 +148,7 @@ class Supervision(ABC):
         self.run = run
         self.request = self.request_kind.model_validate(run.read_json("request.json"))
         self.state = run.stored_state()
-        self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
+        self.tracked = TrackedRun(run, self.request)
         handle = run.read_json("tags.json")["orchestrator.handle"]
         self.watch = RunWatch(run, handle, self.request.notify, self.request.steps)
         self.log_clock = LogClock(run.logs)
@@ -253,12 +189,7 @@ class Supervision(ABC):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
             self.update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
             ending = self._recorded_attempt()
-        try:
-            self.tracked.end(ending.state)
-        except UserError as problem:  # the job finished before MLflow answered: its result is valid all the same
-            print(f"warning: {problem}", file=sys.stderr, flush=True)
         self.update(
-            mlflow_run_id=self.tracked.run_id,
             state=ending.state,
             ended=time.time(),
             exit_code=ending.exit_code,
@@ -266,6 +197,7 @@ class Supervision(ABC):
             ranks=dict(ending.ranks),
             pid=None,
         )
+        self.tracked.end()
         # after the state is final: a webhook may take 30 s, and `wait` should not
         self.watch.ended(ending.state, ending.reason)
 

@@ -4,7 +4,7 @@
 
 It writes to READY_FD once it holds the lock. It ends the agents on SIGTERM (`cancel`, or a machine that shuts down) or
 SIGUSR1 (a simulated preemption), reads the exit code of each rank, starts another attempt where the run allows it,
-completes the metrics in MLflow, and writes the last state to state.json.
+writes the last state to state.json, and starts the process that completes the metrics in MLflow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, Supervision, ending_of
 from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import UserError
 
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM: kill no earlier
 PEER_SECONDS = 5.0  # after one node failed, time for the others to report their errors
@@ -38,7 +37,6 @@ class Supervisor(Supervision):
 
         Raises:
             ConflictError: the port is taken.
-            ServiceError: MLflow refused to open a run.
         """
         # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
@@ -48,13 +46,11 @@ class Supervisor(Supervision):
         agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=tracking)
         self.update(state=RunState.RUNNING)
         try:
-            problem = self._watch(agents)
+            self._watch(agents)
         finally:
             # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
             # same checkpoint folder
             kill_leftovers(self.run.path)
-        if problem is not None:
-            raise problem
         return ending_of(
             self.run,
             attempt=self.state.attempt,
@@ -63,31 +59,24 @@ class Supervisor(Supervision):
             stopped=self.asked_to_stop or self.preempted,
         )
 
-    def _watch(self, agents: list[subprocess.Popen[bytes]]) -> UserError | None:
-        """Wait until all agents have finished, on their own or on request; return the error of MLflow, if any."""
-        problem: UserError | None = None
+    def _watch(self, agents: list[subprocess.Popen[bytes]]) -> None:
+        """Wait until all agents have finished, on their own or on request."""
         stopping_since = failed_since = math.inf
         while any(agent.poll() is None for agent in agents):
             now = time.monotonic()
-            try:
-                if self.tracked.poll():
-                    self.update(mlflow_run_id=self.tracked.run_id)
-            except UserError as refused:  # ends the run now, before it spends much
-                problem = refused
             self.monitor()
             # torchrun's static rendezvous does not report a failed node to the other agents: their ranks may wait in a
             # collective until it times out, which takes minutes
             if any(agent.returncode for agent in agents):
                 failed_since = min(failed_since, now)
             alone = now - failed_since > PEER_SECONDS
-            if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone or problem):
+            if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone):
                 stopping_since = now  # once: a second SIGTERM would interrupt torchrun's own shutdown of its ranks
                 for agent in agents:
                     agent.terminate()
             if now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
-        return problem
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""logs, download, prune: the files of runs."""
+"""logs, download, prune, mlflow: the files of runs and their copies."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.log_query import LogQuery, choose_ranks
 from orchestrator.cli.ui.follow import detach_on_interrupt, print_logs
-from orchestrator.cli.ui.targets import attach_run
+from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import UsageError
+from orchestrator.support.errors import ServiceError, StorageError, UsageError
 from orchestrator.support.formatting import ago, bytes_text, counted
 
 if TYPE_CHECKING:
     from orchestrator.backends.retention import Item, Pruning
+    from orchestrator.sweep import Sweep
 
 
 def logs(arguments: argparse.Namespace) -> None:
@@ -162,3 +164,37 @@ def _listed(items: list[Item]) -> str:
         for item in items
     ]
     return table(rows, ("NAME", "STATE", "ENDED", "SIZE"))
+
+
+def sync_mlflow(arguments: argparse.Namespace) -> int:
+    """Copy runs and sweeps to MLflow, one after the other; the exit code is 7 if any of them failed.
+
+    Raises:
+        UsageError: neither runs nor --all are given, or both.
+    """
+    if arguments.all == bool(arguments.name):
+        raise UsageError("cannot sync with MLflow: give either runs or --all", fix="orchestrator mlflow sync --all")
+    orchestrator = Orchestrator(arguments.backend)
+    found = [find_target(orchestrator, name) for name in dict.fromkeys(arguments.name)]
+    if arguments.all:  # sweeps first: trials find the run of their sweep
+        everything: list[Run | Sweep] = [*orchestrator.sweeps.all(), *orchestrator.attach_all()]
+        found = [one for one in everything if one.copies_to_mlflow]
+    documents = []
+    for one in found:
+        document: dict[str, Any] = {"name": one.name}
+        try:
+            document |= asdict(one.sync_mlflow())
+            text = f"{one.name}  {document['status']}  {counted(document['values'], 'value')} copied"
+        except (ServiceError, StorageError) as problem:
+            document |= problem.as_json()
+            text = f"{one.name}  not copied"
+            hint(str(problem))
+        documents.append(document)
+        if arguments.output == "text":
+            print(text, flush=True)
+        if note := document.get("note"):
+            hint(f"warning: {note}")
+    failed = sum("error" in document for document in documents)
+    done = f"{len(found) - failed} of {len(found)} in MLflow" + (f", {failed} not copied" if failed else "")
+    print_result(arguments.output, {"runs": documents, "failed": failed}, done)
+    return ServiceError.exit_code if failed else 0

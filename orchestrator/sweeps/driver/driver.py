@@ -113,7 +113,7 @@ class Driver:
         self.spec = self.record.spec
         self.state = folder.stored_state()
         self.backend: Backend = load_backend(self.record.trial["backend"], home)
-        self.parent = ParentRun(folder, self.record, home)
+        self.parent = ParentRun(folder, home)
         self.stop_requested = False
         self.live: dict[int, LiveTrial] = {}
         self.histories: dict[int, list[float]] = {}
@@ -139,7 +139,7 @@ class Driver:
         reason: str | None = "a bug in the driver: see driver.log"
         try:
             if not self.backend.own_tracking:
-                self._update(mlflow_run_id=self.parent.open(self.state.mlflow_run_id))
+                self.parent.start_sync()
             self.planner = TrialPlanner(self.record, self.home, self.parent.tags())
             self._load()
             state, reason = self._loop()
@@ -150,8 +150,9 @@ class Driver:
             reason = f"{problem.strerror or problem}: {problem.filename or self.folder.path}"
             raise
         finally:
-            self.parent.end(state)
             self._update(state=state, reason=reason, ended=time.time())
+            if not self.backend.own_tracking:
+                self.parent.start_sync()
 
     def _load(self) -> None:
         """Read the study; unfinished trials become live again, regardless of what happened to their runs meanwhile."""
@@ -401,8 +402,6 @@ class Driver:
         if value is None and state != "failed":
             state, why = "failed", why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
-        for status in statuses if state == "stopped" else ():
-            self.parent.tag_decision(status.mlflow_run_id, str(why))
         self.outcomes[number] = value
         if value is not None:
             results = [other for other in self.outcomes.values() if other is not None]

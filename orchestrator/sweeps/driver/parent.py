@@ -1,110 +1,98 @@
 """The MLflow run of a sweep, which is the parent of its trials' runs.
 
-Tracking is best effort once the sweep runs: trials are expensive, and an error of MLflow must not stop them.
+The driver starts the process that syncs it and never waits for it: trials are expensive, and MLflow is a copy.
+
+    python -m orchestrator.sweeps.driver.parent SWEEP_FOLDER HOME
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orchestrator.runs.status import RunState
-from orchestrator.runs.tracked_run import TrackingRequest, default_uri, open_run
-from orchestrator.support.errors import ServiceError
-from orchestrator.sweeps.design.sweep_record import SweepRecord
+from orchestrator.runs.tracked_run import (
+    RUNNING,
+    STATUS,
+    SWEEP_TAG,
+    Synced,
+    TrackingRequest,
+    default_uri,
+    run_lock,
+    start,
+    submitted_tag,
+    sync,
+)
+from orchestrator.support.errors import UserError
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from train_jobs.artifacts.files import write_text
+from orchestrator.sweeps.driver.sweep_status import sweep_status
 from train_jobs.config.reported import flatten
 
-if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
-
-STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
 LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 
 
 class ParentRun:
-    """The parent of a sweep's runs; not opened if the backend itself creates MLflow runs.
+    """The parent of a sweep's runs; not used if the backend itself creates MLflow runs.
 
     Args:
-        folder: the sweep's folder; its tracking.json names the MLflow run for the mirror.
-        record: the sweep.
+        folder: the sweep's folder.
         home: the home folder.
     """
 
-    def __init__(self, folder: SweepFolder, record: SweepRecord, home: Path) -> None:
-        self._folder, self._record = folder, record
-        tracking = record.trial["tracking"]
-        self._uri = str(tracking["uri"] or default_uri(home))
-        self._experiment = str(tracking["experiment"])
-        self._run_id: str | None = None
-        self._tracking_file = folder.path / "tracking.json"
-        earlier = "; ".join(sweep.text for sweep in record.earlier)
-        self._tags = {"orchestrator.sweep": record.name, **({"orchestrator.warm_start": earlier} if earlier else {})}
-
-    def open(self, run_id: str | None) -> str | None:
-        """Create the run, or set an existing one to running again; return its id.
-
-        Args:
-            run_id: the run of an earlier driver; None: create a run.
-
-        Raises:
-            ServiceError: MLflow refused.
-        """
-        self._run_id = open_run(
-            TrackingRequest(
-                uri=self._uri,
-                experiment=self._experiment,
-                run_name=self._record.name,
-                params=flatten(
-                    {key: value for key, value in self._record.sweep.items() if key not in LOGGED_BY_TRIALS}
-                ),
-                tags={**self._tags, "orchestrator.snapshot": self._record.snapshot},
-                run_id=run_id,
-            )
-        )
-        write_text(self._tracking_file, json.dumps({"tracking_uri": self._uri, "run_id": self._run_id}))
-        return self._run_id
+    def __init__(self, folder: SweepFolder, home: Path) -> None:
+        self._folder, self._record, self._home = folder, folder.record(), home
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of each trial's run."""
-        return {**self._tags, **({"mlflow.parentRunId": self._run_id} if self._run_id else {})}
+        """Return the tags of each trial's run; by the first of them it finds its parent."""
+        earlier = "; ".join(sweep.text for sweep in self._record.earlier)
+        return {SWEEP_TAG: self._record.name, **({"orchestrator.warm_start": earlier} if earlier else {})}
 
-    def tag_decision(self, run_id: str | None, decision: str) -> None:
-        """Tag a trial's run with the decision that stopped it; an error of MLflow is reported on stderr."""
-        if run_id is not None and self._run_id is not None:
-            with self._client() as client:
-                client.set_tag(run_id, "orchestrator.decision", decision)
+    def sync(self) -> Synced:
+        """Make the MLflow run equal to the sweep's folder, and nest its trials below it.
 
-    def end(self, state: RunState) -> None:
-        """Log metrics and decisions, and set the final status; an error of MLflow is reported on stderr."""
-        if self._run_id is None:
-            return
-        if self._folder.decided.exists():
-            with self._client() as client:
-                client.log_artifact(self._run_id, str(self._folder.decided))
-        command = [sys.executable, "-m", "train_jobs.tools.mirror", str(self._folder.metrics)]
-        environ = {
-            **os.environ,
-            "ORCHESTRATOR_TRACKING": str(self._tracking_file),
-            "MLFLOW_TRACKING_URI": self._uri,
-            "MLFLOW_EXPERIMENT_NAME": self._experiment,
-        }
-        subprocess.run([*command, "--status", STATUS.get(state, "KILLED")], env=environ, check=False)
+        Raises:
+            ServiceError: MLflow or its store refused, or another process syncs the same sweep.
+        """
+        with run_lock(self._folder.path):
+            return sync(self.request())
 
-    @contextmanager
-    def _client(self) -> Iterator[MlflowClient]:
-        from mlflow.exceptions import MlflowException
-        from mlflow.tracking import MlflowClient
+    def start_sync(self) -> None:
+        """Start a process that syncs it; the caller does not wait for it."""
+        command = ["-m", "orchestrator.sweeps.driver.parent", str(self._folder.path), str(self._home)]
+        start(command, self._folder.path / "driver.log")
 
-        try:
-            yield MlflowClient(tracking_uri=self._uri)
-        except (MlflowException, OSError) as problem:
-            error = ServiceError("cannot log a decision to MLflow", facts={"reason": problem})
-            print(error, file=sys.stderr, flush=True)
+    def request(self) -> TrackingRequest:
+        """Return the MLflow run that the sweep should have now."""
+        state, record = self._folder.state(), self._record
+        tracking, own = record.trial["tracking"], submitted_tag(record.created)
+        rows = sweep_status(self._folder).rows if state.state.terminal else []
+        return TrackingRequest(
+            uri=str(tracking["uri"] or default_uri(self._home)),
+            experiment=str(tracking["experiment"]),
+            run_name=record.name,
+            identity={SWEEP_TAG: record.name, **own},
+            params=flatten({key: value for key, value in record.sweep.items() if key not in LOGGED_BY_TRIALS}),
+            tags={**self.tags(), "orchestrator.snapshot": record.snapshot},
+            folder=str(self._folder.path),
+            metrics=str(self._folder.metrics),
+            status=STATUS.get(state.state, "KILLED") if state.state.terminal else RUNNING,
+            started=record.created,
+            ended=state.ended if state.state.terminal else None,
+            run_id=state.mlflow_run_id,
+            decisions={run: row.why for row in rows if row.state == "stopped" and row.why for run in row.runs},
+            artifact=str(self._folder.decided),
+        )
+
+
+def main() -> int:
+    """Sync one sweep."""
+    folder, home = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        ParentRun(SweepFolder(folder), home).sync()
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

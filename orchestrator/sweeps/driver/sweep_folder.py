@@ -9,6 +9,7 @@ SWEEP/
   metrics.jsonl    a line for each finished trial: metrics of the parent run in MLflow
   lock             held by the driver while it runs
   cancel           exists if the sweep is to be cancelled
+  tracking.json    id of the sweep's MLflow run; mlflow-behind.txt: why it lacks something
   driver.log       output of the driver
   reserve          bytes that the driver frees to write its final state on a full disk
 """

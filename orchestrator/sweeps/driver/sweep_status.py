@@ -135,7 +135,7 @@ def status_of(
         ended=sum(row.state not in UNFINISHED for row in rows),
         created=record.created,
         folder=str(folder.path),
-        mlflow_run_id=state.mlflow_run_id,
+        mlflow_run_id=folder.mlflow_run_id or state.mlflow_run_id,
         earlier=record.earlier,
         keep=record.keep,
         rows=[row.model_copy(update={"incumbent": True}) if row.trial == incumbent else row for row in rows],

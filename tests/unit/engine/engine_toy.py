@@ -27,12 +27,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import CheckpointConfig, OptimizerConfig, ProfileConfig, TrainConfig
 from train_jobs.engine.checkpoint.background import Work
 from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices, TimeBudget
-from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, read_reports
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
 from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import World, explain_lost_peer

@@ -12,8 +12,8 @@ import pytest
 import torch
 from engine_toy import ToyBatch, ToyTask, make_loop, run, weights_of
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import TrainingError
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
 
 Trouble = Callable[[int, torch.Tensor], torch.Tensor]

@@ -11,7 +11,7 @@ import torch
 from engine_toy import ToyTask, make_loop
 from safetensors.torch import load_file
 
-from train_jobs.engine.reporting.metrics import read_reports
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.engine.runtime.devices import require_determinism
 
 

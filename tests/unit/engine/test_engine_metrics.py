@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, clock, read_reports
+from train_jobs.artifacts.metrics_file import read_reports
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, clock
 
 
 def write(path: Path, *steps: int, from_step: int = 0) -> None:

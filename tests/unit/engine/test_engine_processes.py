@@ -16,8 +16,8 @@ import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import SpecError
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.distributed import explain_lost_peer
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from engine_toy import ALONE, ToyTask, make_loop, run
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config.arithmetic import data_sheet
 from train_jobs.engine.loop.state import Meter
-from train_jobs.engine.reporting.metrics import ProgressLine, read_reports
+from train_jobs.engine.reporting.metrics import ProgressLine
 from train_jobs.engine.runtime.devices import memory_bytes, peak_flops
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.lamb import l2_norms

@@ -16,11 +16,12 @@ import torch
 from engine_disk import Disk
 from engine_toy import ToyTask, busy_writer, make_loop, reports_in, run, weights_of
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import CheckpointConfig, StorageError
 from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.state import Meter
-from train_jobs.engine.reporting.metrics import ProgressLine, read_reports
+from train_jobs.engine.reporting.metrics import ProgressLine
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import Preempted, StopRequest
 

@@ -12,9 +12,9 @@ from engine_bert import config_with
 from engine_scenes import eight_sequence_config
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.assembly.starting_point import check_batch
 from train_jobs.config import SpecError
-from train_jobs.engine.reporting.metrics import read_reports
 
 MOVED = ("still", "fewer")
 MOVES = ((2, range(2)), (3, range(2, 4)), (1, range(4, 6)))  # processes and the steps that they trained

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
-from train_jobs.config import PretrainConfig
+from train_jobs.artifacts.mlflow_copy import Destination, Mirror
+from train_jobs.config import PretrainConfig, StorageError
 from train_jobs.engine.reporting.metrics import MetricsLog
-from train_jobs.tools.mirror import Destination, Mirror, MirrorThread, main
+from train_jobs.tools.mirror import MirrorThread
 
-REPOSITORY = Path(__file__).parents[3]
 CONFIG = PretrainConfig.model_validate({"data": {"text": ["notes"]}})
 NOWHERE = "http://127.0.0.1:9"
 
@@ -162,28 +161,19 @@ def test_mirror_accepts_non_finite_values(store: Store, path: Path) -> None:
     assert store.mirror(path).catch_up() == 0
 
 
-@pytest.mark.usefixtures("environ")
 @pytest.mark.parametrize("status", ["FINISHED", "FAILED", "KILLED"])
-def test_catch_up_sets_final_run_status(store: Store, path: Path, status: str) -> None:
+def test_end_sets_final_run_status_and_time(store: Store, path: Path, status: str) -> None:
     write(path, 2)
-    assert main([str(path), "--status", status]) == 0
-    assert store.steps("train_loss") == [2]
+    mirror = store.mirror(path)
+    mirror.catch_up()
+    mirror.end(status, 1234.5)
     info = store.client.get_run(store.run_id).info
-    assert info.status == status
-    assert info.end_time is not None
+    assert (info.status, info.end_time) == (status, 1234500)
 
 
-@pytest.mark.usefixtures("environ")
-def test_catch_up_without_status_leaves_run_open(store: Store, path: Path) -> None:
-    write(path, 2)
-    assert main([str(path)]) == 0
-    assert store.client.get_run(store.run_id).info.status == "RUNNING"
-
-
-@pytest.mark.usefixtures("environ")
 def test_run_is_tagged_with_lineage_hash(store: Store, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def tag() -> str | None:
-        assert main([str(path), "--status", "KILLED"]) == 0
+        store.mirror(path).end("KILLED")
         return store.client.get_run(store.run_id).data.tags.get("orchestrator.lineage")
 
     write(path, 2)
@@ -197,37 +187,6 @@ def test_run_is_tagged_with_lineage_hash(store: Store, path: Path, capsys: pytes
     path.with_name("lineage.json").write_text("{")
     assert tag() == lineage.head.hash
     assert "lineage.json is truncated" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("environ")
-def test_mirror_process_prints_nothing(store: Store, path: Path) -> None:
-    write(path, 2, 4)
-    command = [sys.executable, "-m", "train_jobs.tools.mirror", str(path), "--status", "KILLED"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "Traceback" not in done.stderr
-    assert store.steps("train_loss") == [2, 4]
-    assert store.client.get_run(store.run_id).info.status == "KILLED"
-
-
-@pytest.mark.parametrize("missing", ["MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"])
-@pytest.mark.usefixtures("environ")
-def test_missing_run_or_uri_is_usage_error(
-    path: Path, missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv(missing)
-    assert main([str(path), "--status", "FINISHED"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith(f"error[usage]: unknown MLflow run: {missing} not set")
-    assert captured.out == ""
-
-
-@pytest.mark.usefixtures("environ")
-def test_unknown_status_is_usage_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([str(path), "--status", "DONE"])
-    assert caught.value.code == 2
-    assert "KILLED" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("environ")
@@ -285,7 +244,7 @@ def test_unavailable_server_warns_once_and_continues(path: Path, capsys: pytest.
     thread.close()
     assert not thread._thread.is_alive()
     shown += capsys.readouterr().err
-    assert shown.count("warning: cannot reach MLflow") == 1
+    assert shown.count("warning: the copy in MLflow is behind") == 1
     assert str(path) in shown
 
 
@@ -328,14 +287,30 @@ def test_partially_failed_request_is_completed_later(
     assert "gone" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("unreachable")
-def test_mirror_command_reports_unavailable_server(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(path, 1)
-    assert main([str(path), "--status", "FAILED"]) == 7
-    err = capsys.readouterr().err
-    assert err.startswith("error[service]: cannot reach MLflow")
-    assert NOWHERE in err
-    assert f"python -m train_jobs.tools.mirror {path}" in err
+def test_hanging_server_delays_end_by_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that accepts connections and never answers; the import of MLflow is not its delay."""
+    import mlflow.tracking  # noqa: F401
+
+    write(path, 2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        file = path.with_name("tracking.json")
+        file.write_text(json.dumps({"tracking_uri": f"http://127.0.0.1:{server.getsockname()[1]}", "run_id": "0" * 32}))
+        monkeypatch.setenv("ORCHESTRATOR_TRACKING", str(file))
+        thread = MirrorThread(path, every_seconds=0.01)
+        thread.start()
+        time.sleep(0.3)
+        started = time.monotonic()
+        thread.close(completed=True)
+        assert time.monotonic() - started < 1.5
+        assert not path.with_name("mirrored.json").exists()
+
+
+def test_missing_store_is_not_created_by_mirror(path: Path, tmp_path: Path) -> None:
+    """MLflow would create it in place, without the lock; a kill would leave it broken."""
+    write(path, 2)
+    with pytest.raises(StorageError, match=r"mlflow\.db does not exist"):
+        Mirror(path, Destination(f"sqlite:///{tmp_path / 'mlflow.db'}", "0" * 32))
+    assert not (tmp_path / "mlflow.db").exists()
 
 
 @pytest.fixture
@@ -409,7 +384,8 @@ def test_refused_parameters_do_not_block_metrics(
     thread.start()
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
-    assert "warning: MLflow rejected some parameters" in capsys.readouterr().err
+    assert "warning: MLflow keeps earlier values of optimizer.learning_rate" in capsys.readouterr().err
+    assert store.client.get_run(store.run_id).data.params["data.text"] == "['notes']"
 
 
 def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

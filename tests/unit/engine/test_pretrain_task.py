@@ -13,6 +13,7 @@ import torch
 from engine_bert import ALONE, CPU, NO_PAIRS, by_hand, config_with, totals_of
 
 from tests.conftest import write_corpus
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.assembly.starting_point import resume, trajectory
 from train_jobs.config import ConflictError, PretrainConfig, ProfileConfig, SpecError
@@ -21,7 +22,7 @@ from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
-from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine, read_reports
+from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
 from train_jobs.engine.reporting.profiler import StepProfiler
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest

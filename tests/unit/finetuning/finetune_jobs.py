@@ -13,8 +13,8 @@ import yaml
 from safetensors.torch import load_file
 
 from train_jobs import finetune
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import ModelConfig
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import TokenizerFiles, export

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from finetune_jobs import WORDS, result_of, run, settings
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.tasks import replicates

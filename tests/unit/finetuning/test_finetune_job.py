@@ -17,9 +17,9 @@ import transformers
 from finetune_jobs import WORDS, run, same_model, settings, stop_in, validations
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.tasks.finetuning import Finetuning
 

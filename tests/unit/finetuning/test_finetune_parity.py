@@ -13,9 +13,9 @@ import transformers
 import yaml
 
 from train_jobs import finetune
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import ModelConfig
 from train_jobs.config.finetune import FinetuneScheduleConfig
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification
 from train_jobs.models.huggingface import TokenizerFiles, export, label_settings

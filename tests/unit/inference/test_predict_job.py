@@ -14,8 +14,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from train_jobs import predict
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import DataError, OutOfMemoryError, SpecError
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.inference import forward

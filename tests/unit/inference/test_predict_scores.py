@@ -10,8 +10,8 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import DataError
-from train_jobs.engine.reporting.metrics import read_reports
 from train_jobs.inference.forward import Forward
 from train_jobs.tasks.entities.conll import entities
 

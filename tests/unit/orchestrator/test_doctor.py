@@ -381,7 +381,7 @@ def test_overwritten_or_truncated_store_is_damaged(store: Path) -> None:
     store.write_bytes(b"not a database, whatever its name says" * 200)
     finding = project.sqlite_store(store)
     assert (finding.level, "is damaged" in finding.text) == ("fail", True)
-    assert str(finding.fix).startswith(f"mv {store} {store}.broken")
+    assert str(finding.fix).startswith("orchestrator mlflow sync --all")
     store.write_bytes(whole[:4096] + b"\0" * (len(whole) - 8192))
     assert "is damaged" in project.sqlite_store(store).text
 

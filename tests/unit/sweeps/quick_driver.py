@@ -14,7 +14,7 @@ from typing import Any
 import orchestrator.backends as backends
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import ServiceError
 from orchestrator.sweeps.driver import driver
 from orchestrator.sweeps.driver.parent import ParentRun
@@ -61,10 +61,7 @@ class QuickBackend(LocalBackend):
 class NoParentRun(ParentRun):
     """MLflow parent run that records nothing."""
 
-    def open(self, run_id: str | None) -> str | None:
-        return None
-
-    def end(self, state: RunState) -> None:
+    def start_sync(self) -> None:
         pass
 
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri
-from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord
+from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.policy.termination import Decision
+from tests.mlflow_runs import ENDED, make_tracked_run, stored
 
 
-@pytest.mark.slow
-def test_parent_run_has_final_state_and_every_decision(tmp_path: Path) -> None:
+def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None:
     document: dict[str, Any] = {"space": {"optimizer.learning_rate": [1, 2]}, "limits": {"trials": 4}}
     record = SweepRecord(
         name="search-1",
-        created=time.time(),
+        created=500.0,
         kind="pretrain",
         sweep=document,
         trial={"backend": "local", "tracking": {"uri": None, "experiment": "bert"}},
@@ -33,22 +33,31 @@ def test_parent_run_has_final_state_and_every_decision(tmp_path: Path) -> None:
         earlier=[EarlierSweep(sweep="search-0", used=3, outside=0)],
     )
     folder = make_sweep(record, tmp_path)
+    trial = make_tracked_run(tmp_path, "search-1-t0000")
+    tags = trial.read_json("tags.json") | ParentRun(folder, tmp_path).tags()
+    (trial.path / "tags.json").write_text(json.dumps(tags))
+    sync_run(trial)  # before its parent exists
     client = MlflowClient(tracking_uri=default_uri(tmp_path))
-    run_id = None
+    run_ids = set()
     for number, (state, expected) in enumerate({RunState.PREEMPTED: "KILLED", RunState.COMPLETED: "FINISHED"}.items()):
-        parent = ParentRun(folder, record, tmp_path)
-        before, run_id = run_id, parent.open(run_id)
-        assert run_id is not None
-        assert before in {None, run_id}, "a resumed sweep has the same run"
-        assert client.get_run(run_id).info.status == "RUNNING"
+        with folder.lock():
+            folder.write_state(SweepState(state=RunState.RUNNING))
+            run_id = ParentRun(folder, tmp_path).sync().run_id
+            assert client.get_run(run_id).info.status == "RUNNING"
         folder.decide(number, Decision(number % 2 == 0, 3, "0.611 x 1.2 < 0.79"))
-        parent.end(state)
+        folder.write_state(SweepState(state=state, ended=ENDED))
+        assert ParentRun(folder, tmp_path).sync().run_id == run_id
         assert client.get_run(run_id).info.status == expected, "SIGTERM ends the run"
-    assert run_id is not None
+        run_ids.add(run_id)
+    assert run_ids == {folder.mlflow_run_id}, "a resumed sweep has the same run"
     run = client.get_run(run_id)
+    assert (run.info.start_time, run.info.end_time) == (500_000, int(ENDED * 1000))
     assert run.data.params["limits.trials"] == "4"
     assert run.data.params["space.optimizer.learning_rate"] == "[1, 2]"
     assert run.data.tags["orchestrator.warm_start"] == "3 trials of search-0"
     lines = Path(client.download_artifacts(run_id, "decisions.jsonl", str(tmp_path))).read_text().splitlines()
     assert len(lines) == 2
-    assert parent.tags()["mlflow.parentRunId"] == run_id
+    nested = client.get_run(str(trial.mlflow_run_id)).data.tags
+    assert nested["mlflow.parentRunId"] == run_id
+    assert sync_run(trial).run_id == trial.mlflow_run_id
+    assert {name for name, *_ in stored(tmp_path)} == {"search-1", "search-1-t0000"}

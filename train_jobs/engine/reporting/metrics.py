@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TextIO, TypeVar
+from typing import Generic, Protocol, TextIO, TypeVar
 
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.lineage import METRICS_FILE
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.engine.runtime.storage import storage_errors
 
 
@@ -113,26 +114,6 @@ class MetricsLog:
                 mirror.close(completed=completed)
 
 
-def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each complete report of a metrics file, with the byte offset after it; skip incomplete lines.
-
-    Args:
-        path: a metrics.jsonl, which a job may be writing.
-        offset: byte to start from: 0, or an offset that was yielded before.
-    """
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        for line in stream:
-            if not line.endswith(b"\n"):
-                return  # still being written; a later call starts at the same offset
-            offset += len(line)
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue  # a machine died while writing this line, and the next attempt appended to it
-            yield offset, report
-
-
 class ProgressLine:
     """Progress output: one line, rewritten in place, on a terminal; one line per report elsewhere.
 
@@ -189,6 +170,7 @@ class Sink(Protocol):
         """Copy all values that the store does not have yet; return their number."""
 
 
+POLL_SECONDS = 0.05  # between two looks at a thread that ends
 SinkT = TypeVar("SinkT", bound=Sink)
 
 
@@ -215,17 +197,27 @@ class SinkThread(Generic[SinkT]):
         """Start the thread."""
         self._thread.start()
 
-    def stop(self, timeout: float = 60.0, *, finish: Callable[[SinkT], None] | None = None) -> None:
+    def stop(
+        self,
+        timeout: float = 60.0,
+        *,
+        finish: Callable[[SinkT], None] | None = None,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Copy a last time and end the thread, if it was started.
 
         Args:
             timeout: maximum seconds to wait; then the daemon thread is abandoned, so a dead service cannot block a job.
             finish: called with the sink after the last copy.
+            busy: whether the thread does something that always ends; that time does not count.
         """
         self._finish = finish
         self._done.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        until = time.monotonic() + timeout
+        while self._thread.is_alive() and time.monotonic() < until:
+            self._thread.join(min(timeout, POLL_SECONDS))
+            if busy():
+                until = time.monotonic() + timeout
 
     def _work(self) -> None:
         warned = last = False

@@ -1,0 +1,92 @@
+"""The copy of a run in MLflow, made from the run's folder; the supervisor starts it as a process and never waits:
+
+    python -m orchestrator.backends.folder.mlflow_sync RUN_FOLDER
+
+It reads the state of the run after it has taken the run's lock, so the order of several such processes does not matter.
+For a live run it opens the MLflow run and writes its id to tracking.json; for an ended run it copies the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.backends.base import CONFIG, REQUEST, TAGS
+from orchestrator.backends.folder.run_folder import RunFolder, attempts_of
+from orchestrator.backends.run_progress import last_report
+from orchestrator.runs.tracked_run import RUNNING, STATUS, Synced, TrackingRequest, run_lock, start, submitted_tag, sync
+from orchestrator.support.errors import UserError
+from train_jobs.artifacts.files import read_object
+from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE
+from train_jobs.config.reported import flatten
+
+HANDLE_TAG = "orchestrator.handle"
+
+
+def sync_run(run: RunFolder) -> Synced:
+    """Make the MLflow run of a run equal to its folder.
+
+    Raises:
+        ServiceError: MLflow or its store refused, or another process syncs the same run.
+    """
+    with run_lock(run.path):
+        return sync(tracking_request(run))
+
+
+def tracking_request(run: RunFolder) -> TrackingRequest:
+    """Return the MLflow run that a run should have now."""
+    state, submission, tags = run.state(), run.read_json(REQUEST), run.read_json(TAGS)
+    attempts = attempts_of(state, last_report(run.metrics))
+    ended = state.ended or (attempts[-1].ended if attempts else None)
+    return TrackingRequest(
+        uri=submission["tracking_uri"],
+        experiment=submission["experiment"],
+        run_name=run.name,
+        identity={HANDLE_TAG: tags[HANDLE_TAG], **submitted_tag(state.created)},
+        params=flatten(run.read_json(CONFIG)),
+        tags=tags,
+        folder=str(run.path),
+        metrics=str(run.metrics),
+        status=STATUS.get(state.state, "KILLED") if state.state.terminal else RUNNING,
+        started=attempts[0].started if attempts else state.created,
+        ended=ended if state.state.terminal else None,
+        run_id=state.mlflow_run_id,
+    )
+
+
+def is_behind(run: RunFolder, known: frozenset[str] | None = None) -> bool:
+    """Return whether MLflow lacks something of an ended run.
+
+    Args:
+        run: its folder.
+        known: ids of the runs in its store; None: not checked.
+    """
+    state, made = run.state(), read_object(run.outputs / MIRRORED_FILE)
+    if not state.state.terminal or not state.attempts:
+        return False
+    size = run.metrics.stat().st_size if run.metrics.exists() else 0
+    expected = {"run_id": run.mlflow_run_id, "status": STATUS.get(state.state, "KILLED"), "bytes": size}
+    return made != expected or (known is not None and made["run_id"] not in known)
+
+
+def start_sync(run: RunFolder) -> None:
+    """Start a process that syncs a run; the caller does not wait for it."""
+    start(["-m", "orchestrator.backends.folder.mlflow_sync", str(run.path)], run.logs / "mirror.log")
+
+
+def main() -> int:
+    """Sync one run."""
+    run = RunFolder(Path(sys.argv[1]))
+    with suppress(FileNotFoundError):  # the run was deleted
+        try:
+            if note := sync_run(run).note:
+                print(note)
+        except UserError as problem:
+            print(problem, file=sys.stderr)
+            return problem.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

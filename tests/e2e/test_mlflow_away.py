@@ -1,0 +1,43 @@
+"""A run whose MLflow server hangs, as its user sees it: it completes in time, and the copy is made later."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+from orchestrator.backends.folder.run_folder import RunFolder
+from tests.conftest import Console, wait_for, write_corpus, write_spec
+from tests.mlflow_runs import stored
+
+
+def test_hanging_server_does_not_delay_a_run(tmp_path: Path) -> None:
+    """The server accepts connections and never answers."""
+    console = Console(home=tmp_path / "home", cwd=tmp_path, variables={"MLFLOW_HTTP_REQUEST_TIMEOUT": "3"})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        uri = f"http://127.0.0.1:{server.getsockname()[1]}"
+        text = str(write_corpus(tmp_path / "corpus.txt"))
+        write_spec(tmp_path / "job.yaml", data={"text": [text]}, tracking={"uri": uri})
+        done = console("submit", "pretrain", "-f", "job.yaml", "-o", "json")
+        assert done.code == 0, done.err
+        run = RunFolder(console.folder(done.json["name"]))
+        outputs, exit_file = run.outputs, run.exits(1) / "rank-0"
+        exported = max(path.stat().st_mtime for path in (outputs / "model").iterdir())
+        assert exit_file.stat().st_mtime - exported < 5.0, "the job itself waited"
+        assert run.state().ended is not None
+        assert run.state_file.stat().st_mtime - exit_file.stat().st_mtime < 5.0, "the supervisor waited"
+        wait_for(run.behind_file.exists, what="the warning")
+        shown = console("status", run.name).out
+        assert "the copy in MLflow is behind: " in shown
+        assert f"repair: orchestrator mlflow sync {run.name}" in shown
+    # the repair, with a store that answers
+    request = json.loads((run.path / "request.json").read_text())
+    request["tracking_uri"] = f"sqlite:///{console.home / 'mlflow.db'}"
+    (run.path / "request.json").write_text(json.dumps(request))
+    repaired = console("mlflow", "sync", run.name)
+    assert repaired.code == 0, repaired.err
+    ((name, status, values),) = stored(console.home)
+    lines = run.metrics.read_text().splitlines()
+    assert (name, status) == (run.name, "FINISHED")
+    assert values == sum(len(json.loads(line)["metrics"]) for line in lines)
+    assert "MLflow is behind" not in console("status", run.name).out

@@ -1,0 +1,339 @@
+"""The copy of runs in MLflow: equal to their records after any death, and in whatever condition the store was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.cli.main import main
+from orchestrator.doctor import project
+from orchestrator.runs.status import RunState
+from orchestrator.runs.tracked_run import default_uri
+from orchestrator.support.errors import ServiceError
+from tests.conftest import tmpfs
+from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
+from train_jobs.artifacts.mlflow_store import Condition, examine, prepare, schema_versions
+from train_jobs.config.reported import flatten
+
+REPOSITORY = Path(__file__).parents[3]
+WHOLE = ("run", "FINISHED", 80)
+
+
+@pytest.fixture(scope="module")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a new store; creating its tables takes a second."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    assert prepare(path) is None
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a home with an empty store."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    return tmp_path
+
+
+# One run, one copy
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (RunState.COMPLETED, "FINISHED"),
+        (RunState.FAILED, "FAILED"),
+        (RunState.CANCELLED, "KILLED"),
+        (RunState.PREEMPTED, "KILLED"),
+    ],
+)
+def test_sync_copies_everything_once(home: Path, state: RunState, status: str) -> None:
+    run = make_tracked_run(home, state=state)
+    assert is_behind(run)
+    first = sync_run(run)
+    assert (first.status, first.values, first.note) == (status, 80, None)
+    assert sync_run(run) == type(first)(first.run_id, status, 0, None)
+    assert not is_behind(run)
+    client = MlflowClient(default_uri(home))
+    found = client.get_run(first.run_id)
+    assert (found.info.status, found.info.run_name) == (status, "run")
+    assert (found.info.start_time, found.info.end_time) == (int(STARTED * 1000), int(ENDED * 1000))
+    assert found.data.params == {"train.steps": "40", "optimizer.learning_rate": "0.1"}
+    assert found.data.tags["team"] == "nlp"
+    history = client.get_metric_history(first.run_id, "loss")
+    assert sorted((one.step, one.timestamp) for one in history) == [
+        (step, int((STARTED + step) * 1000)) for step in STEPS
+    ]
+    assert stored(home) == [("run", status, 80)]
+
+
+def test_deleted_store_is_rebuilt(home: Path) -> None:
+    run = make_tracked_run(home)
+    sync_run(run)
+    (home / "mlflow.db").unlink()
+    assert is_behind(run, examine(home / "mlflow.db", deep=True).runs)
+    assert sync_run(run).values == 80
+    assert stored(home) == [WHOLE]
+
+
+def test_run_lost_supervisor_ends_as_failed_at_last_report(home: Path) -> None:
+    run = make_tracked_run(home, state=RunState.RUNNING, pid=1)
+    found = sync_run(run)
+    info = MlflowClient(default_uri(home)).get_run(found.run_id).info
+    assert (info.status, info.end_time) == ("FAILED", int((STARTED + 40) * 1000))
+
+
+def test_live_run_is_opened_and_copied_at_its_end(home: Path) -> None:
+    """While a run lives, its own mirror copies the metrics; two writers would be one too many."""
+    run = make_tracked_run(home, state=RunState.RUNNING)
+    with run.lock():
+        found = sync_run(run)
+    assert (found.status, found.values) == ("RUNNING", 0)
+    assert json.loads(run.tracking_file.read_text())["run_id"] == found.run_id
+    run.write_state(run.stored_state().model_copy(update={"state": RunState.COMPLETED, "ended": ENDED}))
+    assert sync_run(run).run_id == found.run_id
+    assert stored(home) == [WHOLE]
+
+
+def test_run_of_an_unknown_id_is_found_by_its_tags(home: Path) -> None:
+    """A process that was killed between creating the MLflow run and writing tracking.json must not cause a second."""
+    run = make_tracked_run(home)
+    first = sync_run(run).run_id
+    run.tracking_file.unlink()
+    assert sync_run(run).run_id == first
+    assert len(stored(home)) == 1
+
+
+def test_new_run_of_a_pruned_name_has_its_own_copy(home: Path) -> None:
+    run = make_tracked_run(home)
+    first = sync_run(run).run_id
+    shutil.rmtree(run.path)
+    again = make_tracked_run(home, created=2000.0)
+    assert sync_run(again).run_id != first
+    assert stored(home) == [WHOLE, WHOLE]
+
+
+def test_run_of_an_earlier_version_keeps_its_copy(home: Path) -> None:
+    """Its MLflow run has no tag of the submission; its id is in state.json."""
+    client = MlflowClient(default_uri(home))
+    experiment = client.create_experiment("bert")
+    known = client.create_run(experiment, run_name="run").info.run_id
+    assert sync_run(make_tracked_run(home, mlflow_run_id=known)).run_id == known
+    assert stored(home) == [WHOLE]
+
+
+def test_racing_syncs_of_a_missing_store_make_one_run(tmp_path: Path) -> None:
+    run = make_tracked_run(tmp_path)
+    forked(run.path, "--race", "6")
+    assert stored(tmp_path) == [WHOLE]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_sync_killed_anywhere_is_completed_by_the_next(tmp_path: Path, number: int) -> None:
+    """Each home has no store, a sync that is killed at a random moment, and one that is not."""
+    homes = [tmp_path / str(index) for index in range(number + 1)]
+    forked(*[make_tracked_run(home).path for home in homes], "--kill", str(number))
+    for home in homes:
+        assert stored(home) == [WHOLE]
+        assert {path.name for path in home.iterdir()} == {"runs", "mlflow.db", "mlflow.lock"}, "nothing is left over"
+        assert examine(home / "mlflow.db", deep=True).condition == Condition.READY
+
+
+def forked(*words: object) -> None:
+    command = [sys.executable, "-m", "tests.mlflow_runs", *map(str, words)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# Stores in any condition
+
+
+def half_made(path: Path) -> None:
+    """Leave what a kill during MLflow's own creation leaves: the first tables, and no version."""
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+    from sqlalchemy import create_engine
+
+    engine = create_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    engine.dispose()
+
+
+def without_table(path: Path) -> None:
+    change(path, "DROP TABLE metrics")
+
+
+def half_migrated(path: Path) -> None:
+    """Set the first version, although the tables of later ones exist."""
+    known = sorted(schema_versions()[1])
+    change(path, f"UPDATE alembic_version SET version_num = '{known[0]}'")
+
+
+def damaged_inside(path: Path) -> None:
+    """Overwrite pages behind the schema."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 4096 * 40] + b"\xff" * (len(whole) - 4096 * 40))
+
+
+def change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        database.commit()
+
+
+@pytest.mark.parametrize(
+    ("prior", "harm"),
+    [
+        (False, half_made),
+        (False, lambda path: path.write_bytes(b"")),
+        (True, without_table),
+        (True, half_migrated),
+        (True, damaged_inside),
+        (True, lambda path: path.write_bytes(b"not a database" * 1000)),
+    ],
+    ids=["half-made", "empty", "no-table", "half-migrated", "damaged", "text"],
+)
+def test_broken_store_is_set_aside_and_refilled(home: Path, prior: bool, harm: Callable[[Path], object]) -> None:
+    path, run = home / "mlflow.db", make_tracked_run(home)
+    if not prior:
+        path.unlink()
+    harm(path)
+    content = path.read_bytes()
+    finding = project.sqlite_store(path)
+    assert finding.level in {"fail", "warn"}
+    assert str(finding.fix).startswith("orchestrator mlflow sync --all")
+    found = sync_run(run)
+    (kept,) = home.glob("mlflow.db.broken-*")
+    assert kept.read_bytes() == content
+    assert kept.name in str(found.note)
+    assert kept.name in str(LocalBackend(home).describe("run").warning)
+    assert stored(home) == [WHOLE]
+    assert project.sqlite_store(path).level == "ok"
+    sync_run(run)
+    assert LocalBackend(home).describe("run").warning is None
+
+
+def test_store_of_an_earlier_mlflow_is_migrated_on_a_copy(tmp_path: Path) -> None:
+    from alembic import command
+    from mlflow.store.db.utils import _get_alembic_config
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+    from sqlalchemy import create_engine
+
+    path, run = tmp_path / "mlflow.db", make_tracked_run(tmp_path)
+    engine = create_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    command.upgrade(_get_alembic_config(f"sqlite:///{path}"), "acf3f17fdcc7")  # of MLflow 2.17
+    engine.dispose()
+    change(path, "INSERT INTO experiments (experiment_id, name, lifecycle_stage) VALUES (7, 'earlier', 'active')")
+    assert examine(path).condition == Condition.OLD
+    finding = project.sqlite_store(path)
+    assert (finding.level, finding.fix) == ("warn", "orchestrator mlflow sync --all")
+    found = sync_run(run)
+    (kept,) = tmp_path.glob("mlflow.db.old-*")
+    assert f"its copy is {kept}" in str(found.note)
+    assert examine(kept).condition == Condition.OLD
+    assert stored(tmp_path) == [WHOLE]
+    assert MlflowClient(default_uri(tmp_path)).get_experiment_by_name("earlier") is not None
+
+
+def refused(home: Path, reason: str) -> ServiceError:
+    """Sync a run whose store stays as it is; return the error."""
+    run, before = make_tracked_run(home), (home / "mlflow.db").read_bytes()
+    with pytest.raises(ServiceError, match=r"its metrics\.jsonl has all values") as caught:
+        sync_run(run)
+    assert reason in str(caught.value.facts["reason"])
+    warning = str(LocalBackend(home).describe("run").warning)
+    assert warning.startswith("the copy in MLflow is behind: ")
+    assert warning.endswith("orchestrator mlflow sync run")
+    assert (home / "mlflow.db").read_bytes() == before
+    assert sorted(path.name for path in home.glob("*.db*")) == ["mlflow.db"]
+    return caught.value
+
+
+def test_store_of_a_later_mlflow_is_left_alone(home: Path) -> None:
+    change(home / "mlflow.db", "UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    assert str(refused(home, "of a later MLflow").fix).startswith("pip install --upgrade mlflow")
+
+
+def test_database_of_another_program_is_left_alone(home: Path) -> None:
+    (home / "mlflow.db").unlink()
+    change(home / "mlflow.db", "CREATE TABLE customers (name)")
+    refused(home, "is a database of another program")
+
+
+def test_locked_store_is_reported_and_copied_later(home: Path) -> None:
+    with closing(sqlite3.connect(home / "mlflow.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert str(refused(home, "is locked by another process").fix).startswith(f"fuser {home / 'mlflow.db'}")
+    sync_run(LocalBackend(home)._folder("run"))
+    assert stored(home) == [WHOLE]
+
+
+def test_full_disk_leaves_no_half_store(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "disk", "400k") as disk:
+        run = make_tracked_run(tmp_path, uri=default_uri(disk))
+        with pytest.raises(ServiceError, match=r"its metrics\.jsonl has all values") as caught:
+            sync_run(run)
+        assert "full" in str(caught.value.facts["reason"])
+        assert {path.name for path in disk.iterdir()} <= {"mlflow.lock"}
+
+
+# The commands
+
+
+def test_sync_command_prints_each_run_and_a_total(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        make_tracked_run(home, name)
+    finding = project.behind(home)
+    assert (finding.level, finding.fix) == ("warn", "orchestrator mlflow sync --all")
+    assert "2 runs: " in finding.text
+    assert main(["mlflow", "sync", "--all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines[:2]) == ["one  FINISHED  80 values copied", "two  FINISHED  80 values copied"]
+    assert lines[2:] == ["2 of 2 in MLflow"]
+    assert project.behind(home).level == "ok"
+    assert main(["mlflow", "sync", "one", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["failed"] == 0
+    assert [(run["name"], run["status"], run["values"]) for run in document["runs"]] == [("one", "FINISHED", 0)]
+
+
+def test_sync_command_continues_after_a_failure(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tracked_run(home, "away", uri="http://127.0.0.1:9")
+    make_tracked_run(home, "here")
+    assert main(["mlflow", "sync", "away", "here"]) == 7
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "away  not copied",
+        "here  FINISHED  80 values copied",
+        "1 of 2 in MLflow, 1 not copied",
+    ]
+    assert "error[service]: cannot copy away to MLflow" in err
+    assert project.behind(home).fix == "orchestrator mlflow sync away"
+
+
+def test_sync_command_needs_runs_or_all(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mlflow", "sync"]) == 2
+    assert "give either runs or --all" in capsys.readouterr().err
+    assert main(["mlflow", "sync", "--all", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"runs": [], "failed": 0}
+
+
+def test_parameters_are_dotted_names_with_text() -> None:
+    tree = {"train": {"steps": 10, "deep": {"er": None}}, "betas": [0.9, 0.98], "long": "x" * 7000}
+    found = flatten(tree)
+    assert found["train.steps"] == "10"
+    assert found["train.deep.er"] == "None"
+    assert found["betas"] == "[0.9, 0.98]"
+    assert len(found["long"]) == 6000

@@ -1,0 +1,133 @@
+"""The copy of metrics.jsonl in an MLflow run: each (key, step) once, even if several processes copy.
+
+The mirror in a job's rank 0 uses it while the job runs, `orchestrator mlflow sync` at any time after it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
+from train_jobs.artifacts.metrics_file import read_reports
+from train_jobs.artifacts.mlflow_store import Condition, examine, first_line, sqlite_path
+from train_jobs.config.errors import StorageError, UserError
+from train_jobs.config.reported import batches
+
+BATCH = 1000  # MLflow's limit of metrics per request
+MIRRORED_FILE = "mirrored.json"
+LINEAGE_TAG = "orchestrator.lineage"
+NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Destination:
+    """An MLflow run."""
+
+    tracking_uri: str
+    """URI of the tracking server."""
+    run_id: str
+    """Id of the run."""
+
+
+class Mirror:
+    """A copy of a metrics file in an MLflow run.
+
+    Args:
+        metrics_file: metrics.jsonl of a job.
+        to: MLflow run.
+        parameters: configuration of the job to log; those that the run already has are skipped.
+
+    Raises:
+        StorageError: the store is an SQLite file that is missing, or that MLflow cannot use.
+    """
+
+    def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
+        disable_telemetry()
+        path = sqlite_path(to.tracking_uri)
+        # MLflow would create a missing store in place, which a kill leaves broken: see mlflow_store.py
+        if path is not None and (found := examine(path)).condition != Condition.READY:
+            raise StorageError(f"cannot use the MLflow store: {found.reason}")
+        # Importing mlflow takes two seconds, and a job without a tracking server does not need it.
+        from mlflow.tracking import MlflowClient
+
+        self._file = metrics_file
+        self._run_id = to.run_id
+        self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
+        self._mirrored: dict[str, set[int]] = {}
+        self._offset = 0
+        if parameters:
+            self._log(parameters)
+
+    def _log(self, parameters: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        existing = self._client.get_run(self._run_id).data.params
+        # MLflow rejects a changed parameter, and Azure limits their number. Metrics must be mirrored nevertheless.
+        changed = sorted(name for name, value in parameters.items() if existing.get(name, value) != value)
+        if changed:
+            print(f"warning: MLflow keeps earlier values of {', '.join(changed)}", file=sys.stderr)
+        try:
+            for batch in batches({name: value for name, value in parameters.items() if name not in existing}):
+                self._client.log_batch(self._run_id, params=[Param(name, value) for name, value in batch.items()])
+        except MlflowException as problem:
+            print(f"warning: MLflow rejected some parameters: {first_line(problem)}", file=sys.stderr)
+
+    def catch_up(self) -> int:
+        """Copy all values that MLflow lacks; return their number."""
+        from mlflow.entities import Metric
+
+        if not self._file.exists():
+            return 0
+        fresh = []
+        seen = self._offset
+        for behind, report in read_reports(self._file, self._offset):
+            seen = behind
+            step, stamp = int(report["step"]), int(report["time"] * 1000)
+            for key, value in report["metrics"].items():
+                steps = self._steps_of(key)
+                if step not in steps:
+                    steps.add(step)
+                    fresh.append(Metric(key, float(value), stamp, step))
+        for start in range(0, len(fresh), BATCH):
+            self._client.log_batch(self._run_id, metrics=fresh[start : start + BATCH])
+        # Only after all requests succeeded: after an error, the next call reads the same reports again.
+        self._offset = seen
+        return len(fresh)
+
+    def end(self, status: str, ended: float | None = None) -> None:
+        """End the run and write mirrored.json, which records the mirrored bytes of the file.
+
+        Args:
+            status: FINISHED, FAILED or KILLED.
+            ended: end of the job, seconds since the epoch; None: now.
+        """
+        self._tag_lineage()
+        self._client.set_terminated(self._run_id, status, None if ended is None else int(ended * 1000))
+        mirrored = {"run_id": self._run_id, "status": status, "bytes": self._offset}
+        if self._file.parent.is_dir():
+            write_text(self._file.with_name(MIRRORED_FILE), json.dumps(mirrored))
+
+    def _tag_lineage(self) -> None:
+        """Tag the run with the hash of the lineage next to the metrics, if it exists and verifies."""
+        try:
+            lineage = read_lineage(self._file.with_name(LINEAGE_FILE))
+        except UserError as problem:
+            print(problem, file=sys.stderr)
+            return
+        if lineage is not None:
+            self._client.set_tag(self._run_id, LINEAGE_TAG, lineage.head.hash)
+
+    def _steps_of(self, key: str) -> set[int]:
+        # MLflow would store a repeated (key, step) as a second value, so the existing steps are read once per key.
+        if key not in self._mirrored:
+            history = self._client.get_metric_history(self._run_id, key)
+            self._mirrored[key] = {metric.step for metric in history}
+        return self._mirrored[key]

@@ -1,0 +1,255 @@
+"""The SQLite file of an MLflow store: its version and integrity, read without MLflow, and its safe creation.
+
+MLflow creates and migrates a store in place, in about sixty steps that SQLite cannot roll back together: a kill or a
+full disk leaves a file that MLflow refuses from then on. Here both happen in a draft in the same folder, under a lock,
+and a rename puts the finished draft in place.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from train_jobs.artifacts.files import hold, sync
+from train_jobs.config.errors import StorageError, in_shell
+
+SQLITE = "sqlite:///"
+TABLES = {"alembic_version", "experiments", "metrics", "runs"}
+PARTS = ("", "-journal", "-wal", "-shm")  # suffixes of the files of one SQLite database
+READ_SECONDS = 3.0  # MLflow holds its store for milliseconds
+LOCK_SECONDS = 120.0  # creating a store takes a second, migrating a large one longer
+REVISION = re.compile(r"^(down_)?revision\b[^=]*=(.*)$", re.MULTILINE)
+
+
+class Condition(StrEnum):
+    """Whether MLflow can use a store."""
+
+    READY = "ready"
+    MISSING = "missing"
+    OLD = "old"
+    """Of an earlier version of MLflow."""
+    NEW = "new"
+    """Of a later version of MLflow."""
+    BROKEN = "broken"
+    """Damaged, or its creation was interrupted."""
+    UNUSABLE = "unusable"
+    """Locked, without permission, or not a store of MLflow."""
+
+
+@dataclass(frozen=True)
+class StoreReport:
+    """Result of `examine`."""
+
+    condition: Condition
+    """Whether MLflow can use it."""
+    reason: str = ""
+    """Why not, with its path."""
+    fix: str = ""
+    """Command that makes an unusable one usable."""
+    runs: frozenset[str] = frozenset()
+    """Ids of its runs, after a deep check."""
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Return the file of an SQLite store; None: a tracking URI of another kind."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+@cache
+def schema_versions() -> tuple[str | None, frozenset[str]]:
+    """Return the schema version of the installed MLflow and all versions that it can migrate; (None, {}) if unknown."""
+    package = importlib.util.find_spec("mlflow")  # does not import it, which would take seconds
+    if package is None or package.origin is None:
+        return None, frozenset()
+    made: set[str] = set()
+    replaced: set[str] = set()
+    for file in (Path(package.origin).parent / "store" / "db_migrations" / "versions").glob("*.py"):
+        for before, value in REVISION.findall(file.read_text(encoding="utf-8")):
+            (replaced if before else made).update(re.findall(r"\w{8,}", value))
+    heads = made - replaced
+    return (heads.pop() if len(heads) == 1 else None), frozenset(made)
+
+
+def examine(path: Path, *, deep: bool = False, seconds: float = READ_SECONDS) -> StoreReport:
+    """Return whether MLflow can use a store; changes nothing.
+
+    Args:
+        path: the SQLite file.
+        deep: also read every page, test whether it can be written, and list its runs.
+        seconds: maximum time to wait for a lock of the file.
+    """
+    if not path.exists():
+        return StoreReport(Condition.MISSING, f"{path} does not exist")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=seconds)) as database:
+            if deep:
+                database.execute("BEGIN IMMEDIATE")  # takes the write lock, as a run does; a read would not wait for it
+            report = _schema(path, database)
+            return _content(path, database) if deep and report.condition == Condition.READY else report
+    except sqlite3.OperationalError as problem:
+        if "locked" in str(problem):
+            return StoreReport(Condition.UNUSABLE, f"{path} is locked by another process", f"fuser {in_shell(path)}")
+        return StoreReport(Condition.UNUSABLE, f"{path} cannot be used: {problem}", f"ls -l {in_shell(path)}")
+    except sqlite3.DatabaseError as problem:
+        return StoreReport(Condition.BROKEN, f"{path} is damaged: {problem}")
+
+
+def _schema(path: Path, database: sqlite3.Connection) -> StoreReport:
+    """Compare tables and version with those of the installed MLflow."""
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and not tables & TABLES:
+        return StoreReport(Condition.UNUSABLE, f"{path} is a database of another program", "--set tracking.uri=URI")
+    if missing := sorted(TABLES - tables):
+        reason = f"{path} has no table {', '.join(missing)}: its creation was interrupted"
+        return StoreReport(Condition.BROKEN, reason)
+    row = database.execute("SELECT version_num FROM alembic_version").fetchone()
+    head, known = schema_versions()
+    if row is None:
+        return StoreReport(Condition.BROKEN, f"{path} has no schema version: its creation was interrupted")
+    if head is None or row[0] == head:
+        return StoreReport(Condition.READY)
+    if row[0] in known:
+        return StoreReport(Condition.OLD, f"{path} has schema version {row[0]} of an earlier MLflow, not {head}")
+    reason = f"{path} has schema version {row[0]} of a later MLflow, not {head}"
+    return StoreReport(Condition.NEW, reason, "pip install --upgrade mlflow, or --set tracking.uri=URI")
+
+
+def _content(path: Path, database: sqlite3.Connection) -> StoreReport:
+    """Read every page, and write a table that is rolled back."""
+    (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        return StoreReport(Condition.BROKEN, f"{path} is damaged: {verdict.splitlines()[-1]}")
+    runs = frozenset(run for (run,) in database.execute("SELECT run_uuid FROM runs"))
+    database.execute("CREATE TABLE written_by_check (probe)")
+    database.rollback()
+    return StoreReport(Condition.READY, runs=runs)
+
+
+def prepare(path: Path, *, deep: bool = False) -> str | None:
+    """Make a store ready for MLflow: create a missing one, migrate an old one, replace a broken one.
+
+    Args:
+        path: the SQLite file.
+        deep: see `examine`; after an error of the store.
+
+    Returns:
+        One sentence if the store was migrated or replaced.
+
+    Raises:
+        StorageError: it stays unusable; nothing was changed.
+    """
+    if examine(path, deep=deep).condition == Condition.READY:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_suffix(".lock")
+    busy = StorageError(f"cannot prepare the MLflow store {path}: another process holds its lock", fix=f"fuser {lock}")
+    with hold(lock, seconds=LOCK_SECONDS, busy=busy):
+        found = examine(path, deep=deep)
+        if found.condition == Condition.READY:  # another process was faster
+            return None
+        if found.condition in (Condition.UNUSABLE, Condition.NEW):
+            raise StorageError(f"cannot use the MLflow store: {found.reason}", fix=found.fix)
+        if found.condition == Condition.OLD and (kept := _migrate(path)):
+            return f"migrated the MLflow store {path} to this version of MLflow; its copy is {kept}"
+        if found.condition == Condition.MISSING:
+            _create(path)
+            return None
+        return _replace(path, found.reason)
+
+
+def _create(path: Path) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    with _draft(path) as draft:
+        SqlAlchemyStore(f"{SQLITE}{draft}", (path.parent / "artifacts").as_uri())
+        _forget(draft)
+        _publish(draft, path)
+
+
+def _migrate(path: Path) -> Path | None:
+    """Migrate a copy of the store and put it in place; return where the original is. None: MLflow cannot migrate it."""
+    from mlflow.store.db.utils import _upgrade_db, create_sqlalchemy_engine
+
+    kept = _free(path, "old")
+    with _draft(path) as draft, closing(sqlite3.connect(path, timeout=READ_SECONDS)) as original:
+        original.execute("BEGIN IMMEDIATE")  # nothing is written to the original until the copy is in place
+        with closing(sqlite3.connect(path)) as reader, closing(sqlite3.connect(draft)) as target:
+            reader.backup(target)
+        engine = create_sqlalchemy_engine(f"{SQLITE}{draft}")
+        try:
+            _upgrade_db(engine)
+        except Exception as problem:
+            if "disk is full" in str(problem):
+                raise
+            print(f"cannot migrate {path}: {first_line(problem)}", file=sys.stderr)
+            return None
+        finally:
+            engine.dispose()
+        os.link(path, kept)
+        _publish(draft, path)
+    return kept
+
+
+def _replace(path: Path, reason: str) -> str:
+    """Set a broken store aside and create a new one; return the sentence about it."""
+    kept = _free(path, "broken")
+    for part in PARTS:  # a journal that stays would be applied to the new store
+        source = Path(f"{path}{part}")
+        if source.exists():
+            source.rename(f"{kept}{part}")
+    _create(path)
+    return f"the MLflow store was broken ({reason}): it is now {kept.name}, and a new one was created"
+
+
+def _free(path: Path, word: str) -> Path:
+    """Return a path that does not exist: mlflow.db.broken-20261123-154210."""
+    name = f"{path.name}.{word}-{time.strftime('%Y%m%d-%H%M%S')}"
+    taken = {found.name for found in path.parent.glob(f"{name}*")}
+    return path.with_name(name if name not in taken else f"{name}-{len(taken) + 1}")
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """Yield the path of a draft, free of the files of a killed process, and remove its remaining files."""
+    draft = path.with_name(f".{path.name}.draft")  # one name is enough: its users hold the lock
+    try:
+        _remove(draft)
+        yield draft
+    finally:
+        _forget(draft)
+        _remove(draft)
+
+
+def _remove(draft: Path) -> None:
+    for part in PARTS:
+        Path(f"{draft}{part}").unlink(missing_ok=True)
+
+
+def _publish(draft: Path, path: Path) -> None:
+    sync(draft)
+    draft.replace(path)
+    sync(path.parent)
+    _forget(path)
+
+
+def _forget(path: Path) -> None:
+    """Close this process's connections to a store: MLflow caches them, and they refer to the file as it was."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    if engine := SqlAlchemyStore._engine_map.get(f"{SQLITE}{path}"):
+        engine.dispose()
+
+
+def first_line(problem: BaseException) -> str:
+    """Return the first line of an error's message: SQLAlchemy's have the statement and a link in later ones."""
+    return next(iter(str(problem).strip().splitlines()), "") or type(problem).__name__
