@@ -34,7 +34,7 @@ from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import Handle, RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import EndCause, Handle, RunAttempt, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.artifacts.files import write_draft, write_text
@@ -372,7 +372,12 @@ def _attempts(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
         return state.attempts
     # the last report is the best estimate of the end: cost and duration must not grow after the loss
     lost = state.attempts[-1]
-    ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
+    ending = {
+        "state": state.state,
+        "cause": EndCause.MACHINE,
+        "reason": state.reason,
+        "ended": max(lost.started, last.get("time", lost.started)),
+    }
     return [*state.attempts[:-1], lost.model_copy(update=ending)]
 
 

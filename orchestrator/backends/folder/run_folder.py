@@ -150,7 +150,9 @@ class FolderRequest(Request):
     device: str
     """cpu or gpu."""
     max_restarts: int
-    """Automatic restarts after a failure or a preemption."""
+    """Automatic restarts after errors."""
+    max_preemptions: int | None = None
+    """Automatic restarts after preemptions; None: as `max_restarts`."""
     variables: dict[str, str]
     """Environment variables beyond those of the caller."""
     snapshot: str
@@ -183,6 +185,7 @@ class FolderRequest(Request):
             processes_per_node=compute.processes_per_node,
             device=compute.device,
             max_restarts=spec.max_restarts,
+            max_preemptions=spec.max_preemptions,
             variables=dict(spec.environment.variables),
             snapshot=plan.snapshot.digest,
             tracking_uri=spec.tracking.uri or default_uri(home),
