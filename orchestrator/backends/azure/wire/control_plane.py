@@ -18,7 +18,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.options import Workspace
-from orchestrator.backends.azure.wire.azure_errors import translated_errors
+from orchestrator.backends.azure.wire.azure_errors import retry_reading, translated_errors
 from orchestrator.backends.azure.wire.sign_in import SignIn
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.quiet_tqdm import load_quietly
@@ -160,7 +160,9 @@ class Wire:
             from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
 
             try:
-                found = self._call(f"datastore {name}", lambda ml: get_datastore_info(ml.datastores, name))
+                found = retry_reading(
+                    lambda: self._call(f"datastore {name}", lambda ml: get_datastore_info(ml.datastores, name))
+                )
             except NotFoundError:
                 raise NotFoundError(
                     f"unknown datastore {name!r} in workspace {self._scope[1]}", fix="--set azure.datastore=NAME"
