@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 from optuna.trial import TrialState
 
+from orchestrator.cli.main import main
+from orchestrator.cli.ui import completers
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.sweeps.driver import control
@@ -54,6 +58,20 @@ def test_failed_trials_of_a_completed_sweep_are_retried(sweeps: Sweeps, monkeypa
     assert set(map(tuple, sweeps.starts(folder).values())) == {("1", "2")}
     with pytest.raises(ConflictError, match="none has failed"):
         DriverControl(folder, sweeps.home).retry([])
+
+
+def test_command_retries_and_completes_failed_trials(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(control, "start_driver", lambda folder, home: sweeps.start(folder))
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(sweeps.home))
+    crash = {"validation": {"max_sequences": CRASHES}}
+    folder = sweeps.run(trial=crash, limits={"trials": 2, "retries": 0})
+    assert completers.failed_trials(argparse.Namespace(name=folder.name)) == ["0", "1"]
+    assert main(["sweep", "retry", folder.name, "7"]) == 5
+    assert main(["sweep", "retry", "@last", "1"]) == 0
+    assert "2 of 2 trials" in capsys.readouterr().out
+    assert completers.failed_trials(argparse.Namespace(name=folder.name)) == ["0"]
 
 
 def test_only_failed_trials_can_be_retried(sweeps: Sweeps) -> None:
