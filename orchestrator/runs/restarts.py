@@ -111,7 +111,7 @@ def error_cause(error: Mapping[str, Any]) -> EndCause:
 
 
 def decide_restart(name: str, ends: Sequence[AttemptEnd], limits: RestartLimits, backoff: Backoff) -> Restart:
-    """Decide whether a run that has ended gets another attempt.
+    """Decide whether a run that has finished gets another attempt.
 
     Args:
         name: name of the run.
@@ -147,7 +147,7 @@ def same_failure(one: AttemptEnd, other: AttemptEnd) -> bool:
 
 
 def ends_of(status: RunStatus) -> list[AttemptEnd]:
-    """Return the ends of all attempts of a run that has ended; an attempt without a recorded end lost its machine."""
+    """Return the ends of all attempts of a run that has finished; an attempt without a recorded end lost its machine."""
     ends: list[AttemptEnd] = [
         end if end.ended is not None else end.model_copy(update={"cause": EndCause.MACHINE}) for end in status.attempts
     ]

@@ -154,6 +154,22 @@ def test_requeue_in_place_is_a_former_attempt(submit: Submit, azure: AzureDouble
     assert text_of(run) == FIRST + second
 
 
+def test_log_replaced_before_the_end_is_read_again(submit: Submit, azure: AzureDouble) -> None:
+    """Azure reports the first start only, and the job has finished at the next look."""
+    run = submit()
+    azure.move(run.name, "Running")
+    started = azure.job(run.name).started
+    run.status()
+    write_log(azure, run.name, FIRST)
+    followed = run._backend.logs(run.name, LogQuery(follow=True))
+    assert next(followed).data.decode() == FIRST
+    azure.requeue(run.name)
+    azure.job(run.name).started = started
+    write_log(azure, run.name, "again\n")
+    azure.move(run.name, "Completed")
+    assert [block.data.decode() for block in followed if block.data] == ["again\n"]
+
+
 def test_requeue_without_a_follower_is_counted_at_the_end(submit: Submit, azure: AzureDouble) -> None:
     run = submit()
     azure.move(run.name, "Running")

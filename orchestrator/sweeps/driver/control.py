@@ -319,8 +319,9 @@ class DriverControl(SweepControl):
         if unknown := [number for number in trials if number not in rows]:
             raise NotFoundError(f"sweep {folder.name} has no trial {unknown[0]}", fix=show)
         if other := [number for number in trials if number not in failed]:
-            state = rows[other[0]].state
-            raise ConflictError(f"cannot retry trial {other[0]} of sweep {folder.name}: it is {state}", fix=show)
+            raise ConflictError(
+                f"cannot retry trial {other[0]} of sweep {folder.name}: it is {rows[other[0]].state}", fix=show
+            )
         if not failed:
             raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
         require_unused_limits(folder.record(), sum(row.cost for row in status.rows))

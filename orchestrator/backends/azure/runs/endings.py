@@ -1,4 +1,4 @@
-"""How a job on Azure ended: an eviction, a lost machine, a time limit, or the job's own error.
+"""End of a job on Azure: an eviction, a lost machine, a time limit, or the job's own error.
 
 Evidence, in this order: the codes of Azure's error, the exit code of a process of the job, the error file of a rank,
 and the times of the job. No word of a message decides: a job may print, and Azure may quote, any word.

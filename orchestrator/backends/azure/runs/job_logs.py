@@ -71,7 +71,7 @@ class RunLogs:
                 yield from self._lines(attempt, addresses, final=final)
             except ReplacedLogError:
                 known, attempt = attempt, self._run.note_start(attempt, None)
-                if len(attempt.lives) == len(known.lives):  # it has ended: no reader saved its former life
+                if len(attempt.lives) == len(known.lives):  # it has finished: no reader saved its former life
                     self._logs.pop((known.job, len(known.lives)))
                 yield from self._lines(attempt, addresses, final=final)
             if final:
