@@ -147,7 +147,7 @@ def same_failure(one: AttemptEnd, other: AttemptEnd) -> bool:
 
 
 def ends_of(status: RunStatus) -> list[AttemptEnd]:
-    """Return the ends of all attempts of a run that has finished; an attempt without a recorded end lost its machine."""
+    """Return the ends of all attempts of a finished run; an attempt without a recorded end lost its machine."""
     ends: list[AttemptEnd] = [
         end if end.ended is not None else end.model_copy(update={"cause": EndCause.MACHINE}) for end in status.attempts
     ]
