@@ -143,18 +143,24 @@ class Run:
         # `step` counts finished seeds, which run one after the other: the next one may have reports already.
         return {seed: list(self.metrics(seed=seed)) for seed in seeds[: (status.step or 0) + 1]}
 
-    def wait(self, timeout: float | None = None, *, max_restarts: int | None = None) -> RunStatus:
+    def wait(
+        self, timeout: float | None = None, *, max_restarts: int | None = None, max_preemptions: int | None = None
+    ) -> RunStatus:
         """Wait until it has finished; restart it when due if its backend has no supervisor.
 
         Args:
             timeout: seconds; None: no limit.
-            max_restarts: maximum number of restarts; None: as submitted.
+            max_restarts: maximum number of restarts after errors; None: as submitted.
+            max_preemptions: maximum number of restarts after preemptions; None: as submitted.
 
         Raises:
             TimeoutExceeded: it has not finished after `timeout`.
         """
         started, pause = time.monotonic(), FIRST_POLL
-        while not (status := self._status_after_restart(max_restarts)).state.terminal:
+        while True:
+            status, over = self.follow_up(max_restarts, max_preemptions)
+            if over:
+                return status
             left = None if timeout is None else timeout - (time.monotonic() - started)
             if left is not None and left <= 0:
                 raise TimeoutExceeded(
@@ -163,7 +169,6 @@ class Run:
                 )
             time.sleep(pause if left is None else min(pause, left))
             pause = min(pause * 1.5, self._backend.poll_seconds)
-        return status
 
     def watch(self, *, every: float = WATCH_SECONDS) -> RunStatus:
         """Wait like `wait`, and keep key figures and curves up to date in a notebook cell.
@@ -176,11 +181,11 @@ class Run:
         from orchestrator.reports.pages.run_page import display_of
 
         draw = display_of(self)
-        while not (status := self._status_after_restart(None)).state.terminal:
+        while not (found := self.follow_up())[1]:
             draw()
             time.sleep(every)
         draw()
-        return status
+        return found[0]
 
     def _repr_html_(self) -> str:
         """Return its status as HTML for a notebook."""
@@ -188,15 +193,24 @@ class Run:
 
         return run_html(self._report())
 
-    def _status_after_restart(self, max_restarts: int | None) -> RunStatus:
-        """Return its status; restart it first if it has finished and a restart is due."""
-        while True:
-            status = self.status()
-            if not (status.state.terminal and isinstance(self._backend, Resumes)):
-                return status
-            # A restarted run is live again, so its status is read again: callers must not see the old failure.
-            if not self._backend.restart_if_needed(self.name, max_restarts):
-                return status
+    def follow_up(self, max_restarts: int | None = None, max_preemptions: int | None = None) -> tuple[RunStatus, bool]:
+        """Return its status, and whether it is over; restart it first if it has finished and a restart is due.
+
+        Everything that follows a run calls this, so that each of them restarts a run that was preempted
+        unattended. A run that waits for its restart has finished and is not over.
+
+        Args:
+            max_restarts: maximum number of restarts after errors; None: as submitted.
+            max_preemptions: maximum number of restarts after preemptions; None: as submitted.
+        """
+        status = self.status()
+        if not status.state.terminal:
+            return status, False
+        if not isinstance(self._backend, Resumes):
+            return status, True
+        if self._backend.restart_if_needed(self.name, max_restarts, max_preemptions):
+            return self.status(), False
+        return self.status(), True  # again: it may show now why it was not restarted
 
     def raise_for_status(self) -> RunStatus:
         """Return its status, unless it failed, was cancelled or was preempted.

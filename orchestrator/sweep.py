@@ -255,6 +255,18 @@ class Sweep:
         """
         self._control.resume()
 
+    def retry(self, trials: Iterable[int] = ()) -> None:
+        """Run failed trials again, each from its last checkpoint; a completed sweep becomes a running one.
+
+        Args:
+            trials: their numbers; empty: all that failed.
+
+        Raises:
+            ConflictError: it is running, a service drove it, a limit is used up, or a trial has not failed.
+            NotFoundError: it has no such trial.
+        """
+        self._control.retry(list(dict.fromkeys(trials)))
+
     def resume_command(self, trials: int | None = None) -> str:
         """Return the command that resumes the sweep; if a service drove it, the one that drives it from here.
 

@@ -55,17 +55,18 @@ class Resumes(Capability):
             UsageError: the number of processes cannot change, or not to this one.
         """
 
-    def restart_if_needed(self, run: str, max_restarts: int | None = None) -> bool:
+    def restart_if_needed(self, run: str, max_restarts: int | None = None, max_preemptions: int | None = None) -> bool:
         """Restart a run that failed or was preempted, if it has restarts left; called by every process that follows it.
 
         Only backends whose runs have no supervisor override this.
 
         Args:
             run: its name.
-            max_restarts: highest number of restarts; None: as submitted.
+            max_restarts: highest number of restarts after errors; None: as submitted.
+            max_preemptions: highest number of restarts after preemptions; None: as submitted.
 
         Returns:
-            Whether it was restarted, or will be when this is called again.
+            Whether it was restarted, or will be by a later call: after a pause, or an outage.
 
         Raises:
             UserError: the restart was refused, or the service was unreachable for too long.

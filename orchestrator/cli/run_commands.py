@@ -79,6 +79,21 @@ SWEEPS = (
         argument("--cost", type=above_zero, metavar="N", help="new limits.cost of all trials, in USD"),
         DETACH,
     ),
+    _sweep(
+        "retry",
+        "run failed trials of a sweep again",
+        ", each from its last checkpoint. A completed sweep continues with them.",
+        "retry @last 3 7",
+        argument(
+            "trials",
+            nargs="*",
+            type=not_negative,
+            completer=completers.failed_trials,
+            metavar="TRIAL",
+            help="number of a failed trial (default: all that failed)",
+        ),
+        DETACH,
+    ),
 )
 
 WATCH = (
@@ -223,8 +238,8 @@ WATCH = (
     ),
     Command(
         "sweep",
-        "show and extend sweeps",
-        "Show and extend sweeps. orchestrator submit sweep starts a sweep; resume and cancel also accept its name.",
+        "show, extend and retry sweeps",
+        "Show, extend and retry sweeps. orchestrator submit sweep starts one; resume and cancel accept its name too.",
         ["sweep show @last -w"],
         actions=SWEEPS,
     ),
@@ -261,7 +276,7 @@ MANAGE = (
         "preempt",
         "simulate a preemption",
         "Simulate a preemption: the job saves a checkpoint and stops. It restarts if it was submitted with"
-        " --max-restarts.",
+        " --max-restarts or --max-preemptions.",
         ["preempt @last"],
         "lifecycle.preempt",
         [*run(), OUTPUT],
@@ -269,13 +284,24 @@ MANAGE = (
     Command(
         "supervise",
         "restart a run when it fails or is preempted",
-        "Watch a run on Azure, and resubmit it when it is preempted or fails, at most --max-restarts times. Commands"
-        " that follow a run do the same. Runs on this machine have their own supervisor.",
+        "Watch a run on Azure, and resubmit it when it is preempted (at most --max-preemptions times) or fails (at most"
+        " --max-restarts times). Commands that follow a run do the same. Runs on this machine have a supervisor.",
         ["supervise azure://WORKSPACE/RUN"],
         "lifecycle.supervise",
         [
             *run(),
-            argument("--max-restarts", type=not_negative, metavar="N", help="maximum restarts (default: as submitted)"),
+            argument(
+                "--max-restarts",
+                type=not_negative,
+                metavar="N",
+                help="maximum restarts after errors (default: as submitted)",
+            ),
+            argument(
+                "--max-preemptions",
+                type=not_negative,
+                metavar="N",
+                help="maximum restarts after evictions (default: as submitted)",
+            ),
             OUTPUT,
         ],
     ),

@@ -72,9 +72,30 @@ class Handle:
         return cls(backend, name, place or None)
 
 
+class EndCause(StrEnum):
+    """Cause of the end of an attempt that did not complete."""
+
+    ERROR = "error"
+    """The job's own error."""
+    INPUT = "input"
+    """Invalid input: the next attempt would fail in the same way."""
+    PREEMPTED = "preempted"
+    """The machine was taken away, or the job was asked to stop."""
+    MACHINE = "machine"
+    """The machine or the supervisor of the job was lost."""
+    DISK = "disk"
+    """The disk was full."""
+    TIME = "time"
+    """The time limit of the job or of its machines was reached."""
+
+
 class AttemptEnd(Config):
     """End of an attempt, whichever backend runs it."""
 
+    state: RunState = RunState.RUNNING
+    """State at its end."""
+    cause: EndCause | None = None
+    """Cause of an end without success; None: not recorded."""
     ended: float | None = None
     """Seconds since the epoch; None: it is running, as far as is known."""
     exit_code: int | None = None
@@ -90,8 +111,6 @@ class RunAttempt(AttemptEnd):
 
     started: float
     """Seconds since the epoch."""
-    state: RunState = RunState.RUNNING
-    """State at its end."""
 
 
 class BestCheckpoint(Config):

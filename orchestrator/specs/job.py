@@ -113,7 +113,11 @@ class JobSpec(Config, defer_build=True):
     backend: str = "local"
     """Backend that runs the job."""
     max_restarts: Annotated[int, Field(ge=0)] = 0
-    """Maximum number of automatic restarts after failures and preemptions, each from the last checkpoint."""
+    """Maximum number of automatic restarts after errors, each from the last checkpoint. Not after invalid input, nor
+    after the same error at the same step twice in a row."""
+    max_preemptions: Annotated[int, Field(ge=0)] | None = None
+    """Maximum number of automatic restarts after evictions and lost machines, counted separately. None: unlimited if
+    `compute.tier` is low-priority, else as `max_restarts`."""
     tags: dict[str, Text] = Field(default={})
     """Labels of the run; they do not affect its result."""
     code: CodeSpec = CodeSpec()

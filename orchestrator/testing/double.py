@@ -237,6 +237,17 @@ class AzureDouble:
         """
         self.jobs.preempt(self.job(name), error)
 
+    def requeue(self, name: str) -> None:
+        """Take a running job's machines away, and run the same job again in place: its logs are overwritten.
+
+        A job that the double does not run is running again immediately; its logs are the test's.
+
+        Raises:
+            KeyError: no such job.
+            ValueError: it is not running.
+        """
+        self.jobs.requeue(self.job(name))
+
     def move(self, name: str, status: str, error: Document | None = None) -> None:
         """Set the status of a job that the double does not run.
 

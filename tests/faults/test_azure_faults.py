@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
+from orchestrator.backends.azure.runs import observer
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
@@ -32,6 +33,8 @@ PREEMPTED = {"code": "ServiceError", "message": "JobNodePreempted: a compute nod
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureDouble]:
     """Yield a workspace that accepts jobs and leaves them as they are; check that no secret of it is stored."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.0001")  # pauses before restarts are multiples of it
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
     for name in ("subscription", "resource_group", "workspace"):
         monkeypatch.delenv(f"ORCHESTRATOR_AZURE_{name.upper()}", raising=False)
     logging.getLogger("azure").setLevel(logging.ERROR)
@@ -227,6 +230,33 @@ def test_cluster_without_capacity_is_reported(
     with pytest.raises(CapacityError, match="cluster gpu"):
         orchestrator.submit(plan())
     assert jobs(cloud) == []
+
+
+@pytest.mark.parametrize("status", [503, 429, 500, None])
+def test_request_for_the_key_of_a_datastore_is_repeated(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], status: int | None
+) -> None:
+    if status is None:
+        cloud.reset_next("POST *listSecrets", when="reply", times=2)
+    else:
+        cloud.fail_next("POST *listSecrets", status=status, times=2)
+    run = orchestrator.submit(plan())
+    assert jobs(cloud) == [run.name]
+    assert len(cloud.requests("POST *listSecrets")) == 3
+
+
+def test_cluster_in_a_failed_state_is_refused(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]
+) -> None:
+    orchestrator.submit(plan())
+    cluster = cloud.state.resources["computes/gpu"]["properties"]
+    cluster["provisioningState"] = "Failed"
+    cluster["provisioningErrors"] = [{"error": {"code": "SubnetFull", "message": "the subnet is full"}}]
+    with pytest.raises(ConflictError, match="cannot use cluster gpu: its state is Failed") as refused:
+        orchestrator.submit(plan(train__seed=9))
+    assert refused.value.facts == {"reason": "the subnet is full"}
+    assert str(refused.value.fix).startswith("orchestrator cluster delete --name gpu")
+    assert len(jobs(cloud)) == 1
 
 
 def test_queued_job_shows_reason(cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.azure.backend import AzureBackend
+from orchestrator.backends.azure.runs import observer
+from orchestrator.backends.azure.runs.observer import UNCONFIRMED
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.client import Orchestrator
@@ -32,6 +34,8 @@ Put = Callable[[Wire, str, dict[str, Any]], None]
 @pytest.fixture
 def home(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.0001")  # pauses before restarts are multiples of it
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
     return tmp_path / "home"
 
 
@@ -78,9 +82,46 @@ def test_interrupted_submission_is_found_by_its_name(
         with pytest.raises(KeyboardInterrupt):
             Orchestrator(home=home, environ={}).submit(plan)
     run = Orchestrator(home=home, environ={}).attach(plan.name)
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 90.0)
+    status = run.status()
+    assert (status.state, status.warning) == (RunState.QUEUED, UNCONFIRMED), "its request may still arrive"
+    monkeypatch.setattr(observer, "GRACE_SECONDS", 0.0)
     assert (run.status().state, azure.jobs.all()) == (RunState.FAILED, [])
     run.resume()
     assert (run.status().state, run.status().attempt) == (RunState.STARTING, 1)
+
+
+@pytest.mark.parametrize("grace", [0.0, 90.0])
+def test_request_that_arrives_late_is_no_failure(
+    plan: Plan, home: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
+    """The submitter dies with its request in flight; Azure shows the job only at the third look."""
+    bodies: list[dict[str, Any]] = []
+
+    def dying(wire: Wire, name: str, body: dict[str, Any]) -> None:
+        bodies.append(body)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        replace_put(patch, dying)
+        with pytest.raises(KeyboardInterrupt):
+            Orchestrator(home=home, environ={}).submit(plan)
+    run = Orchestrator(home=home, environ={}).attach(plan.name)
+    monkeypatch.setattr(observer, "GRACE_SECONDS", grace)
+    looks = 0
+
+    def look(wire: Wire, name: str, job: Callable[..., Any] = Wire.job) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            wire.put_job(name, bodies[0])
+        return job(wire, name)
+
+    monkeypatch.setattr(Wire, "job", look)
+    states = [run.status().state for _ in range(3)]
+    assert RunState.FAILED not in states
+    assert states[-1] == RunState.STARTING
+    assert len(azure.jobs.all()) == 1
 
 
 def test_fix_of_unknown_submission_finds_the_run(

@@ -47,6 +47,14 @@ def test_create_reports_creation_and_changes(cluster: Cluster, azure: AzureDoubl
     assert azure.violations == []
 
 
+def test_list_shows_the_state(cluster: Cluster, azure: AzureDouble) -> None:
+    cluster(*CREATE, "-y")
+    azure.state.resources["computes/gpu"]["properties"]["provisioningState"] = "Failed"
+    head, row = (line.split() for line in cluster("list")[1].splitlines())
+    assert (head[:2], row[:2]) == (["CLUSTER", "STATE"], ["gpu", "failed"])
+    assert "its state is Failed" in cluster(*CREATE, "-y")[2]
+
+
 def test_update_keeps_other_properties(cluster: Cluster, azure: AzureDouble) -> None:
     cluster(*CREATE, "-y")
     subnet = {"id": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/default"}

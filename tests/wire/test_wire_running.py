@@ -11,6 +11,7 @@ from wire_entities import job, prepare
 
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.execution import MountError, Mounts
+from tests.conftest import wait_for
 
 
 @pytest.mark.filterwarnings("ignore:content_as_bytes:DeprecationWarning")  # azure-ai-ml calls deprecated blob functions
@@ -53,6 +54,27 @@ def test_running_job_is_cancelled_by_a_signal(
     ml.jobs.begin_cancel("one").result()
     assert running_azure.wait("one") == "Canceled"
     assert "saved" in log.read_text().splitlines()  # the shell may report the killed sleep, too
+
+
+def test_requeued_job_runs_again_and_overwrites_its_log(
+    running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
+) -> None:
+    ml = client(running_azure)
+    prepare(ml, tmp_path)
+    waits = "echo $$; while true; do sleep 0.05; done"
+    ml.jobs.create_or_update(
+        job("one", code, command=waits, inputs={}, outputs={}, instance_count=1, distribution=None)
+    )
+    log = running_azure.folder("workspaceartifactstore") / "ExperimentRun/dcid.one/user_logs/std_log.txt"
+    first = wait_for(lambda: log.exists() and log.read_text(), what="the first life")
+    started = running_azure.job("one").started
+    running_azure.requeue("one")
+    wait_for(lambda: log.exists() and log.read_text() not in {"", first}, what="the second life")
+    assert running_azure.job("one").history[-3:] == ["Running", "Queued", "Running"]
+    assert running_azure.job("one").started != started
+    assert first not in log.read_text()
+    ml.jobs.begin_cancel("one").result()
+    assert running_azure.wait("one") == "Canceled"
 
 
 def test_failed_job_names_the_process(running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import report
 from orchestrator.backends.azure.native_sweeps import AzureSweeps
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
-from orchestrator.backends.azure.runs.observer import Observer, adopt, is_retryable
+from orchestrator.backends.azure.runs.observer import Observer, adopt
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.wire.control_plane import Wire
 from orchestrator.backends.base import REQUEST, SUBMITTED, Progress, Submission
@@ -29,6 +29,7 @@ from orchestrator.backends.capabilities import (
     Resumes,
 )
 from orchestrator.backends.log_query import LogBlock, LogQuery
+from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.support.home import run_names
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 POLL_VARIABLE = "ORCHESTRATOR_AZURE_POLL_SECONDS"
 POLL_SECONDS = 5.0
 OUTAGE_SECONDS = 3600.0  # longest outage of Azure that a follower tolerates: runs take weeks
+BACKOFF_POLLS = 3, 120  # first and longest pause before a restart without progress, in polls: 15 s and 10 minutes
 MAX_DISCOVERED = 200  # newest jobs of the workspace that `discover` reads
 
 
@@ -200,7 +202,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             report("warning: --since has no effect: logs on Azure have no times")
 
         def new(over: bool) -> Iterator[LogBlock]:
-            return logs.new([attempt.job for attempt in folder.read().attempts if attempt.confirmed], over=over)
+            return logs.new([attempt for attempt in folder.read().attempts if attempt.confirmed], over=over)
 
         def ended() -> bool:
             return not self.restart_if_needed(folder.name) and folder.read().last.ended is not None
@@ -268,28 +270,33 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
                 "cannot change --processes on Azure: the job's definition fixes it",
                 fix=f"orchestrator resume {folder.name}",
             )
-        self._submit_again(folder)
+        self._submit_again(folder, resumed=True)
         return self.handle(folder.name)
 
-    def restart_if_needed(self, run: str, max_restarts: int | None = None) -> bool:
-        """Submit another attempt of a run that was preempted or failed, as often as its request allows.
+    def restart_if_needed(self, run: str, max_restarts: int | None = None, max_preemptions: int | None = None) -> bool:
+        """Submit another attempt of a run that was preempted or failed, as often as its spec allows.
 
-        Azure does not restart an evicted job. Any number of processes may follow the same run: attempts have names that
-        follow from the run's name and their number, so two of them submit the same job.
+        Azure may requeue an evicted job, but need not. Any number of processes may follow the same run: attempts have
+        names that follow from the run's name and their number, so two of them submit the same job.
 
         Raises:
             ServiceError: Azure could not be reached for longer than OUTAGE_SECONDS.
             UserError: Azure refused it.
         """
         observer = self._observe(run)
-        folder, request, record = observer.folder, observer.request, observer.refresh()
-        last = record.last
-        if last.ended is None or last.refused or record.cancelled or not record.begun:
+        folder, record = observer.folder, observer.refresh()
+        last, counted = record.last, record.counted
+        if last.ended is None or last.refused or record.cancelled or not (counted and observer.request["job"]):
             return False
-        allowed = request["max_restarts"] if max_restarts is None else max_restarts
-        # `begun`, not the number of attempts: one that never reached Azure during an outage is no restart
-        if not request["job"] or not is_retryable(last.state, last.exit_code) or record.begun > allowed:
+        limits = RestartLimits.from_spec(observer.plan["spec"], errors=max_restarts, preemptions=max_preemptions)
+        backoff = Backoff(*(polls * self.poll_seconds for polls in BACKOFF_POLLS))
+        restart = decide_restart(folder.name, counted, limits, backoff)
+        if restart.why_not and last.not_restarted is None:
+            folder.write(record.with_last(not_restarted=restart.why_not).model_copy(update={"final": None}))
+        if not restart.due:
             return False
+        if time.time() < last.ended + restart.pause:
+            return True
         report(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:
             self._submit_again(folder)
@@ -384,7 +391,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
 
         return AzureClusters(lambda: self.wire(place), self._home)
 
-    def _submit_again(self, folder: RecordFolder) -> None:
+    def _submit_again(self, folder: RecordFolder, *, resumed: bool = False) -> None:
         from orchestrator.backends.azure.runs.dispatch import submit
         from orchestrator.backends.azure.submission import AzureRequest
 
@@ -395,7 +402,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             # at the first missing number
             number -= 1
             record = record.model_copy(update={"attempts": record.attempts[:-1]})
-        folder.write(record.with_another(places.attempt_name(folder.name, number)))
+        folder.write(record.with_another(places.attempt_name(folder.name, number), resumed=resumed))
         request = AzureRequest.model_validate(folder.document(REQUEST))
         submit(self._wire_of(folder), request, folder, number=number)
 

@@ -34,6 +34,7 @@ MIN_NODES, MAX_NODES, IDLE_TIME = "minNodeCount", "maxNodeCount", "nodeIdleTimeB
 SCALE = {"min_nodes": MIN_NODES, "max_nodes": MAX_NODES, "idle_seconds": IDLE_TIME}
 LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # cannot be changed once the cluster exists
+UNUSABLE = {"Failed", "Canceled", "Deleting"}  # provisioningState of clusters that run no job
 FEWER = "--set compute.nodes={0} --set compute.max_nodes={0}"  # flags of `submit`
 
 
@@ -106,12 +107,14 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
 
     Raises:
         NotFoundError: it does not exist, and no machine size is given.
-        ConflictError: a cluster of that name has other machines.
+        ConflictError: a cluster of that name has other machines, or is unusable.
         QuotaError: the subscription does not allow that many machines.
         UserError: Azure could not create it.
     """
     name, wanted = cluster.name, cluster.body
     found = wire.compute(name)
+    if found is not None:
+        _check_usable(name, found)
     if wanted is None:
         if found is None:
             raise NotFoundError(
@@ -137,6 +140,26 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
     # from the cluster as it is: a PUT replaces it, and would drop its network, identity and tags
     wire.put_compute(name, _with_scale(writable(found), after))
     return f"cluster {name}: updated, {', '.join(changes)}"
+
+
+def _check_usable(name: str, found: Body) -> None:
+    """Refuse a cluster that runs no job: one whose creation or change failed, or that is being deleted.
+
+    Raises:
+        ConflictError: its provisioningState is one of `UNUSABLE`.
+    """
+    state = found["properties"].get("provisioningState")
+    if state in UNUSABLE:
+        reasons = [text for text in _provisioning_errors(found) if text]
+        raise ConflictError(
+            f"cannot use cluster {name}: its state is {state}",
+            facts={"reason": "; ".join(reasons)} if reasons else None,
+            fix=f"orchestrator cluster delete --name {name}, or --cluster with another name",
+        )
+
+
+def _provisioning_errors(body: Body) -> list[str | None]:
+    return [one.get("error", {}).get("message") for one in body["properties"].get("provisioningErrors") or []]
 
 
 def _merged_scale(before: Body, wanted: Body, silent: Sequence[str]) -> Body:
@@ -356,5 +379,5 @@ def _row(body: Body, prices: Prices) -> dict[str, Any]:
         "price_per_hour": hourly,
         "idle_cost_per_day": None if hourly is None else round(kept * hourly * 24, 2),
         "cost_per_hour_now": None if hourly is None else round(current * hourly, 2),
-        "errors": [one.get("error", {}).get("message") for one in outer.get("provisioningErrors") or []],
+        "errors": _provisioning_errors(body),
     }

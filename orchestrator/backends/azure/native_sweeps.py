@@ -26,7 +26,8 @@ import yaml
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.options import AZURE, Workspace, find_workspace
-from orchestrator.backends.azure.runs.observer import adopt_trial, error_text, seconds, state_of
+from orchestrator.backends.azure.runs.endings import error_text, seconds, state_of
+from orchestrator.backends.azure.runs.observer import adopt_trial
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest, body_digest, plan_submission
 from orchestrator.backends.azure.wire.blobs import Files
@@ -207,6 +208,7 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
         (isinstance(spec.keep_best, int), "keep_best", "Azure keeps the files of every trial: all"),
         (spec.trials_per_gpu > 1, "trials_per_gpu", "a trial on Azure has its machines to itself: 1"),
         (job.max_restarts, "trial.max_restarts", f"Azure restarts no trial: 0, {OR_DRIVE_HERE}"),
+        (job.max_preemptions, "trial.max_preemptions", f"Azure restarts no trial: 0, {OR_DRIVE_HERE}"),
     )
     yield from ((tuple(key.split(".")), what) for applies, key, what in rules if applies)
     for path, parameter in spec.space.items():

@@ -24,6 +24,7 @@ from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request, Submission
 from orchestrator.jobs.inputs import START, At
+from orchestrator.runs.restarts import RestartLimits
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.host import METADATA_VARIABLE, MLFLOW
@@ -62,7 +63,7 @@ class AzureRequest(Request):
     processes_per_node: int
     """Ranks on each machine."""
     max_restarts: int
-    """How often a follower submits a failed or preempted attempt again."""
+    """How often a follower submits a failed attempt again."""
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
 
@@ -343,9 +344,12 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
 
 def _eviction(plan: Plan) -> str:
     """Return the most work that one eviction loses: Azure promises no warning before it."""
-    restarts = "the run is not restarted (--max-restarts 0)"
-    if plan.spec.max_restarts:
-        restarts = f"a process that follows the run restarts it up to {plan.spec.max_restarts} times"
+    most = RestartLimits.from_spec(plan.spec.model_dump(include={"max_restarts", "max_preemptions", "compute"}))
+    restarts = "the run is not restarted (--max-preemptions 0)"
+    if most.preemptions is None:
+        restarts = "a process that follows the run restarts it each time"
+    elif most.preemptions:
+        restarts = f"a process that follows the run restarts it up to {most.preemptions} times"
     again = f"and Azure promises no warning; {restarts}"
     checkpoint = plan.saves
     if checkpoint is None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field
 
 from orchestrator.backends.base import Request
-from orchestrator.runs.status import RunAttempt
+from orchestrator.runs.status import EndCause, RunAttempt
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs.notification import NotifySpec
@@ -150,7 +150,9 @@ class FolderRequest(Request):
     device: str
     """cpu or gpu."""
     max_restarts: int
-    """Automatic restarts after a failure or a preemption."""
+    """Automatic restarts after errors."""
+    max_preemptions: int | None = None
+    """Automatic restarts after preemptions; None: as `max_restarts`."""
     variables: dict[str, str]
     """Environment variables beyond those of the caller."""
     snapshot: str
@@ -183,6 +185,7 @@ class FolderRequest(Request):
             processes_per_node=compute.processes_per_node,
             device=compute.device,
             max_restarts=spec.max_restarts,
+            max_preemptions=spec.max_preemptions,
             variables=dict(spec.environment.variables),
             snapshot=plan.snapshot.digest,
             tracking_uri=spec.tracking.uri or default_uri(home),
@@ -215,5 +218,10 @@ def attempts_of(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
         return state.attempts
     # the last report is the best estimate of the end: cost and duration must not grow after the loss
     lost = state.attempts[-1]
-    ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
+    ending = {
+        "state": state.state,
+        "cause": EndCause.MACHINE,
+        "reason": state.reason,
+        "ended": max(lost.started, last.get("time", lost.started)),
+    }
     return [*state.attempts[:-1], lost.model_copy(update=ending)]

@@ -15,7 +15,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import ClassVar
@@ -25,14 +25,13 @@ from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
 from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
-from orchestrator.runs.status import RunAttempt, RunState
+from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
+from orchestrator.runs.status import EndCause, RunAttempt, RunState
 from orchestrator.support.errors import InternalError, UserError
 from train_jobs.artifacts.host import boot_id, process_started
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
-MAX_PAUSE_SECONDS = 60.0  # seconds between two attempts
-PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
-USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
+BACKOFF = Backoff(first=1.0, longest=60.0)
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
 
@@ -45,11 +44,7 @@ class Ending:
     exit_code: int
     reason: str | None
     ranks: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def is_retryable(self) -> bool:
-        """Whether another attempt may end better: not after success, nor with input that stays wrong."""
-        return self.state.resumable and self.exit_code != USAGE_CODE
+    cause: EndCause | None = None
 
 
 def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int, stopped: bool) -> Ending:
@@ -74,23 +69,25 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int,
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     for rank, code in ranks.items():
         if code:
-            return Ending(RunState.FAILED, code, _reason(run, rank, code), ranks)
+            reason, cause = _reason(run, rank, code)
+            return Ending(RunState.FAILED, code, reason, ranks, cause)
     code = agent_code or 1
     reason = f"the launcher ended with {code} before any rank; see {run.agent_log(0)}"
     return Ending(RunState.FAILED, code, reason, ranks)
 
 
-def _reason(run: RunFolder, rank: int, code: int) -> str:
-    """Return the reason of the rank that ended first: its own error, if it left one.
+def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]:
+    """Return the reason of the rank that ended first, and its cause: its own error, if it left one.
 
     Ranks that ended later are not the cause: they report only that they lost a peer.
     """
     with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
-        return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
+        return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}", EndCause.ERROR
     with suppress(ValueError, KeyError, OSError):
-        return str(json.loads((run.outputs / f"error-{rank}.json").read_text())["text"])
-    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}"
+        document = json.loads((run.outputs / f"error-{rank}.json").read_text())
+        return str(document["text"]), error_cause(document.get("error") or {})
+    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}", None
 
 
 def read_exits(folder: Path) -> dict[int, int]:
@@ -182,13 +179,14 @@ class Supervision(ABC):
             pid_started=process_started(pid),
             boot_id=boot_id(),
         )
+        earlier = len(self.state.attempts)
         ending = self._recorded_attempt()
-        for restart in range(self.request.max_restarts):
-            if not ending.is_retryable or self._stopped_in_pause(restart):
-                break
+        while (restart := self._next_restart(earlier)).due and not self._stopped_in_pause(restart.pause):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
             self.update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
             ending = self._recorded_attempt()
+        if restart.why_not:
+            ending = replace(ending, reason=f"{ending.reason}\n{restart.why_not}")
         self.update(
             state=ending.state,
             ended=time.time(),
@@ -218,13 +216,18 @@ class Supervision(ABC):
         self.state = self.state.model_copy(update=changes)
         self.run.write_state(self.state)
 
-    def _stopped_in_pause(self, restart: int) -> bool:
-        """Wait before a restart, longer each time while attempts make no progress; return whether asked to end."""
-        # An attempt that progressed further than the previous one had a transient failure, such as a preemption:
-        # restart immediately. Without progress the cause persists, and retrying every second would only fill the logs.
-        steps = [attempt.step for attempt in self.state.attempts]
-        further = steps[-1] is not None and steps[-1] != (steps[-2] if len(steps) > 1 else None)
-        until = time.monotonic() + (0.0 if further else min(2.0**restart, MAX_PAUSE_SECONDS))
+    def _next_restart(self, earlier: int) -> Restart:
+        """Return whether and when to start another attempt.
+
+        Args:
+            earlier: number of attempts before the user started or resumed the run, which do not count.
+        """
+        limits = RestartLimits.from_spec(self.request.model_dump(include={"max_restarts", "max_preemptions"}))
+        return decide_restart(self.run.name, self.state.attempts[earlier:], limits, BACKOFF)
+
+    def _stopped_in_pause(self, seconds: float) -> bool:
+        """Wait before a restart; return whether asked to end."""
+        until = time.monotonic() + seconds
         while time.monotonic() < until and not self.stop_requested():
             time.sleep(POLL_SECONDS)
         return self.stop_requested()
@@ -253,6 +256,7 @@ class Supervision(ABC):
             "ended": time.time(),
             "state": ending.state,
             "exit_code": ending.exit_code,
+            "cause": ending.cause,
             "reason": ending.reason,
             # a report older than this attempt belongs to an earlier attempt: this one made no progress
             "step": last["step"] if last.get("time", 0.0) >= begun.started else None,

@@ -35,6 +35,16 @@ def sweeps(**_: Any) -> list[str]:
     return ["@last", *sweep_names(home_folder(os.environ))]
 
 
+def failed_trials(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
+    """Return the numbers of the failed trials of the sweep on the command line."""
+    from orchestrator.support.home import home_folder
+    from orchestrator.sweep import Sweeps
+
+    name = str(getattr(parsed_args, "name", None) or "@last")
+    rows = Sweeps(home_folder(os.environ)).attach(name).status().rows
+    return [str(row.trial) for row in rows if row.state == "failed"]
+
+
 def runs_and_sweeps(prefix: str, **_: Any) -> list[str]:
     """Return runs, then sweeps."""
     return [*runs(prefix), *sweeps()[1:]]

@@ -53,7 +53,7 @@ def follow_run(run: Run) -> None:
     Raises:
         Interrupted: Ctrl-C was pressed; the job continues.
     """
-    if run.status().state.terminal:
+    if run.follow_up()[1]:
         return
     if not run.created:
         hint(f"showing the last {ATTACH_LINES} lines; for all lines: orchestrator logs {run.name}")
@@ -94,7 +94,10 @@ def watch(run: Run, stream: TextIO, style: str) -> None:
     shown: RunStatus | None = None
     with ExitStack() as drawn:
         view = drawn.enter_context(live_view(stream)) if style == "text" and redraws(stream) else None
-        while not (status := run.status()).state.terminal:
+        while True:
+            status, over = run.follow_up()
+            if over:
+                break
             if view is not None:
                 show_block(view, status_text(status))
             elif style == "text" and (shown is None or changed(shown, status)):

@@ -175,7 +175,15 @@ SPEC_FLAGS = (
         key="max_restarts",
         type=int,
         metavar="N",
-        help="maximum automatic restarts after failures and preemptions (default: 0)",
+        help="maximum automatic restarts after errors (default: 0)",
+    ),
+    argument(
+        "--max-preemptions",
+        key="max_preemptions",
+        type=int,
+        metavar="N",
+        help="maximum automatic restarts after evictions (default: unlimited on low-priority machines, else as"
+        " --max-restarts)",
     ),
     argument(
         "--profile",

@@ -81,6 +81,7 @@ def list_clusters(arguments: argparse.Namespace) -> None:
     cells = [
         (
             row["name"],
+            str(row["state"] or "unknown").lower(),
             str(row["size"]).removeprefix("Standard_"),
             row["tier"],
             f"{row['nodes']} of {row['min_nodes']}-{row['max_nodes']}",
@@ -88,7 +89,7 @@ def list_clusters(arguments: argparse.Namespace) -> None:
         )
         for row in rows
     ]
-    text = table(cells, ("CLUSTER", "SIZE", "TIER", "NODES", "IDLE/DAY")) if rows else None
+    text = table(cells, ("CLUSTER", "STATE", "SIZE", "TIER", "NODES", "IDLE/DAY")) if rows else None
     print_result(arguments.output, rows, text)
     if not rows and arguments.output == "text":
         hint("no clusters yet\n  fix  orchestrator cluster create --name gpu --sku Standard_NC4as_T4_v3")

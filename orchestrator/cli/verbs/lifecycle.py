@@ -39,7 +39,7 @@ def supervise(arguments: argparse.Namespace) -> int:
     """Wait like `wait`, and restart the run when it fails or is preempted."""
     run = attach_run(arguments)
     with detach_on_interrupt(run):
-        run.wait(max_restarts=arguments.max_restarts)
+        run.wait(max_restarts=arguments.max_restarts, max_preemptions=arguments.max_preemptions)
     return follow.finish(run, arguments.output, follow=False)
 
 

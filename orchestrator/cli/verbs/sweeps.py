@@ -1,4 +1,4 @@
-"""sweep list, show, best, report, extend; and the parts of submit, plan and validate for sweeps."""
+"""sweep list, show, best, report, extend, retry; and the parts of submit, plan and validate for sweeps."""
 
 from __future__ import annotations
 
@@ -89,6 +89,14 @@ def extend(arguments: argparse.Namespace) -> int:
         raise UsageError("cannot extend the sweep without --trials, --hours or --cost", fix=fix)
     sweep = _attached(arguments)
     sweep.extend(arguments.trials or 0, hours=arguments.hours, cost=arguments.cost)
+    return finish(sweep, arguments.output, followed=not arguments.detach)
+
+
+def retry(arguments: argparse.Namespace) -> int:
+    """Run failed trials again, and follow the sweep."""
+    sweep = _attached(arguments)
+    sweep.retry(arguments.trials)
+    hint(f"resumed  {sweep.name}")
     return finish(sweep, arguments.output, followed=not arguments.detach)
 
 

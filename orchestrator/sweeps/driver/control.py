@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -198,6 +198,18 @@ class SweepControl(ABC):
         """
 
     @abstractmethod
+    def retry(self, trials: Sequence[int]) -> None:
+        """Run failed trials again, each from its last checkpoint, also of a sweep that has completed.
+
+        Args:
+            trials: their numbers; empty: all that failed.
+
+        Raises:
+            ConflictError: the sweep is running, cannot be resumed, or has used up a limit, or a trial has not failed.
+            NotFoundError: the sweep has no such trial.
+        """
+
+    @abstractmethod
     def resume_command(self, trials: int | None = None) -> str:
         """Return the command that resumes the sweep.
 
@@ -264,7 +276,9 @@ class DriverControl(SweepControl):
         if status.state == RunState.COMPLETED and status.ended == status.trials:
             raise ConflictError(
                 f"sweep {self._folder.name} has all of its {status.trials} trials",
-                fix=f"orchestrator sweep extend {self._folder.name} --trials 20",
+                fix=f"orchestrator sweep retry {self._folder.name}"
+                if any(row.state == RunState.FAILED for row in status.rows)
+                else f"orchestrator sweep extend {self._folder.name} --trials 20",
             )
         self._check_limits(self._folder.record(), status)
         self._restart()
@@ -289,6 +303,36 @@ class DriverControl(SweepControl):
             extended.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {extended.name} --hours N"
         )
         self._folder.write_record(extended)
+        self._restart()
+
+    def retry(self, trials: Sequence[int]) -> None:
+        """Reopen failed trials and continue them with a new driver.
+
+        Raises:
+            ConflictError: the sweep is running or has used up a limit, or a trial has not failed.
+            NotFoundError: the sweep has no such trial.
+        """
+        folder, status = self._folder, self.status()
+        rows = {row.trial: row for row in status.rows}
+        failed = [number for number, row in rows.items() if row.state == RunState.FAILED]
+        show = f"orchestrator sweep show {folder.name}"
+        if unknown := [number for number in trials if number not in rows]:
+            raise NotFoundError(f"sweep {folder.name} has no trial {unknown[0]}", fix=show)
+        if other := [number for number in trials if number not in failed]:
+            raise ConflictError(
+                f"cannot retry trial {other[0]} of sweep {folder.name}: it is {rows[other[0]].state}", fix=show
+            )
+        if not failed:
+            raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
+        require_unused_limits(folder.record(), sum(row.cost for row in status.rows))
+        chosen = list(trials) or failed
+        with folder.lock():
+            folder.repair()
+            # Before the study: a driver resumes these runs once, whatever their ends count for.
+            state = folder.stored_state()
+            names = [name for number in chosen for name in rows[number].runs]
+            folder.write_state(state.model_copy(update={"interrupted": [*state.interrupted, *names]}))
+            folder.reopen_trials(chosen)
         self._restart()
 
     def _restart(self) -> None:

@@ -28,6 +28,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.backends.run_progress import metric_values
 from orchestrator.jobs.base import Plan
+from orchestrator.runs.restarts import Backoff, Restart, RestartLimits, decide_restart, ends_of
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.specs.compute import visible_gpus
 from orchestrator.specs.sweep_spec import trial_count
@@ -43,7 +44,7 @@ from orchestrator.support.errors import (
 from orchestrator.sweeps.design.points import distributions, propose, values
 from orchestrator.sweeps.driver.history import as_trials
 from orchestrator.sweeps.driver.parent import ParentRun
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder, append
+from orchestrator.sweeps.driver.sweep_folder import END, ENDING, SweepFolder, append, last_step
 from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run_names
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached_limit
@@ -54,8 +55,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 POLL_SECONDS, MIN_POLL_SECONDS = 0.2, 0.01  # of trials on this machine
-WRONG_INPUT = 2  # exit code of a job with invalid input: a retry would fail in the same way
-ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
+BACKOFF_POLLS = 3, 300  # first and longest pause before a retry without progress, in polls of the backend
 
 
 @contextmanager
@@ -168,7 +168,7 @@ class Driver:
             number = trial.number
             self.histories[number] = list(trial.intermediate_values.values())
             if trial.state.is_finished():
-                end = trial.user_attrs["end"]
+                end = trial.user_attrs[END]
                 self.costs[number], self.outcomes[number] = end["cost"], end["outcome"]
                 self.seeds[number] = end["seeds"]
                 continue
@@ -297,18 +297,33 @@ class Driver:
             if status is None and live.end is None:
                 self._submit(live, number)
                 status = self.backend.describe(name)
-            if status is not None and live.end is None and status.state.resumable and self._may_resume(status):
-                status = self._resume(status)
+            if status is not None and live.end is None and status.state.resumable:
+                status = self._retry(live, status)
         except (SpecError, DataError) as problem:
             live.end = live.end or ("failed", problem.message)
             return None
         return status
 
-    def _may_resume(self, status: RunStatus) -> bool:
-        """Return whether to resume a run that finished without completing."""
-        if status.state == RunState.FAILED:
-            return status.exit_code != WRONG_INPUT and status.attempt <= self.spec.limits.retries
-        return status.state == RunState.PREEMPTED or status.name in self.state.interrupted
+    def _retry(self, live: LiveTrial, status: RunStatus) -> RunStatus | None:
+        """Resume a run that finished without completing, if its end allows it; return its status until then.
+
+        Only errors of the run itself count as retries: a lost supervisor, an eviction or a full disk is not its fault.
+        """
+        restart = self._next_retry(status)
+        if restart.why_not:
+            live.end = ("failed", f"{status.name} {status.state}: {status.reason} ({restart.why_not})")
+        if not restart.due:
+            return status
+        if time.time() < (status.ended or 0.0) + restart.pause:
+            return status.model_copy(update={"state": RunState.QUEUED})
+        return self._resume(status)
+
+    def _next_retry(self, status: RunStatus) -> Restart:
+        if status.name in self.state.interrupted:
+            return Restart(True)
+        first, longest = (polls * self.backend.poll_seconds for polls in BACKOFF_POLLS)
+        limits = RestartLimits(self.spec.limits.retries, preemptions=None, full_disk_is_error=False)
+        return decide_restart(status.name, ends_of(status), limits, Backoff(first, longest))
 
     def _resume(self, status: RunStatus) -> RunStatus | None:
         """Resume a run; None: it cannot be resumed at this moment."""
@@ -399,20 +414,24 @@ class Driver:
 
         number, value = live.number, outcome(self.histories[live.number], self.spec.objective)
         state, why = live.end or ("completed", None)
-        if value is None and state != "failed":
-            state, why = "failed", why or f"it never reported {self.spec.objective.metric}"
+        if value is None and state not in {"failed", "completed"}:
+            state = "failed"
+        if value is None:
+            why = why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
         self.outcomes[number] = value
         if value is not None:
             results = [other for other in self.outcomes.values() if other is not None]
             top = best(results, maximize=self.spec.objective.goal == "maximize")
+            # a retried trial was counted before, and each step is copied to MLflow once
+            step = max(len(self.outcomes), last_step(self.folder.metrics) + 1)
             append(
                 self.folder.metrics,
-                {"step": len(self.outcomes), "time": time.time(), "metrics": {"trial": value, "best": top}},
+                {"step": step, "time": time.time(), "metrics": {"trial": value, "best": top}},
             )
         end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": time.time()}
-        self._set_attribute(number, "end", {**end, "seeds": self.seeds.get(number, [])})
-        final = {"failed": TrialState.FAIL, "stopped": TrialState.PRUNED}.get(state)
+        self._set_attribute(number, END, {**end, "seeds": self.seeds.get(number, [])})
+        final = {"stopped": TrialState.PRUNED}.get(state) if value is not None else TrialState.FAIL
         self.study.tell(number, None if final else value, state=final)
         print(f"trial {number} {state}: {why if value is None else f'{value:.6g}'}", flush=True)
         del self.live[number]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -217,6 +217,18 @@ class ServiceControl(SweepControl):
             fix=self.resume_command(extended.spec.limits.trials),
         )
 
+    def retry(self, trials: Sequence[int]) -> None:
+        """Refuse: a service cannot run a finished trial again.
+
+        Raises:
+            ConflictError: always.
+        """
+        raise ConflictError(
+            f"{self._service.sweep_service} cannot retry trials",
+            facts={"sweep": self._folder.name, "but": DRIVE_HERE},
+            fix=self.resume_command(),
+        )
+
     def resume_command(self, trials: int | None = None) -> str:
         """Return the command that drives the same sweep from this machine, or submits it if the service never had it.
 
@@ -274,7 +286,9 @@ class ServiceControl(SweepControl):
         counts = state not in {RunState.RUNNING, RunState.FAILED}
         value = outcome(reports, objective) if counts else None
         if counts and value is None:
-            state, why = RunState.FAILED.value, why or f"it never reported {objective.metric}"
+            # as in its own status: a trial without a result has completed all the same
+            state = state if state == RunState.COMPLETED else RunState.FAILED.value
+            why = why or f"it never reported {objective.metric}"
         started = status.started or status.created
         return row_of(
             reports,

@@ -122,9 +122,9 @@ def status_of(
     """
     spec = record.spec
     values = {row.trial: row.outcome for row in rows if row.outcome is not None}
-    if values and incumbent not in values:
-        top = best(list(values.values()), maximize=spec.objective.goal == "maximize")
-        incumbent = next(number for number, value in values.items() if value == top)
+    if incumbent not in values:  # a service may call a trial without a result the best
+        top = best(list(values.values()), maximize=spec.objective.goal == "maximize") if values else None
+        incumbent = next((number for number, value in values.items() if value == top), None)
     return SweepStatus(
         name=record.name,
         state=state.state,

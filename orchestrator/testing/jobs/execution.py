@@ -156,6 +156,9 @@ class Executor:
     def __call__(self, job: CloudJob) -> Document | None:
         """Run a job to its end; return the error that Azure would report, None for success."""
         folder = self.folder / job.name
+        # an earlier run of the same job, which was requeued, left both
+        for old in (folder, self.storage.path(self.storage.datastores[ARTIFACTS], f"{job.folder}/user_logs")):
+            shutil.rmtree(old, ignore_errors=True)
         mounts = Mounts(folder, job.name, self.state, self.storage)
         try:
             code = self._code(job, folder)

@@ -16,8 +16,9 @@ COMPLETED, FAILED, CANCELED = "Completed", "Failed", "Canceled"
 ENDED = (COMPLETED, FAILED, CANCELED)
 DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 PREEMPTED: Document = {
-    "code": "ServiceError",
-    "message": "JobNodePreempted: a compute node of the job was preempted.",
+    "code": "UserError",
+    "message": "AzureMLCompute job failed. PreemptionError: Nodes of this job got pre-empted. Check if the run has"
+    " failed or restarted. Reason: Received pre-emption warning signal",
 }
 
 
@@ -39,6 +40,8 @@ class CloudJob:
     """Its processes, while it has any."""
     lost: Document | None = None
     """The error that took its machines away."""
+    requeued: bool = False
+    """Whether it is to run again in place, once its processes have exited."""
     parent: str | None = None
     """The sweep that it is a trial of."""
 
@@ -177,6 +180,23 @@ class Jobs:
         elif self.execute is None:
             self.move(job, FAILED, job.lost)
 
+    def requeue(self, job: CloudJob) -> None:
+        """Take a running job's machines away, and run the same job again in place, as Azure may do.
+
+        Raises:
+            ValueError: it is not running.
+        """
+        with self._changed:
+            if job.status not in (RUNNING, FINALIZING):
+                raise ValueError(f"{job.name} is {job.status}: only a running job can be requeued")
+            job.requeued, launch = True, job.launch
+        if launch is not None:
+            launch.kill()
+        elif self.execute is None:
+            job.requeued = False
+            for status in (QUEUED, RUNNING):
+                self.move(job, status)
+
     def wait(self, job: CloudJob, statuses: tuple[str, ...], seconds: float) -> str:
         """Wait until a job has one of the statuses or has finished; return its status.
 
@@ -219,11 +239,13 @@ class Jobs:
         timer = threading.Timer(job.limit or threading.TIMEOUT_MAX, self.cancel, [job])
         timer.daemon = True
         timer.start()
-        try:
-            assert self.execute is not None
-            error = self.execute(job)
-        except Exception as problem:
-            error = self._crash(problem)
+        error = self._execute(job)
+        while job.requeued and job.status == RUNNING:
+            job.requeued = False
+            self.move(job, QUEUED)
+            if not self._wait_for_nodes(job):
+                break
+            error = self._execute(job)
         timer.cancel()
         timer.join()
         if job.status == CANCEL_REQUESTED:
@@ -233,6 +255,13 @@ class Jobs:
         else:
             self.move(job, FINALIZING)
             self.move(job, COMPLETED)
+
+    def _execute(self, job: CloudJob) -> Document | None:
+        try:
+            assert self.execute is not None
+            return self.execute(job)
+        except Exception as problem:
+            return self._crash(problem)
 
     def _run_sweep(self, job: CloudJob) -> None:
         for status in (PREPARING, RUNNING):

@@ -277,7 +277,10 @@ def test_plan_notes_eviction_cost_and_environment(make_plan: MakePlan, tmp_path:
     request = request_of(plan)
     notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
     assert "4 steps or 10 minutes, whichever is sooner, up to $1.00" in notes["eviction"]
-    assert notes["eviction"].endswith("up to 3 times")
+    assert notes["eviction"].endswith("a process that follows the run restarts it each time")
+    limited = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "max_preemptions": 5})
+    notes_of_limited = dict(note.split(": ", 1) for note in request_notes(request_of(limited), limited, tmp_path))
+    assert notes_of_limited["eviction"].endswith("up to 5 times")
     assert "will build" in notes["image"]
     assert notes["cluster"].startswith("gpu: 0 to 1 x Standard_NC4as_T4_v3, low-priority")
     (image,) = [asset for asset in request.assets if asset.kind == "environments"]

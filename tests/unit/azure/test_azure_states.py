@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from orchestrator.backends.azure.runs.observer import (
-    ending_state,
+from orchestrator.backends.azure.runs.endings import (
+    RankError,
+    ending_of,
+    error_codes,
     error_text,
     exit_code_of,
-    is_retryable,
-    lost_machine,
     rank_error,
     seconds,
     state_of,
 )
-from orchestrator.runs.status import RunState
+from orchestrator.runs.status import EndCause, RunState
 
 
 @pytest.mark.parametrize(
@@ -52,39 +53,84 @@ def test_exit_code_is_read_from_message(text: str | None, code: int | None) -> N
     assert exit_code_of(text) == code
 
 
+def ended(message: str, code: str = "UserError", **more: Any) -> dict[str, Any]:
+    """Return the details of a failed job."""
+    return {"status": "Failed", "error": {"error": {"code": code, "message": message}}, **more}
+
+
+START, END = "2026-01-01T00:00:00Z", "2026-01-01T06:00:00Z"
+REAL = (
+    "AzureMLCompute job failed.\nPreemptionError: Nodes of this job got pre-empted. Check if the run has failed or"
+    " restarted. Reason: Received pre-emption warning signal"
+)
+OWN = RankError("error[training]: no", 1, EndCause.ERROR, is_peer=False)
+PEER = OWN._replace(is_peer=True)
+
+
 @pytest.mark.parametrize(
-    ("text", "lost"),
+    "text",
     [
-        ("JobNodePreempted: a compute node of the job was preempted.", True),
-        ("The low-priority node was evicted", True),
-        ("Node tvmps_1 of the job became unusable", True),
-        ("Job was cancelled because of reaching maximum execution time", True),
-        ("User process '0' exited with status code 1", False),
-        ("ModuleNotFoundError: no module node", False),
-        (None, False),
+        "FileNotFoundError: /mnt/data/hotspots.csv",
+        "Execution failed. User process '0' exited with status code 1. NCCL watchdog: timeout, timed out",
+        "AzureMLCompute job failed.\nExecutionFailed: the node was evicted from spot, preempted\n\texit_codes: 1",
+        "ImageBuildFailure: timed out",
+        "DataMountError: time-out of a low-priority node",
+        "I saw PreemptionError: once",
     ],
 )
-def test_lost_machine_is_recognised(text: str | None, lost: bool) -> None:
-    assert lost_machine(text) is lost
+@pytest.mark.parametrize("code", ["UserError", "ServiceError"])
+def test_no_word_of_a_message_makes_a_preemption(text: str, code: str) -> None:
+    for own in (None, OWN):
+        ending = ending_of(ended(text, code), own)
+        assert (ending.state, ending.cause) == (RunState.FAILED, EndCause.ERROR)
 
 
-def test_final_state_of_an_attempt() -> None:
-    failed, cancelled = RunState.FAILED, RunState.CANCELLED
-    assert ending_state(failed, 1, "exited with status code 1", preempt=False) == failed
-    assert ending_state(failed, 75, "exited with status code 75", preempt=False) == RunState.PREEMPTED
-    assert ending_state(failed, None, "the node was preempted", preempt=False) == RunState.PREEMPTED
-    assert ending_state(cancelled, None, None, preempt=False) == cancelled
-    assert ending_state(cancelled, None, None, preempt=True) == RunState.PREEMPTED
-    assert ending_state(cancelled, None, "maximum run time", preempt=False) == RunState.PREEMPTED
-    assert ending_state(RunState.COMPLETED, None, None, preempt=True) == RunState.COMPLETED
+@pytest.mark.parametrize(
+    "details",
+    [
+        ended(REAL),
+        ended(REAL.replace("\n", " ")),
+        ended("JobNodePreempted: a compute node of the job was preempted.", "ServiceError"),
+        {"status": "Failed", "error": {"error": {"code": "UserError", "innerError": {"code": "PreemptionError"}}}},
+    ],
+)
+def test_code_of_azure_makes_a_preemption(details: dict[str, Any]) -> None:
+    for own in (None, PEER):
+        ending = ending_of(details, own)
+        assert (ending.state, ending.exit_code, ending.cause) == (RunState.PREEMPTED, 75, EndCause.PREEMPTED)
 
 
-def test_is_retryable_by_state_and_code() -> None:
-    assert is_retryable(RunState.FAILED, 1)
-    assert is_retryable(RunState.PREEMPTED, 75)
-    assert not is_retryable(RunState.FAILED, 2)
-    assert not is_retryable(RunState.CANCELLED, 75)
-    assert not is_retryable(RunState.COMPLETED, 0)
+def test_codes_are_nested_and_leading() -> None:
+    details = ended(REAL)
+    details["error"]["error"]["innerError"] = {"code": "BadArgument", "innerError": {"code": "Deepest"}}
+    assert error_codes(details) == ["UserError", "BadArgument", "Deepest", "PreemptionError"]
+    assert error_codes({}) == []
+
+
+def test_service_error_of_a_running_job_lost_its_machine() -> None:
+    lost = ended("the node does not answer", "ServiceError", startTimeUtc=START)
+    assert ending_of(lost, None).cause == ending_of(lost, PEER).cause == EndCause.MACHINE
+    assert ending_of(lost, OWN).cause == EndCause.ERROR
+    never_ran = ended("the image cannot be built", "ServiceError")
+    assert ending_of(never_ran, None).cause == EndCause.ERROR
+
+
+def test_error_of_a_rank_is_the_cause() -> None:
+    message = "Execution failed. User process '0' exited with status code 1"
+    full = OWN._replace(cause=EndCause.DISK)
+    assert ending_of(ended(message), full) == (RunState.FAILED, 1, EndCause.DISK, "error[training]: no")
+    assert ending_of(ended(message), None) == (RunState.FAILED, 1, EndCause.ERROR, message)
+    assert ending_of(ended(message.replace("code 1", "code 2")), None).cause == EndCause.INPUT
+    assert ending_of(ended(message.replace("code 1", "code 75")), OWN).state == RunState.PREEMPTED
+
+
+def test_cancelled_job_ended_by_its_user_or_its_limit() -> None:
+    cancelled = {"status": "Canceled", "startTimeUtc": START, "endTimeUtc": END}
+    assert ending_of(cancelled, None, limit=7 * 3600.0) == (RunState.CANCELLED, 75, None, "cancelled")
+    reached = ending_of(cancelled, None, limit=6 * 3600.0)
+    assert reached == (RunState.PREEMPTED, 75, EndCause.TIME, "it reached its time limit of 6 h")
+    assert ending_of(cancelled, None, preempt=True).state == RunState.PREEMPTED
+    assert ending_of({"status": "Completed"}, None, preempt=True) == (RunState.COMPLETED, 0, None, None)
 
 
 def test_rank_error_has_text_and_code() -> None:
@@ -94,8 +140,9 @@ def test_rank_error_has_text_and_code() -> None:
     assert error_text({"error": {"error": {"code": "Odd"}}}) == "Odd"
     assert error_text({}) is None
     left = json.dumps({"error": {"kind": "data", "message": "m"}, "text": "error[data]: m"}).encode()
-    assert rank_error(left) == ("error[data]: m", 2)
-    assert rank_error(left.replace(b'"data"', b'"hang"', 1)) == ("error[data]: m", 76)
+    assert rank_error(left) == ("error[data]: m", 2, EndCause.INPUT, False)
+    assert rank_error(left.replace(b'"data"', b'"hang"', 1)) == ("error[data]: m", 76, EndCause.ERROR, False)
+    assert rank_error(left.replace(b'"data"', b'"peer"', 1)) == ("error[data]: m", 1, EndCause.ERROR, True)
     assert rank_error(b"{") is None
     assert rank_error(b"[]") is None
 

@@ -5,7 +5,8 @@
 Report k is 1000 x learning_rate + 1 / k + (last digit of the seed) / 1000, one every log_every milliseconds.
 With the first report it writes a checkpoint and a model, reduced to the files that tests read.
 With validation.max_sequences 13, the first attempt fails before its second report; with 14, the second report is NaN;
-with 15, the input is invalid.
+with 15, the input is invalid; with 19, each attempt fails before its second report. With 20, the supervisor of the
+first three attempts is lost there, with 21 their disk is full.
 """
 
 import fcntl
@@ -17,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-CRASHES, DIVERGES, WRONG = 13, 14, 15
+CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL = 13, 14, 15, 19, 20, 21
+BAD_ATTEMPTS = 3
 
 
 def run(folder: Path) -> None:
@@ -28,11 +30,14 @@ def run(folder: Path) -> None:
         stream.write(f"{state['attempt']}\n")
 
     def note(name: str, **more: Any) -> None:
-        state.update(state=name, pid=os.getpid(), **more)
-        state["attempts"][-1]["ended"] = more.get("ended")
+        state.update(state=name, pid=os.getpid(), attempts=more.pop("attempts", state["attempts"]))
+        if "ended" in more:
+            state["attempts"][-1] |= {"state": name, "cause": more.pop("cause", None), **more, "step": step}
+        state.update(more)
         (folder / "state.tmp").write_text(json.dumps(state))
         (folder / "state.tmp").replace(folder / "state.json")
 
+    step = None
     note("running", started=time.time(), attempts=[*state["attempts"], {"started": time.time()}])
     path, odd = folder / "outputs" / "metrics.jsonl", config["validation"]["max_sequences"]
     done = len(path.read_text().splitlines()) if path.exists() else 0
@@ -41,12 +46,17 @@ def run(folder: Path) -> None:
             return note("cancelled", ended=time.time(), exit_code=75, reason="cancelled")
         if odd == WRONG:
             return note("failed", ended=time.time(), exit_code=2, reason="wrong as asked")
-        if report == 2 and odd == CRASHES and state["attempt"] == 1:
+        if report == 2 and (odd == ALWAYS_CRASHES or (odd == CRASHES and state["attempt"] == 1)):
             return note("failed", ended=time.time(), exit_code=1, reason="crashed as asked")
+        if report == 2 and odd == FULL and state["attempt"] <= BAD_ATTEMPTS:
+            return note("failed", ended=time.time(), exit_code=1, reason="the disk is full", cause="disk")
+        if report == 2 and odd == LOST and state["attempt"] <= BAD_ATTEMPTS:
+            os.kill(os.getpid(), signal.SIGKILL)
         value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000
         metrics = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
         with path.open("a") as stream:
             stream.write(json.dumps({"step": report, "time": time.time(), "metrics": metrics}) + "\n")
+        step = report
         for name in ("checkpoints/step-1", "model"):
             (folder / "outputs" / name).mkdir(parents=True, exist_ok=True)
             (folder / "outputs" / name / "weights").write_text("some")

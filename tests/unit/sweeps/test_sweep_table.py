@@ -21,6 +21,7 @@ from orchestrator.sweeps.design.points import distributions, latents
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_status import status_of
 from tests.unit.sweeps.conftest import sweep
 
 
@@ -94,6 +95,18 @@ def test_table_marks_the_best_trial(tmp_path: Path) -> None:
     assert lines[3].split()[:5] == ["*", "1", "stopped", "1.5", "2"]
     assert lines[4].split()[:3] == ["2", "failed", "0"]
     assert lines[5].split()[:5] == ["3", "running", "4", "4", "1"]
+
+
+@pytest.mark.parametrize("named", [0, 1, 7])
+def test_trial_without_a_result_is_not_the_best(tmp_path: Path, named: int) -> None:
+    found = make(tmp_path)
+    add(found, [3.0], "completed", 3.0)
+    add(found, [], "failed")
+    folder, rows = found.folder, [row.model_copy(update={"incumbent": False}) for row in found.status().rows]
+    status = status_of(folder, folder.record(), folder.stored_state(), rows, named)  # as a service names it
+    assert status.best is not None
+    assert status.best.trial == 0
+    assert status_of(folder, folder.record(), folder.stored_state(), rows[1:], named).best is None
 
 
 def test_maximize_makes_the_largest_result_best(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest
-from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, is_transient, retry_after
+from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Submission
@@ -29,7 +29,6 @@ from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
-PAUSES = (1.0, 4.0, 15.0)  # seconds before the job is sent again, unless Azure gives a time
 SETTLE_SECONDS = 2.0  # time in which Azure shows a job that it has accepted
 SETTLE_TRIES = 3  # requests for the job within this time
 REQUEST_TAG = "orchestrator.request"

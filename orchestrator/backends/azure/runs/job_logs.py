@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
+from pathlib import Path
 
+from orchestrator.backends.azure.runs.endings import seconds
 from orchestrator.backends.azure.runs.observer import Observer
+from orchestrator.backends.azure.runs.record import AzureAttempt
 from orchestrator.backends.azure.wire.azure_errors import translated_errors
 from orchestrator.backends.log_query import LineSearch, LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError
@@ -16,12 +20,20 @@ from orchestrator.support.redact import redact
 # The log of rank N of a job of several processes; that of a single process has no number.
 _RANK = re.compile(r"user_logs/std_log(?:_process_0*(?P<rank>\d+))?\.txt")
 PIECE = 4 * 1024 * 1024  # bytes in one request
+SAVED = "logs"  # folder of the record: JOB/LIFE/PATH, the logs of running jobs as far as they were read
+
+
+class ReplacedLogError(Exception):
+    """A log is shorter than before: Azure runs its job again in place, and overwrites it."""
 
 
 class RunLogs:
     """Logs of a run's jobs, read as they grow, from the addresses that the run history gives.
 
     The SDK's own `stream` shows rank 0 only, and fails on datastores without keys.
+
+    A job that Azure requeues overwrites its logs. So the lines that are read of a running job are saved with the
+    run's record, which has the logs of the job's former lives.
 
     Args:
         run: the run.
@@ -32,29 +44,73 @@ class RunLogs:
     """
 
     def __init__(self, run: Observer, query: LogQuery) -> None:
-        self._wire, self._launcher = run.wire, query.launcher
+        self._run, self._wire, self._launcher = run, run.wire, query.launcher
+        self._saved = run.folder.path / SAVED
         self._each = int(run.request["processes_per_node"])
         self._ranks = _chosen_ranks(run.folder.name, run.request["nodes"], self._each, query)
-        self._logs: dict[tuple[str, str], _Log] = {}
-        self._finished: set[str] = set()  # jobs whose logs were read to their ends
+        self._logs: dict[tuple[str, int], dict[str, _Log]] = {}  # job and life -> path -> log
+        self._finished: set[tuple[str, int]] = set()  # jobs and lives whose logs were read to their ends
 
-    def new(self, jobs: Sequence[str], *, over: bool) -> Iterator[LogBlock]:
+    def new(self, attempts: Sequence[AzureAttempt], *, over: bool) -> Iterator[LogBlock]:
         """Yield the new lines since the last call.
 
         Args:
-            jobs: names of the run's jobs, the oldest first.
+            attempts: those of the run that Azure has, the oldest first.
             over: all have finished: a last line may have no end.
         """
-        for job in [job for job in jobs if job not in self._finished]:
-            final = over or job != jobs[-1]
+        for attempt in attempts:
+            final = over or attempt.job != attempts[-1].job
+            if (attempt.job, len(attempt.lives)) in self._finished:
+                continue
             # each time: the addresses contain signatures, which expire, and files of ranks appear one by one
-            addresses = self._wire.details(job).get("logFiles") or {}
-            for path in sorted(addresses):
-                source = self._source(path)
-                if source.rank in self._ranks or (self._launcher and source.rank is None):
-                    yield from self._logs.setdefault((job, path), _Log(source)).new(addresses[path], final=final)
+            details = self._wire.details(attempt.job)
+            if attempt.job == attempts[-1].job and (start := seconds(details.get("startTimeUtc"))) is not None:
+                attempt = self._run.note_start(attempt, start)
+            addresses = details.get("logFiles") or {}
+            try:
+                yield from self._lines(attempt, addresses, final=final)
+            except ReplacedLogError:
+                known, attempt = attempt, self._run.note_start(attempt, None)
+                if len(attempt.lives) == len(known.lives):  # it has finished: no reader saved its former life
+                    self._logs.pop((known.job, len(known.lives)))
+                yield from self._lines(attempt, addresses, final=final)
             if final:
-                self._finished.add(job)
+                self._finished.add((attempt.job, len(attempt.lives)))
+
+    def _lines(self, attempt: AzureAttempt, addresses: Mapping[str, str], *, final: bool) -> Iterator[LogBlock]:
+        """Yield the new lines of an attempt, those of its former lives first.
+
+        Raises:
+            ReplacedLogError: a log has become shorter.
+        """
+        for life in range(len(attempt.lives)):
+            yield from self._former(attempt.job, life)
+        key = attempt.job, len(attempt.lives)
+        logs = self._logs.setdefault(key, {})
+        for path in filter(self._is_wanted, sorted(addresses)):
+            saved = self._path(key, path) if attempt.ended is None else None
+            log = logs.setdefault(path, _Log(self._source(path), saved))
+            yield from log.new(addresses[path], final=final)
+
+    def _former(self, job: str, life: int) -> Iterator[LogBlock]:
+        """Yield what was saved of a former life and not yielded yet."""
+        key = job, life
+        if key in self._finished:
+            return
+        self._finished.add(key)
+        logs = self._logs.setdefault(key, {})
+        folder = self._path(key, "")
+        for file in sorted(path for path in folder.glob("**/*") if path.is_file()):
+            if self._is_wanted(path := file.relative_to(folder).as_posix()):
+                yield from logs.setdefault(path, _Log(self._source(path))).rest(file)
+
+    def _path(self, key: tuple[str, int], path: str) -> Path:
+        job, life = key
+        return self._saved / job / str(life) / path
+
+    def _is_wanted(self, path: str) -> bool:
+        source = self._source(path)
+        return source.rank in self._ranks or (self._launcher and source.rank is None)
 
     def _source(self, path: str) -> LogSource:
         match = _RANK.fullmatch(path)
@@ -77,26 +133,65 @@ def _chosen_ranks(name: str, nodes: int, each: int, query: LogQuery) -> Sequence
 
 
 class _Log:
-    """One file."""
+    """One file.
 
-    def __init__(self, source: LogSource) -> None:
-        self._source = source
+    Args:
+        source: of its lines.
+        saved: where its content is saved; None: nowhere.
+    """
+
+    def __init__(self, source: LogSource, saved: Path | None = None) -> None:
+        self._source, self._saved = source, saved
         self._offset = 0
         self._rest = b""
 
     def new(self, address: str, *, final: bool) -> Iterator[LogBlock]:
-        while data := _read(address, self._offset):
-            self._offset += len(data)
-            whole = self._rest + data
-            end = whole.rfind(b"\n") + 1
-            self._rest = whole[end:]
-            if end:
-                yield self._block(whole[:end])
-            if len(data) < PIECE:
+        """Yield the new lines.
+
+        Raises:
+            ReplacedLogError: the file has become shorter.
+        """
+        while True:
+            # One byte that is known already: a file that has nothing new gives it, one that became shorter does not.
+            data = self._checked(address) if self._offset else _read(address, 0)
+            yield from self._lines(data)
+            if len(data) < PIECE - 1:
                 break
-        if final and self._rest:
+        if final:
+            yield from self._last_line()
+
+    def rest(self, saved: Path) -> Iterator[LogBlock]:
+        """Yield what another reader saved of the file beyond what this one has read."""
+        yield from self._lines(saved.read_bytes()[self._offset :])
+        yield from self._last_line()
+
+    def _checked(self, address: str) -> bytes:
+        if not (data := _read(address, self._offset - 1)):
+            raise ReplacedLogError
+        return data[1:]
+
+    def _lines(self, data: bytes) -> Iterator[LogBlock]:
+        whole, start = self._rest + data, self._offset - len(self._rest)
+        self._offset += len(data)
+        end = whole.rfind(b"\n") + 1
+        self._rest = whole[end:]
+        if end:
+            self._save(whole[:end], start)
+            yield self._block(whole[:end])
+
+    def _last_line(self) -> Iterator[LogBlock]:
+        if self._rest:
             rest, self._rest = self._rest, b""
             yield self._block(rest)
+
+    def _save(self, lines: bytes, start: int) -> None:
+        """Write whole lines at their place in the saved file: every follower of the run writes the same bytes."""
+        if self._saved is None:
+            return
+        self._saved.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(self._saved, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+            stream.seek(start)
+            stream.writelines(map(_redacted_in_place, BytesIO(lines)))
 
     def _block(self, data: bytes) -> LogBlock:
         """Return a block without the secrets that a job may print.
@@ -106,6 +201,12 @@ class _Log:
         # surrogateescape keeps bytes that are not UTF-8 as they are
         text = redact(data.decode(errors="surrogateescape"))
         return LogBlock(text.encode(errors="surrogateescape"), self._source)
+
+
+def _redacted_in_place(line: bytes) -> bytes:
+    """Return a line without secrets and of the same length, so that the lines after it keep their places."""
+    text = redact(line[:-1].decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    return text.ljust(len(line) - 1)[: len(line) - 1] + b"\n"
 
 
 def _read(address: str, start: int) -> bytes:

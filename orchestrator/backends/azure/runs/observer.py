@@ -6,25 +6,24 @@ Runs that were submitted elsewhere are adopted: their record here is made from t
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
-from collections.abc import Mapping
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.backends.azure import places
+from orchestrator.backends.azure.options import MAX_HOURS
+from orchestrator.backends.azure.runs.endings import RankError, ending_of, rank_error, seconds, state_of
 from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, RunRecord
 from orchestrator.backends.azure.wire.blobs import Files
-from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
 from orchestrator.backends.run_progress import TAIL_BYTES, Target, complete_lines, newest, parse_reports
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import EndCause, RunAttempt, RunState, RunStatus, attempt_seconds
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.sweep_spec import as_tree
 from orchestrator.support.errors import NotFoundError, UserError
@@ -32,97 +31,12 @@ from orchestrator.support.redact import redact
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.lineage import METRICS_FILE
 
-STATES = {
-    "NotStarted": RunState.QUEUED,
-    "Queued": RunState.QUEUED,
-    "Paused": RunState.QUEUED,
-    "Provisioning": RunState.STARTING,
-    "Preparing": RunState.STARTING,
-    "Starting": RunState.STARTING,
-    "Running": RunState.RUNNING,
-    "Finalizing": RunState.RUNNING,
-    "CancelRequested": RunState.RUNNING,
-    "NotResponding": RunState.RUNNING,
-    "Completed": RunState.COMPLETED,
-    "Failed": RunState.FAILED,
-    "Canceled": RunState.CANCELLED,
-}
-PREEMPTED_CODE = 75  # exit code of train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
-USAGE_CODE = 2  # invalid input: the next attempt would fail in the same way
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
-_CODES = {"spec": USAGE_CODE, "data": USAGE_CODE, "usage": USAGE_CODE, "hang": 76}  # kind of the job's error -> code
-# Azure reports the loss of a machine as a failed or cancelled job; only the text of the error distinguishes it from a
-# failure of the job. A job that reached the time limit of its machines is restarted too: it can resume.
-_LOST = re.compile(
-    r"preempt|evict|low.?priority|node\w* (?:\S+ ){0,6}(?:lost|unusable|unhealthy|failed|unreachable|went away)"
-    r"|(?:lost|unusable|unhealthy) node|spot|maximum (?:run|execution) time|time.?out|timed out",
-    re.IGNORECASE,
-)
-_CODE = re.compile(r"(?:status|exit|return)(?:ed)?[ _-]?code[^0-9-]{0,12}(-?\d+)", re.IGNORECASE)
-
-
-def state_of(status: str) -> RunState:
-    """Return the state of a run for a status of Azure's job; running for one that is unknown.
-
-    Azure may add statuses. Taken for final, one would never be asked for again; taken for running, it is.
-    """
-    return STATES.get(status, RunState.RUNNING)
-
-
-def error_text(details: Mapping[str, Any]) -> str | None:
-    """Return Azure's message about a job's end, on one line, without secrets; None without one."""
-    error = (details.get("error") or {}).get("error") or {}
-    text = " ".join(redact(str(error.get("message") or "")).split())
-    code = str(error.get("code") or "")
-    if not text:
-        return code or None
-    # nearly every failure of a job has one of these two codes, which explain nothing
-    return f"{code}: {text}" if code and code not in {"UserError", "ExecutionFailed"} else text
-
-
-def exit_code_of(text: str | None) -> int | None:
-    """Return the job's exit code, if Azure's message has it."""
-    match = _CODE.search(text or "")
-    return int(match[1]) if match else None
-
-
-def lost_machine(text: str | None) -> bool:
-    """Return whether a message reports the loss of a machine, by eviction or failure: the job itself did not fail."""
-    return bool(_LOST.search(text or ""))
-
-
-def ending_state(state: RunState, code: int | None, text: str | None, *, preempt: bool) -> RunState:
-    """Return the state in which an attempt ended.
-
-    Args:
-        state: the state by Azure's status alone.
-        code: the job's exit code.
-        text: Azure's message.
-        preempt: it was cancelled to simulate a preemption.
-    """
-    by_user = state == RunState.CANCELLED and preempt  # `orchestrator preempt` cancels the job
-    stopped = state == RunState.FAILED and code == PREEMPTED_CODE  # for Azure, any code but 0 is a failure
-    lost = state in {RunState.FAILED, RunState.CANCELLED} and lost_machine(text)
-    return RunState.PREEMPTED if by_user or stopped or lost else state
-
-
-def is_retryable(state: RunState, code: int | None) -> bool:
-    """Return whether another attempt may end better: not after success, a cancel, or with input that stays wrong."""
-    return state in {RunState.FAILED, RunState.PREEMPTED} and code != USAGE_CODE
-
-
-def seconds(time: Any) -> float | None:
-    """Return a time in Azure's format (ISO 8601) in seconds since the epoch; None without one."""
-    return datetime.fromisoformat(str(time).replace("Z", "+00:00")).timestamp() if time else None
-
-
-def rank_error(document: bytes) -> tuple[str, int] | None:
-    """Return the text that a rank left in error-RANK.json, and its exit code; None if the file is not valid."""
-    try:
-        found = json.loads(document)
-        return redact(str(found["text"])), _CODES.get(found["error"]["kind"], 1)
-    except (ValueError, KeyError, TypeError):
-        return None
+UNCONFIRMED = "Azure does not show the job yet: its submission may still arrive"
+REQUEUED = "Azure took its machines away, and started the same job again"
+GRACE_SECONDS = 90.0  # a request whose sender died may still arrive: longer than any proxy or gateway keeps one
+LOOKS, LOOK_PAUSE = 3, 1.0  # requests for a missing job before it counts as never submitted, and seconds between two
+CLOCK_SECONDS = 1.0  # a start that is later by more than this is another start
 
 
 class Observer:
@@ -171,56 +85,119 @@ class Observer:
         return refreshed
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
-        job = self.wire.job(attempt.job)
+        job = self._job_of(attempt)
         if job is None:
-            # Confirmed once and missing now: deleted. Never confirmed: the request was lost, and the attempt ended
-            # before it began.
-            if attempt.confirmed:
-                raise NotFoundError(f"job {attempt.job} was deleted from workspace {self.wire.workspace.workspace}")
-            return {"state": RunState.FAILED, "reason": NOT_ACCEPTED, "ended": attempt.intended, "exit_code": None}
-        state = state_of(str(job["properties"].get("status")))
+            if time.time() - attempt.intended < GRACE_SECONDS:
+                return {}
+            return {
+                "state": RunState.FAILED,
+                "cause": EndCause.MACHINE,
+                "reason": NOT_ACCEPTED,
+                "ended": attempt.intended,
+                "exit_code": None,
+            }
+        status = str(job["properties"].get("status"))
+        state = state_of(status)
         found: dict[str, Any] = {"confirmed": True, "state": state}
         # a second request, to the run history, is needed only for the start and the end of an attempt
-        if state in {RunState.QUEUED, RunState.STARTING} or (state == RunState.RUNNING and attempt.started is not None):
+        if state in {RunState.QUEUED, RunState.STARTING}:
+            return found | (self._new_life(attempt) if attempt.started and status != "Paused" else {})
+        if state == RunState.RUNNING and attempt.started is not None:
             return found
         details = self.wire.details(attempt.job)
-        found["started"] = seconds(details.get("startTimeUtc")) or attempt.started
+        found |= self._start(attempt, details)
         if state == RunState.RUNNING:
             return {**found, "started": found["started"] or time.time()}
-        found |= self._ending(attempt, state, details)
+        found |= self._ending(attempt.model_copy(update=found), {**details, "status": status})
         # an eviction may end the job before the user's cancel does: a restart would ignore what the user asked for
         if cancelled and found["state"] == RunState.PREEMPTED:
-            found["state"] = RunState.CANCELLED
+            found |= {"state": RunState.CANCELLED, "cause": None}
         return found
 
-    def _ending(self, attempt: AzureAttempt, state: RunState, details: dict[str, Any]) -> dict[str, Any]:
-        """Return state, exit code and reason of an attempt's end: from a rank's error, else from Azure's message."""
-        # A rank's own error names the cause, while Azure reports only an exit code. Not after the loss of a machine:
-        # the errors of the surviving ranks would report a lost peer, or belong to an earlier attempt.
-        message = error_text(details)
-        own = self._rank_error() if state == RunState.FAILED and not lost_machine(message) else None
-        reason, code = own or (message, exit_code_of(message))
-        ending = ending_state(state, code, message, preempt=attempt.preempt)
-        if ending == RunState.COMPLETED:
-            code, reason = 0, None
-        else:
-            code = code or (PREEMPTED_CODE if ending != RunState.FAILED else 1)
-            reason = reason or (None if ending == RunState.FAILED else ending.value)
+    def _job_of(self, attempt: AzureAttempt) -> dict[str, Any] | None:
+        """Return the job of an attempt; None: Azure does not have it (yet).
+
+        Raises:
+            NotFoundError: it was deleted.
+        """
+        job = self.wire.job(attempt.job)
+        if job is None and attempt.confirmed:
+            raise NotFoundError(f"job {attempt.job} was deleted from workspace {self.wire.workspace.workspace}")
+        if time.time() - attempt.intended < GRACE_SECONDS:
+            return job
+        for _ in range(LOOKS - 1):
+            if job is None:
+                time.sleep(LOOK_PAUSE)
+                job = self.wire.job(attempt.job)
+        return job
+
+    def note_start(self, attempt: AzureAttempt, started: float | None) -> AzureAttempt:
+        """Return the newest attempt after comparing the start of its job with the known one.
+
+        Azure may take the machines of a job away and run the same job again in place: with another start and new logs.
+
+        Args:
+            attempt: the attempt; another one, if the run was restarted meanwhile, stays as it is.
+            started: the start that Azure reports, in seconds since the epoch; None: another one, not known yet.
+        """
+        record = self.folder.read()
+        last = record.last
+        if last.job != attempt.job:
+            return attempt
+        if last.ended is not None or last.started is None or not _is_later(started, last.started):
+            return last
+        record = record.with_last(**self._new_life(last, started))
+        self.folder.write(record)
+        return record.last
+
+    def _start(self, attempt: AzureAttempt, details: dict[str, Any]) -> dict[str, Any]:
+        started = seconds(details.get("startTimeUtc"))
+        if attempt.started is not None and started is not None and _is_later(started, attempt.started):
+            return self._new_life(attempt, started)
+        # Azure may still report the first start of a job that it requeued
+        ends = [life.ended for life in attempt.lives if life.ended is not None]
+        return {"started": max([started, *ends[-1:]]) if started else attempt.started}
+
+    def _new_life(self, attempt: AzureAttempt, started: float | None = None) -> dict[str, Any]:
+        """Return the changes of an attempt that Azure requeued: its life so far becomes a former one."""
         last = self.last_report()
-        started = seconds(details.get("startTimeUtc")) or attempt.started
+        step = last["step"] if attempt.started and last.get("time", 0.0) >= attempt.started else None
+        life = RunAttempt(
+            started=attempt.started or attempt.intended,
+            ended=started or time.time(),
+            state=RunState.PREEMPTED,
+            cause=EndCause.PREEMPTED,
+            reason=REQUEUED,
+            step=step,
+        )
+        return {"lives": (*attempt.lives, life), "started": started}
+
+    def _ending(self, attempt: AzureAttempt, details: dict[str, Any]) -> dict[str, Any]:
+        """Return state, exit code, cause and reason of an attempt's end."""
+        failed = state_of(details["status"]) == RunState.FAILED
+        own = self._rank_error(attempt.started) if failed else None
+        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt)
+        last = self.last_report()
+        started = attempt.started
         return {
-            "state": ending,
-            "exit_code": code,
-            "reason": reason,
+            **ending._asdict(),
             "ended": seconds(details.get("endTimeUtc")) or time.time(),
             "step": last["step"] if started and last.get("time", 0.0) >= started else None,
         }
 
-    def _rank_error(self) -> tuple[str, int] | None:
-        names = sorted(blob.name for blob in self.files().list(self._outputs) if blob.name.startswith("error-"))
-        errors = [error for name in names if (error := rank_error(self.output(name))) is not None]
-        # the error of a rank that only lost its peers is not the cause
-        return next((error for error in errors if "error[peer]" not in error[0]), errors[0] if errors else None)
+    def _limit(self) -> float:
+        """Return the time limit of its jobs in seconds: their own, or that of their machines."""
+        limits = (self.request["job"].get("properties") or {}).get("limits") or {}
+        if timeout := limits.get("timeout"):
+            return float(duration_seconds(timeout))
+        return MAX_HOURS[(self.plan["spec"].get("compute") or {}).get("tier", "dedicated")] * HOUR
+
+    def _rank_error(self, since: float | None) -> RankError | None:
+        """Return the error of a rank that is the cause of the end: of this attempt, and not that of a lost peer."""
+        blobs = [blob for blob in self.files().list(self._outputs) if blob.name.startswith("error-")]
+        current = sorted(blob.name for blob in blobs if since is None or blob.modified >= since - CLOCK_SECONDS)
+        errors = [error for name in current if (error := rank_error(self.output(name))) is not None]
+        return next((error for error in errors if not error.is_peer), errors[0] if errors else None)
 
     def last_report(self) -> dict[str, Any]:
         """Return the last reported step and the newest value of each metric, see `newest`."""
@@ -238,8 +215,10 @@ class Observer:
         name = PurePosixPath(json.loads(self.output(RESULT))["store"]).name
         return places.datastore_uri(self.request["datastore"], f"{places.TOKEN_STORES}{name}")
 
-    def _queue_problem(self) -> str | None:
+    def _queue_problem(self, last: AzureAttempt) -> str | None:
         """Return the reason why the cluster has no machine for a queued job, if Azure reports one."""
+        if not last.confirmed:
+            return UNCONFIRMED
         name = self.request["cluster"]["name"]
         found = self.wire.compute(name)
         if found is None:
@@ -265,7 +244,7 @@ class Observer:
         world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
             **self._recorded_facts(record),
-            warning=self._queue_problem() if state == RunState.QUEUED else None,
+            warning=self._queue_problem(last) if state == RunState.QUEUED else None,
             eta=Target.from_plan(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
@@ -290,11 +269,7 @@ class Observer:
     def _recorded_facts(self, record: RunRecord) -> dict[str, Any]:
         """Return the fields of a status that are on record here."""
         last, target = record.last, Target.from_plan(self.plan)
-        attempts = [
-            RunAttempt.model_validate(one.model_dump(include={*RunAttempt.model_fields}))
-            for one in record.attempts
-            if one.started is not None
-        ]
+        attempts = record.known_attempts
         node_hours = self.request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
         return {
             "name": self.folder.name,
@@ -303,11 +278,11 @@ class Observer:
             "kind": self._kind.name,
             "state": last.state,
             "exit_code": last.exit_code,
-            "reason": last.reason,
+            "reason": "\n".join(filter(None, (last.reason, last.not_restarted))) or None,
             "created": record.created,
             "started": last.started,
             "ended": last.ended,
-            "attempt": len(record.attempts),
+            "attempt": sum(1 + len(attempt.lives) for attempt in record.attempts),
             "attempts": attempts,
             "nodes": self.request["nodes"],
             "node_hours": node_hours,
@@ -318,6 +293,11 @@ class Observer:
             "run_hash": self.plan["run_hash"],
             "tags": self.plan["spec"]["tags"],
         }
+
+
+def _is_later(started: float | None, known: float) -> bool:
+    """Return whether a start is not the known one; None stands for one that is not known yet."""
+    return started is None or started > known + CLOCK_SECONDS
 
 
 def adopt(wire: Wire, folder: RecordFolder) -> None:

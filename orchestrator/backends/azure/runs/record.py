@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.base import REQUEST
-from orchestrator.runs.status import AttemptEnd, RunState, RunStatus
+from orchestrator.runs.status import AttemptEnd, RunAttempt, RunState, RunStatus
 from orchestrator.support.errors import StorageError
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.errors import in_shell
@@ -40,9 +40,15 @@ class AzureAttempt(AttemptEnd):
     preempt: bool = False
     """Whether it was cancelled to simulate a preemption."""
     started: float | None = None
-    """When it began to run."""
+    """When it began to run; of a job that Azure requeued, when it began to run again."""
+    lives: tuple[RunAttempt, ...] = ()
+    """Earlier runs of the same job, each ended by Azure, which started the job again in place."""
     state: RunState = RunState.QUEUED
     """State when Azure was last asked."""
+    resumed: bool = False
+    """Whether its user resumed the run: earlier attempts count for no limit of restarts."""
+    not_restarted: str | None = None
+    """Why it was not restarted, although the run had restarts left."""
 
 
 class RunRecord(Config):
@@ -63,6 +69,24 @@ class RunRecord(Config):
         return sum(attempt.confirmed for attempt in self.attempts)
 
     @property
+    def counted(self) -> list[AzureAttempt]:
+        """Attempts that count for the limits of restarts: of those that Azure had, those since the last resume."""
+        resumed = max((number for number, attempt in enumerate(self.attempts) if attempt.resumed), default=0)
+        return [attempt for attempt in self.attempts[resumed:] if attempt.confirmed]
+
+    @property
+    def known_attempts(self) -> list[RunAttempt]:
+        """All attempts that began or ended, with the former lives of each; one that never began took no time."""
+        found: list[RunAttempt] = []
+        for attempt in self.attempts:
+            started = attempt.started or attempt.ended
+            found += attempt.lives
+            if started is not None:
+                known = attempt.model_dump(include={*RunAttempt.model_fields})
+                found.append(RunAttempt.model_validate({**known, "started": started}))
+        return found
+
+    @property
     def last(self) -> AzureAttempt:
         """The newest attempt."""
         return self.attempts[-1]
@@ -71,12 +95,12 @@ class RunRecord(Config):
         """Return the record with changes of the newest attempt."""
         return self.model_copy(update={"attempts": (*self.attempts[:-1], self.last.model_copy(update=changes))})
 
-    def with_another(self, job: str) -> RunRecord:
+    def with_another(self, job: str, *, resumed: bool = False) -> RunRecord:
         """Return the record with one more attempt, which is about to be submitted.
 
         A cancel is withdrawn: only its user resumes a cancelled run.
         """
-        attempts = (*self.attempts, AzureAttempt(job=job, intended=time.time()))
+        attempts = (*self.attempts, AzureAttempt(job=job, intended=time.time(), resumed=resumed))
         return self.model_copy(update={"attempts": attempts, "cancelled": False, "final": None})
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.support.errors import (
     AuthError,
@@ -18,6 +19,8 @@ from orchestrator.support.errors import (
 )
 from orchestrator.support.redact import redact
 
+T = TypeVar("T")
+PAUSES = (1.0, 4.0, 15.0)  # seconds before a request is sent again, unless Azure gives a time
 MAX_MESSAGE_CHARS = 400  # of Azure's message, which repeats itself
 TOO_MANY = 429  # HTTP status: too many requests
 _AGAIN = "run the same command again"
@@ -109,6 +112,24 @@ def is_transient(problem: Any) -> bool:
     """Return whether a retry may succeed: no reply, too many requests, or an error of the server."""
     status = getattr(problem, "status_code", None)
     return status is None or status == TOO_MANY or status >= 500
+
+
+def retry_reading(ask: Callable[[], T]) -> T:
+    """Return the answer to a request that changes nothing, sent again after transient errors.
+
+    The SDK repeats a GET by itself, but not a POST, such as the one for a datastore's key.
+
+    Raises:
+        UserError: Azure refused, or all tries failed.
+    """
+    for pause in PAUSES:
+        try:
+            return ask()
+        except ServiceError as problem:
+            if not is_transient(problem.__cause__):
+                raise
+            time.sleep(retry_after(problem.__cause__) or pause)
+    return ask()
 
 
 def retry_after(problem: Any) -> float | None:

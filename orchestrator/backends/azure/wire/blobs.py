@@ -44,6 +44,8 @@ class Blob(NamedTuple):
     """Hash of its content, if its writer recorded it, as `upload` does."""
     md5: bytes | None = None
     """Hash that Azure's own programs record."""
+    modified: float = 0.0
+    """Time of the last write, in seconds since the epoch."""
 
 
 class Files:
@@ -90,6 +92,7 @@ class Files:
                 str(blob.etag),
                 (blob.metadata or {}).get(SHA256),
                 bytes(blob.content_settings.content_md5 or b"") or None,
+                blob.last_modified.timestamp(),
             )
             for blob in found
         )

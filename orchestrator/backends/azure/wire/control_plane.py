@@ -13,12 +13,13 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.options import Workspace
-from orchestrator.backends.azure.wire.azure_errors import translated_errors
+from orchestrator.backends.azure.wire.azure_errors import is_transient, retry_reading, translated_errors
 from orchestrator.backends.azure.wire.sign_in import SignIn
 from orchestrator.support.errors import NotFoundError
 from orchestrator.support.quiet_tqdm import load_quietly
@@ -157,10 +158,10 @@ class Wire:
         """
         known = self._stores.get(name)
         if known is None or time.monotonic() - known[0] > STORE_SECONDS:
-            from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
-
             try:
-                found = self._call(f"datastore {name}", lambda ml: get_datastore_info(ml.datastores, name))
+                found = retry_reading(
+                    lambda: self._call(f"datastore {name}", lambda ml: _datastore_info(ml.datastores, name))
+                )
             except NotFoundError:
                 raise NotFoundError(
                     f"unknown datastore {name!r} in workspace {self._scope[1]}", fix="--set azure.datastore=NAME"
@@ -301,6 +302,33 @@ class Wire:
                 polling_interval=POLLING_SECONDS,
             )
         return self._client
+
+
+def _datastore_info(operations: Any, name: str) -> Body:
+    """Return address and credential of a datastore.
+
+    Raises:
+        HttpResponseError: Azure is busy, or failed.
+    """
+    from azure.ai.ml._artifacts._artifact_utilities import get_datastore_info
+    from azure.core.exceptions import HttpResponseError
+
+    errors: list[HttpResponseError] = []
+
+    def list_secrets(**options: Any) -> Any:
+        try:
+            return operations._list_secrets(**options)
+        except HttpResponseError as problem:
+            errors.append(problem)
+            raise
+
+    watched = copy(operations)
+    watched._list_secrets = list_secrets
+    found: Body = get_datastore_info(watched, name)
+    # The SDK takes the user's token after any error, which the storage refuses later: right only after a refusal.
+    if errors and is_transient(errors[-1]):
+        raise errors[-1]
+    return found
 
 
 def quiet() -> None:

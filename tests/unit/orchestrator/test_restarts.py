@@ -1,0 +1,92 @@
+"""The one policy of restarts: which ends count against which limit, pauses, and the stop at a repeated failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart, error_cause
+from orchestrator.runs.status import AttemptEnd, EndCause, RunState
+
+NO_PAUSE = Backoff(0.0, 0.0)
+
+
+def failed(reason: str = "it crashed", *, step: int | None = None, cause: EndCause | None = None) -> AttemptEnd:
+    return AttemptEnd(ended=1.0, state=RunState.FAILED, exit_code=1, reason=reason, step=step, cause=cause)
+
+
+def evicted(step: int | None = None) -> AttemptEnd:
+    return AttemptEnd(ended=1.0, state=RunState.PREEMPTED, exit_code=75, reason="evicted", step=step)
+
+
+def is_due(ends: list[AttemptEnd], limits: RestartLimits) -> bool:
+    return decide_restart("run", ends, limits, NO_PAUSE).due
+
+
+def test_errors_and_preemptions_are_counted_apart() -> None:
+    limits = RestartLimits(errors=1, preemptions=2)
+    ends = [evicted(), failed("one"), evicted()]
+    assert all(is_due(ends[: count + 1], limits) for count in range(3))
+    assert not is_due([*ends, failed("two")], limits)
+    assert not is_due([*ends, evicted()], limits)
+
+
+def test_unlimited_preemptions_are_always_restarted() -> None:
+    assert is_due([evicted()] * 500, RestartLimits(errors=0, preemptions=None))
+    assert not is_due([evicted()] * 500 + [failed()], RestartLimits(errors=0, preemptions=None))
+
+
+def test_default_of_preemptions_follows_the_tier() -> None:
+    low = {"max_restarts": 2, "max_preemptions": None, "compute": {"tier": "low-priority"}}
+    assert RestartLimits.from_spec(low) == (2, None, True)
+    assert RestartLimits.from_spec({**low, "compute": {"tier": "dedicated"}}) == (2, 2, True)
+    assert RestartLimits.from_spec({**low, "max_preemptions": 7}, errors=0) == (0, 7, True)
+    assert RestartLimits.from_spec({}) == (0, 0, True)
+
+
+def test_same_failure_at_the_same_step_stops() -> None:
+    limits = RestartLimits(errors=9, preemptions=None)
+    first, second = failed("loss at 0x7f12 is nan", step=30), failed("loss at 0x7faa is nan", step=30)
+    assert is_due([first], limits)
+    stopped = decide_restart("run", [first, second], limits, NO_PAUSE)
+    assert stopped.why_not == "not restarted: it failed twice in the same way after step 30"
+    assert not is_due([first, failed("loss at 0x7fbb is nan")], limits)  # no further than the checkpoint
+    assert is_due([first, failed("loss at 0x7faa is nan", step=40)], limits)
+    assert is_due([first, failed("cannot write", step=30)], limits)
+    assert is_due([evicted(30), evicted(30)], limits)
+    lost = failed("supervisor lost", step=30, cause=EndCause.MACHINE)
+    assert is_due([lost, lost], limits)
+
+
+def test_full_disk_is_an_error_only_of_runs() -> None:
+    full = failed("the disk is full", cause=EndCause.DISK)
+    assert not is_due([full], RestartLimits(0, None))
+    assert is_due([full] * 9, RestartLimits(0, None, full_disk_is_error=False))
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED, RunState.RUNNING])
+def test_other_ends_are_not_restarted(state: RunState) -> None:
+    assert not is_due([AttemptEnd(state=state)], RestartLimits(9, None))
+
+
+def test_invalid_input_is_not_restarted() -> None:
+    assert not is_due([failed(cause=EndCause.INPUT)], RestartLimits(9, None))
+    assert not is_due([failed().model_copy(update={"exit_code": 2})], RestartLimits(9, None))
+
+
+def test_pause_doubles_until_the_run_progresses() -> None:
+    backoff = Backoff(first=10.0, longest=100.0)
+    pauses = [backoff.pause("run", [evicted()] * count) for count in range(1, 8)]
+    for pause, full in zip(pauses, [10, 20, 40, 80, 100, 100, 100], strict=True):
+        assert full / 2 < pause <= full
+    assert len(set(pauses)) == len(pauses), "each has its own jitter"
+    assert pauses[2] == backoff.pause("run", [evicted()] * 3), "the same for all who follow the run"
+    assert pauses[2] != backoff.pause("other", [evicted()] * 3)
+    assert backoff.pause("run", [evicted(), evicted(), evicted(step=10)]) == 0
+    assert backoff.pause("run", [evicted(step=10), evicted(step=10)]) > 0
+
+
+def test_error_of_a_rank_has_a_cause() -> None:
+    assert error_cause({"kind": "storage", "facts": {"free": "0.0 MiB"}}) == EndCause.DISK
+    assert error_cause({"kind": "storage", "facts": {"where": "/x"}}) == EndCause.ERROR
+    assert error_cause({"kind": "data"}) == EndCause.INPUT
+    assert error_cause({"kind": "hang"}) == EndCause.ERROR

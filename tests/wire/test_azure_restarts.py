@@ -1,0 +1,206 @@
+"""Restarts on Azure: evictions and errors counted apart, by every command that follows, and Azure's own requeue."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.azure.wire.control_plane import Wire
+from orchestrator.backends.log_query import LogQuery
+from orchestrator.cli.main import main
+from orchestrator.client import Orchestrator
+from orchestrator.run import Run
+from orchestrator.runs.status import EndCause, RunState
+from orchestrator.testing import AzureDouble
+from orchestrator.testing.jobs.job_table import PREEMPTED
+from tests.conftest import wait_for, write_corpus, write_spec
+
+pytestmark = pytest.mark.usefixtures("small_snapshot")
+
+CRASH = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 1. hotspots.csv"}
+Submit = Callable[..., Run]
+
+
+@pytest.fixture
+def submit(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Submit:
+    """Return a function that submits the micro job on one low-priority machine."""
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    write_corpus(tmp_path / "corpus.txt")
+
+    def run(tier: str = "low-priority", **more: Any) -> Run:
+        compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3", "tier": tier}
+        write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, backend="azure", **more)
+        orchestrator = Orchestrator(home=tmp_path / "home", environ={})
+        return orchestrator.submit(orchestrator.plan(file=tmp_path / "job.yaml"))
+
+    return run
+
+
+def end(azure: AzureDouble, job: str, error: dict[str, str] | None) -> None:
+    """Run a job, and end it."""
+    wait_for(lambda: azure.jobs.get(job), what=job)
+    azure.move(job, "Running")
+    azure.move(job, "Failed" if error else "Completed", error)
+
+
+def follow(run: Run, azure: AzureDouble, errors: list[dict[str, str]]) -> None:
+    """Wait for a run whose attempts end with these errors."""
+    ended = threading.Thread(target=run.wait, args=[60])
+    ended.start()
+    for number, error in enumerate(errors, 1):
+        end(azure, run.name if number == 1 else f"{run.name}-a{number}", error)
+    ended.join(60)
+    assert not ended.is_alive()
+
+
+def test_crash_is_not_restarted_like_an_eviction(submit: Submit, azure: AzureDouble) -> None:
+    run = submit()
+    follow(run, azure, [PREEMPTED, PREEMPTED, PREEMPTED, CRASH])
+    status = run.status()
+    assert (status.state, status.attempt, status.exit_code) == (RunState.FAILED, 4, 1)
+    assert [attempt.cause for attempt in status.attempts] == [EndCause.PREEMPTED] * 3 + [EndCause.ERROR]
+    assert len(azure.jobs.all()) == 4
+
+
+def test_preemptions_have_their_own_limit(submit: Submit, azure: AzureDouble) -> None:
+    run = submit(max_restarts=3, max_preemptions=1)
+    follow(run, azure, [PREEMPTED, PREEMPTED])
+    assert (run.status().state, len(azure.jobs.all())) == (RunState.PREEMPTED, 2)
+
+
+def test_same_failure_twice_stops_with_the_reason(submit: Submit, azure: AzureDouble) -> None:
+    run = submit(max_restarts=9)
+    follow(run, azure, [CRASH, CRASH])
+    status = run.status()
+    assert (status.state, len(azure.jobs.all())) == (RunState.FAILED, 2)
+    assert str(status.reason).endswith("not restarted: it failed twice in the same way before the first report")
+    assert run.follow_up()[1], "it is over"
+    run.resume()
+    end(azure, f"{run.name}-a3", CRASH)
+    assert not run.follow_up()[1], "attempts before a resume do not count"
+
+
+@pytest.mark.parametrize("command", ["attach", "wait", "logs -f", "supervise", "status -w"])
+def test_unattended_preempted_run_is_restarted(submit: Submit, azure: AzureDouble, command: str) -> None:
+    run = submit()
+    end(azure, run.name, PREEMPTED)
+    verb, *flags = command.split()
+    codes: list[int] = []
+    follower = threading.Thread(target=lambda: codes.append(main([verb, run.name, *flags])))
+    follower.start()
+    end(azure, f"{run.name}-a2", None)
+    follower.join(60)
+    assert codes == [0]
+    assert run.status().state == RunState.COMPLETED
+
+
+def test_followed_submit_restarts_a_job_lost_at_once(
+    submit: Submit, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def put(wire: Wire, name: str, body: dict[str, Any], sent: Callable[..., None] = Wire.put_job) -> None:
+        sent(wire, name, body)
+        end(azure, name, None if name.endswith("-a2") else PREEMPTED)
+
+    monkeypatch.setattr(Wire, "put_job", put)
+    submit()  # writes the spec
+    assert main(["submit", "pretrain", "-f", "job.yaml", "--set", "train.seed=77"]) == 0
+
+
+def write_log(azure: AzureDouble, job: str, text: str) -> None:
+    """Replace the output of rank 0 of a job."""
+    path = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{job}/user_logs/std_log_process_00.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def text_of(run: Run) -> str:
+    return b"".join(block.data for block in run.log_blocks(LogQuery())).decode()
+
+
+FIRST = "the first life\nwith a second line\n"
+
+
+@pytest.mark.parametrize("noticed_by", ["size", "start"])
+def test_requeue_in_place_is_a_former_attempt(submit: Submit, azure: AzureDouble, noticed_by: str) -> None:
+    run = submit()
+    azure.move(run.name, "Running")
+    job = azure.job(run.name)
+    job.started = "2026-01-01T00:00:00Z"
+    run.status()
+    write_log(azure, run.name, FIRST)
+    followed = run._backend.logs(run.name, LogQuery(follow=True))
+    assert next(followed).data.decode() == FIRST
+    azure.requeue(run.name)
+    if noticed_by == "size":
+        job.started = "2026-01-01T00:00:00Z"  # Azure reports the first start
+        write_log(azure, run.name, "again\n")
+    else:
+        write_log(azure, run.name, FIRST + "and more, after the machines were lost\n")
+    second = next(block.data.decode() for block in followed if block.data)
+    assert second in {"again\n", FIRST + "and more, after the machines were lost\n"}
+    assert run.status().attempt == 2
+    assert text_of(run) == FIRST + second
+    azure.move(run.name, "Completed")
+    status = run.status()
+    assert (status.state, status.attempt) == (RunState.COMPLETED, 2)
+    assert [attempt.cause for attempt in status.attempts] == [EndCause.PREEMPTED, None]
+    assert len(azure.jobs.all()) == 1
+    assert text_of(run) == FIRST + second
+
+
+def test_log_replaced_before_the_end_is_read_again(submit: Submit, azure: AzureDouble) -> None:
+    """Azure reports the first start only, and the job has finished at the next look."""
+    run = submit()
+    azure.move(run.name, "Running")
+    started = azure.job(run.name).started
+    run.status()
+    write_log(azure, run.name, FIRST)
+    followed = run._backend.logs(run.name, LogQuery(follow=True))
+    assert next(followed).data.decode() == FIRST
+    azure.requeue(run.name)
+    azure.job(run.name).started = started
+    write_log(azure, run.name, "again\n")
+    azure.move(run.name, "Completed")
+    assert [block.data.decode() for block in followed if block.data] == ["again\n"]
+
+
+def test_requeue_without_a_follower_is_counted_at_the_end(submit: Submit, azure: AzureDouble) -> None:
+    run = submit()
+    azure.move(run.name, "Running")
+    azure.job(run.name).started = "2026-01-01T00:00:00Z"
+    run.status()
+    azure.requeue(run.name)
+    azure.move(run.name, "Failed", PREEMPTED)
+    assert (run.status().state, run.status().attempt) == (RunState.PREEMPTED, 2)
+    run.resume()
+    assert run.status().attempt == 3
+    assert [job.name for job in azure.jobs.all()] == [f"{run.name}-a2", run.name]
+
+
+def test_requeued_job_is_queued_and_runs_again(submit: Submit, azure: AzureDouble) -> None:
+    run = submit()
+    for status in ("Running", "Queued", "Running"):
+        azure.move(run.name, status)
+        seen = run.status()
+    assert (seen.state, seen.attempt) == (RunState.RUNNING, 2)
+    assert seen.attempts[0].ended is not None
+
+
+def test_secret_in_a_saved_log_is_redacted(submit: Submit, azure: AzureDouble, tmp_path: Path) -> None:
+    run = submit()
+    azure.move(run.name, "Running")
+    run.status()
+    secret = "https://account.blob.core.windows.net/x?sv=1&sig=abcdefghijklmnopqrstuvwxyz0123456789"
+    write_log(azure, run.name, f"before\n{secret}\nafter\n")
+    text_of(run)
+    (saved,) = (tmp_path / "home" / "azure" / run.name / "logs").rglob("*.txt")
+    lines = saved.read_text().splitlines()
+    assert (lines[0], lines[2]) == ("before", "after")
+    assert "abcdef" not in lines[1]
+    assert saved.stat().st_mode & 0o077 == 0
