@@ -22,7 +22,7 @@ from train_jobs.artifacts.files import write_text
 
 STAMPED = ("", "/outputs", "/outputs/checkpoints")  # below a run's folder; a replaced file changes its folder's time
 SETTLED = 2.0  # seconds without a change until a status is kept: some file systems store times of whole seconds
-SPARE_LINES = 1000  # of deleted and changed runs, before the file is written anew
+SPARE_LINES = 1000  # of deleted and changed runs, before the file is rewritten
 
 
 class RunIndex:
@@ -74,7 +74,7 @@ class RunIndex:
         return {}, 0
 
     def _write(self, every: dict[str, str], fresh: dict[str, str], names: Sequence[str] | None) -> None:
-        """Append the fresh lines, or write those of `names` anew."""
+        """Append the fresh lines, or rewrite those of `names`."""
         with suppress(OSError):  # a full or read-only disk: the next command reads the folders again
             self._file.parent.mkdir(parents=True, exist_ok=True)
             if names is not None or len(every) == len(fresh):

@@ -274,7 +274,7 @@ def test_source_weights_apply_to_training_only(tmp_path: Path, corpus_file: Call
         assert_equal(left, right)
 
 
-def test_full_sequences_have_separators_between_documents_that_are_never_predicted(make: Maker) -> None:
+def test_separators_between_documents_are_never_predicted(make: Maker) -> None:
     full, _ = make(next_sentence=False).batch(Cursor(), global_batch_size=64, rank=0, world_size=1)
     one, _ = make(next_sentence=False, sequences="doc-sentences").batch(
         Cursor(), global_batch_size=64, rank=0, world_size=1
