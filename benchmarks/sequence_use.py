@@ -1,4 +1,4 @@
-"""How full sequences are, how much text they use, and how many tokens a step has.
+"""Fullness of sequences, the share of text that they use, and the tokens of a step.
 
     python -m train_jobs.prepare --config books.yaml --output books     # and so for each text
     python -m benchmarks.sequence_use STORE...

@@ -1,4 +1,4 @@
-"""Figures of the sequences of a pretraining and their use of the text; recorded with a token store, and shown before and after a training."""
+"""Figures of the sequences of a pretraining: recorded with a token store, and shown before and after a training."""
 
 from __future__ import annotations
 

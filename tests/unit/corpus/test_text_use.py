@@ -1,4 +1,4 @@
-"""Use of a text by sequences: figures against real passes, warnings, and batches of a number of tokens."""
+"""Use of a text by sequences: figures against real passes, warnings, and batches by tokens."""
 
 from __future__ import annotations
 
