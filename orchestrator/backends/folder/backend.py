@@ -27,6 +27,7 @@ from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
 from orchestrator.backends.folder.outputs import best_checkpoint, delete_weights, download
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
+from orchestrator.backends.folder.run_processes import end_survivors, survivors, survivors_warning
 from orchestrator.backends.folder.served_models import delete, deploy, register
 from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.log_query import LogBlock, LogQuery
@@ -99,7 +100,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             started=state.started,
             ended=state.ended or (attempts[-1].ended if attempts and state.state.terminal else None),
             attempt=state.attempt,
-            warning=state.warning,
+            warning=survivors_warning(run, state) or state.warning,
             attempts=attempts,
             nodes=request["nodes"],
             node_hours=node_hours,
@@ -157,9 +158,13 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             raise StorageError(message, facts=where, fix=fix) from problem
 
     def cancel(self, name: str) -> None:
-        """Ask the supervisor to end the job; the job saves a checkpoint first."""
+        """Ask the supervisor to end the job; the job saves a checkpoint first.
+
+        Processes that outlived a killed supervisor are ended here, within 10 s.
+        """
         run = self._existing(name)
         if run.state().state.terminal:
+            end_survivors(run)
             return
         # First the file, then the signal: a supervisor that is only starting has no pid to signal, and looks for the
         # file before it starts the job.
@@ -176,7 +181,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         """
         run = self._existing(name)
         state = run.state().state
-        if state != RunState.RUNNING:
+        if state != RunState.RUNNING and not survivors(run):
             left = sorted(run.stacks.glob("hang-rank-*.txt"))
             raise ConflictError(
                 f"cannot show the stacks of run {name}: it is {state}",
@@ -187,10 +192,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
 
     def delete(self, name: str) -> None:
-        """Delete a finished run with all its files.
+        """Delete a finished run with all its files; processes that outlived its supervisor are ended first.
 
         Raises:
-            ConflictError: it has not finished.
+            ConflictError: it has not finished, or a process of it cannot be ended.
             NotFoundError: it does not exist.
             StorageError: it cannot be deleted.
         """
@@ -199,6 +204,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         run, state = self._existing(name), self.describe(name).state
         if not state.terminal or run.locked():
             raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
+        end_survivors(run)
         try:
             shutil.rmtree(run.path.rename(self._runs / f".deleted.{name}.{os.getpid()}"))
         except OSError as problem:

@@ -11,12 +11,15 @@ RUN/
   logs/            rank-0.log ..., agent-0.log, supervisor.log, mirror.log; each with its .times (see log_files.py)
   exits/           exit code of each rank of an attempt
   outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json, lineage.json
-  reserve          reserved bytes, so that a full disk can still be reported
+  reserve          reserved bytes, so that the supervisor can store the last state on a full disk
+  reserve-ranks    reserved bytes, so that ranks can store their error and exit code on a full disk
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
+RANK_RESERVE_BYTES = 64 * 1024  # some 16 small files
+FULL_BYTES = 1 << 20  # a disk with less is full: deleted partial files leave a little
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage
 
 
@@ -92,12 +97,23 @@ class RunFolder(SupervisedFolder[LocalState]):
     """Lineage of the run."""
     model = Below("outputs", "model")
     """The exported Hugging Face folder."""
+    rank_reserve = Below("reserve-ranks")
+    """Bytes that ranks free on a full disk, to store why they ended."""
     stacks = Below("outputs", "stacks")
     """Where ranks write their Python stacks."""
     trace = Below("outputs", "profile", "rank-0.trace.json.gz")
     """The profiler's trace."""
     tensorboard = Below("outputs", "tensorboard")
     """Event files."""
+
+    def reserve(self) -> None:
+        """Reserve bytes for the last state, and for errors and exit codes of the ranks.
+
+        Raises:
+            OSError: the disk is full already.
+        """
+        super().reserve()
+        self.rank_reserve.write_bytes(os.urandom(RANK_RESERVE_BYTES))
 
     def rank_log(self, rank: int) -> Path:
         """Return the log of one rank, over all attempts."""
@@ -125,6 +141,8 @@ class RunFolder(SupervisedFolder[LocalState]):
         """Return what changes in the state of a run whose supervisor died."""
         restarted = state.boot_id is not None and state.boot_id != boot_id()
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
+        if not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
+            why += f", or could not write: the disk is full, {free} bytes free in {self.path}"
         return {"reason": f"supervisor lost: {why}", "exit_code": 1}
 
     def alive(self, state: LocalState) -> bool:

@@ -66,10 +66,13 @@ class RunWatch:
         return warning
 
     def ended(self, state: RunState, reason: str | None) -> None:
-        """Post how the run ended, and wait until all messages are sent."""
+        """Begin to post how the run ended; `close` waits for it."""
         if event := EVENTS.get(state):
             self._read()
             self._post(event, reason)
+
+    def close(self) -> None:
+        """Wait until all messages are sent; a server that hangs is given up after half a minute."""
         wait(self._posts)  # the supervisor ends after this call, and its threads with it
 
     def _read(self) -> str | None:

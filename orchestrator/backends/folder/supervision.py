@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,12 +23,12 @@ from types import FrameType
 from typing import ClassVar
 
 from orchestrator.backends.folder.log_files import LogClock
-from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
+from orchestrator.backends.folder.run_folder import FULL_BYTES, FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.status import RunAttempt, RunState
 from orchestrator.runs.tracked_run import Opening, TrackingRequest
-from orchestrator.support.errors import InternalError, UserError
+from orchestrator.support.errors import InternalError, StorageError, UserError
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.config.reported import flatten
@@ -39,6 +40,21 @@ USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
 MLFLOW_STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
+
+
+@dataclass(frozen=True)
+class LauncherEnd:
+    """The first launcher of an attempt that ended without being asked to, and not with 0."""
+
+    node: int
+    """Node that it launched."""
+    code: int
+    """Exit code; negative: the signal that killed it, as in subprocess."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code, as a shell would report it."""
+        return SIGNALLED - self.code if self.code < 0 else self.code
 
 
 @dataclass(frozen=True)
@@ -56,14 +72,14 @@ class Ending:
         return self.state.resumable and self.exit_code != USAGE_CODE
 
 
-def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int, stopped: bool) -> Ending:
+def ending_of(run: RunFolder, *, attempt: int, world_size: int, launcher: LauncherEnd | None, stopped: bool) -> Ending:
     """Return the end of an attempt, from the exit codes of all ranks rather than from that of the launcher.
 
     Args:
         run: its folder.
         attempt: number of the attempt.
         world_size: number of ranks.
-        agent_code: the first exit code of an agent that is not 0, or 0.
+        launcher: the launcher that ended first, if any failed.
         stopped: whether the supervisor asked the agents to end.
     """
     # The order of these rules matters. Success first: a cancel that arrives after the last rank has finished must not
@@ -74,14 +90,20 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int,
         return Ending(RunState.COMPLETED, 0, None, ranks)
     if run.cancel_file.exists():
         return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
+    # A launcher that was killed takes its ranks with it: the kernel sends them SIGTERM, and all ranks save and end with
+    # the code of a preemption. Nothing preempted them, though.
+    if launcher is not None and launcher.code < 0 and not stopped:
+        reason = f"the launcher of node {launcher.node} was killed by signal {signal.Signals(-launcher.code).name}"
+        seen = f"{reason}; see {run.agent_log(launcher.node)}"
+        return Ending(RunState.FAILED, launcher.exit_code, seen, ranks)
     if PREEMPTED_CODE in ranks.values() or stopped:
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     for rank, code in ranks.items():
         if code:
             return Ending(RunState.FAILED, code, _reason(run, rank, code), ranks)
-    code = agent_code or 1
-    reason = f"the launcher ended with {code} before any rank; see {run.agent_log(0)}"
-    return Ending(RunState.FAILED, code, reason, ranks)
+    node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
+    reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
+    return Ending(RunState.FAILED, code, reason + full_disk_note(run), ranks)
 
 
 def _reason(run: RunFolder, rank: int, code: int) -> str:
@@ -94,7 +116,13 @@ def _reason(run: RunFolder, rank: int, code: int) -> str:
         return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
     with suppress(ValueError, KeyError, OSError):
         return str(json.loads((run.outputs / f"error-{rank}.json").read_text())["text"])
-    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}"
+    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}" + full_disk_note(run)
+
+
+def full_disk_note(run: RunFolder) -> str:
+    """Return a note for the reason of an end if the run's disk is full, else nothing: logs and errors then lack."""
+    free = shutil.disk_usage(run.path).free
+    return f"; the disk is full: {free} bytes free in {run.path}" if free < FULL_BYTES else ""
 
 
 def read_exits(folder: Path) -> dict[int, int]:
@@ -199,7 +227,10 @@ class TrackedRun:
 
 
 class Supervision(ABC):
-    """The life of a run, attempt after attempt, until it has finished. The caller of `supervise` holds the run's lock.
+    """The life of a run, attempt after attempt, until it has finished.
+
+    The caller of `supervise` holds the run's lock, and calls `watch.close` after it released the lock: a webhook may
+    take half a minute, and `wait` and `resume` should not.
 
     Args:
         run: folder of the run, with request.json and state.json in place.
@@ -266,7 +297,6 @@ class Supervision(ABC):
             ranks=dict(ending.ranks),
             pid=None,
         )
-        # after the state is final: a webhook may take 30 s, and `wait` should not
         self.watch.ended(ending.state, ending.reason)
 
     def stop_requested(self) -> bool:
@@ -312,6 +342,8 @@ class Supervision(ABC):
         except UserError as problem:
             print(problem, file=sys.stderr, flush=True)
             ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        except OSError as problem:
+            ending = self._storage_ending(problem)
         except Exception as problem:  # a bug of ours: the run has failed, and its state must show it
             traceback.print_exc()
             reason = str(InternalError(f"{type(problem).__name__}: {problem}"))
@@ -327,6 +359,16 @@ class Supervision(ABC):
         }
         self.update(attempts=[*earlier, begun.model_copy(update=record)])
         return ending
+
+    def _storage_ending(self, problem: OSError) -> Ending:
+        """Return the end of an attempt that a file or folder of the run made impossible."""
+        error = StorageError(
+            f"cannot run the job: {problem.strerror or problem}",
+            facts={"where": problem.filename or self.run.path},
+            fix=f"free some space, or make the folder writable; then: orchestrator resume {self.run.name}",
+        )
+        print(error, file=sys.stderr, flush=True)
+        return Ending(RunState.FAILED, error.exit_code, str(error))
 
     def _note_stop(self, signum: int, frame: FrameType | None) -> None:
         self.asked_to_stop = True

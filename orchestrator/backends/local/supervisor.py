@@ -9,17 +9,22 @@ completes the metrics in MLflow, and writes the last state to state.json.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, Supervision, ending_of
-from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
+from orchestrator.backends.folder.run_processes import kill_leftovers
+from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, LauncherEnd, Supervision, ending_of
+from orchestrator.backends.local.launch import LocalRequest, check_port, start_agents
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import UserError
 
@@ -32,6 +37,7 @@ class Supervisor(Supervision):
 
     request: LocalRequest
     request_kind = LocalRequest
+    _failed_launcher: LauncherEnd | None = None
 
     def attempt(self) -> Ending:
         """Start the agents, wait for them, and read the exit codes of the ranks.
@@ -59,15 +65,17 @@ class Supervisor(Supervision):
             self.run,
             attempt=self.state.attempt,
             world_size=self.request.nodes * self.request.processes_per_node,
-            agent_code=next((agent.returncode for agent in agents if agent.returncode), 0),
+            launcher=self._failed_launcher,
             stopped=self.asked_to_stop or self.preempted,
         )
 
     def _watch(self, agents: list[subprocess.Popen[bytes]]) -> UserError | None:
         """Wait until all agents have finished, on their own or on request; return the error of MLflow, if any."""
         problem: UserError | None = None
+        self._failed_launcher = None
         stopping_since = failed_since = math.inf
-        while any(agent.poll() is None for agent in agents):
+        # a list: `any` over the agents would never poll those after the first that lives, and their death stay unseen
+        while None in (codes := [agent.poll() for agent in agents]):
             now = time.monotonic()
             try:
                 if self.tracked.poll():
@@ -77,7 +85,9 @@ class Supervisor(Supervision):
             self.monitor()
             # torchrun's static rendezvous does not report a failed node to the other agents: their ranks may wait in a
             # collective until it times out, which takes minutes
-            if any(agent.returncode for agent in agents):
+            if stopping_since == math.inf:
+                self._note_failure(codes)
+            if any(codes):
                 failed_since = min(failed_since, now)
             alone = now - failed_since > PEER_SECONDS
             if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone or problem):
@@ -87,12 +97,31 @@ class Supervisor(Supervision):
             if now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
+        self._note_failure(codes)
         return problem
+
+    def _note_failure(self, codes: Sequence[int | None]) -> None:
+        """Remember the agent that failed first; of several since the last look, one that was killed."""
+        if self._failed_launcher is None:
+            failed = [LauncherEnd(node, code) for node, code in enumerate(codes) if code]
+            self._failed_launcher = min(failed, key=lambda end: end.code, default=None)
+
+
+class ToleratingLog(io.TextIOBase):
+    """The supervisor's output; what does not fit on a full disk is lost, without an error."""
+
+    def write(self, text: str) -> int:
+        """Append a text to the file that is open as stdout."""
+        with suppress(OSError):
+            os.write(1, text.encode(errors="replace"))
+        return len(text)
 
 
 def main() -> int:
     """Take the lock, report it, and supervise the run."""
     run, ready = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
+    log: Any = ToleratingLog()
+    sys.stdout = sys.stderr = log
     with run.lock():
         supervisor = Supervisor(run)
         # Report only with the lock held: the submitting command returns then, and its next `status` must see the
@@ -104,6 +133,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         supervisor.supervise()
+    supervisor.watch.close()
     return 0
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from orchestrator.backends.debug.backend import DebugBackend
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, RunFolder
+from orchestrator.backends.folder.run_processes import kill_leftovers
 from orchestrator.backends.folder.supervision import read_exits
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import check_port, kill_leftovers
+from orchestrator.backends.local.launch import check_port
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.backends.run_progress import last_report
 from orchestrator.client import Orchestrator
