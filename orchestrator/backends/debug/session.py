@@ -99,7 +99,7 @@ class DebugSession(Supervision):
                 TAGS_VARIABLE: str(self.run.tags),
                 "ORCHESTRATOR_DEBUG": "1",  # the watchdog must not end a job that waits at a breakpoint
                 "OMP_NUM_THREADS": str(self.request.threads),
-                **self.tracked.variables(),
+                **self.variables(),
                 **self.request.variables,
             }
         )

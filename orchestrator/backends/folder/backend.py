@@ -25,7 +25,7 @@ from orchestrator.backends.base import (
 )
 from orchestrator.backends.capabilities import Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
-from orchestrator.backends.folder.outputs import best_checkpoint, delete_weights, download
+from orchestrator.backends.folder.outputs import best_checkpoint, damaged_warning, delete_weights, download
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
 from orchestrator.backends.folder.run_processes import end_survivors, survivors, survivors_warning
 from orchestrator.backends.folder.served_models import delete, deploy, register
@@ -35,7 +35,7 @@ from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
-from orchestrator.runs.status import Handle, RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.artifacts.files import write_draft, write_text
@@ -87,8 +87,9 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         state, result = run.state(), self.result(run.name)
         plan, request = run.read_json(PLAN), run.read_json(REQUEST)
         last, target = last_report(run.metrics), Target.from_plan(plan)
-        attempts, kind = _attempts(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
-        node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
+        attempts, kind = state.closed_attempts(last), run_kind(plan["spec"].get("kind", DEFAULT))
+        now = state.now()
+        node_hours = request["nodes"] * attempt_seconds(attempts, now) / HOUR
         return RunStatus(
             name=run.name,
             handle=str(Handle(self.name, run.name)),
@@ -100,11 +101,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             started=state.started,
             ended=state.ended or (attempts[-1].ended if attempts and state.state.terminal else None),
             attempt=state.attempt,
-            warning=survivors_warning(run, state) or state.warning,
+            warning=survivors_warning(run, state) or state.warning or damaged_warning(run.outputs / "checkpoints"),
             attempts=attempts,
             nodes=request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, plan["compute"].get("price_per_hour")),
+            observed=None if state.state.terminal else now,
             eta=target.eta(last) if state.state == RunState.RUNNING else None,
             step=last.get("step"),
             steps=target.steps,
@@ -320,6 +322,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             "attempt": state.attempt + 1,
             "reason": None,
             "exit_code": None,
+            # the last attempt of a supervisor that was killed has no end yet, and would seem to run for ever
+            "attempts": state.closed_attempts(last_report(run.metrics)),
             "pid": None,  # a lost supervisor's: another process may have it by now
         }
         try:
@@ -329,7 +333,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
             with suppress(OSError):  # on an almost full disk the run starts without a reserve
                 run.reserve()
             # last: once the state is `queued`, the supervisor may start, and reads the files above
-            run.write_state(state.model_copy(update=queued))
+            run.write_state(state.model_copy(update=queued), free_reserve=False)
         except OSError as problem:
             raise StorageError(
                 f"cannot resume run {run.name}: {problem.strerror}",
@@ -370,16 +374,6 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers):
         if not (run.path / REQUEST).is_file():
             raise NotFoundError(f"unknown run {name!r}{did_you_mean(name, self.names())}", fix="orchestrator list")
         return run
-
-
-def _attempts(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
-    """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
-    if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
-        return state.attempts
-    # the last report is the best estimate of the end: cost and duration must not grow after the loss
-    lost = state.attempts[-1]
-    ending = {"state": state.state, "reason": state.reason, "ended": max(lost.started, last.get("time", lost.started))}
-    return [*state.attempts[:-1], lost.model_copy(update=ending)]
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:

@@ -41,16 +41,23 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def survivors(run: RunFolder) -> list[int]:
-    """Return the ids of the processes of a run that has no supervisor any more."""
+    """Return the ids of the processes of a run whose supervisor was killed; empty if it lives or ended by itself."""
+    with suppress(OSError, ValueError):  # a damaged state: nothing is known of its processes
+        if not _is_lost(run.state()):
+            return []
     return [] if run.locked() else processes_of(run.path)
 
 
+def _is_lost(state: LocalState) -> bool:
+    """Return whether the supervisor was killed in this boot of the machine."""
+    # A supervisor that ends by itself ends all processes and clears its pid. /proc is read only for lost runs, because
+    # a clean-up or a list asks for thousands of runs.
+    return state.state.terminal and state.pid is not None and state.boot_id == boot_id()
+
+
 def survivors_warning(run: RunFolder, state: LocalState) -> str | None:
-    """Return a warning that processes outlived the supervisor of a run; None if there are none."""
-    # a supervisor that ends by itself ends all processes and clears its pid: only for lost runs /proc must be read
-    if not state.state.terminal or state.pid is None or state.boot_id != boot_id():
-        return None
-    if not (found := survivors(run)):
+    """Return a warning that processes outlived the supervisor of a run; None if no process did."""
+    if not _is_lost(state) or not (found := survivors(run)):
         return None
     listed = ", ".join(map(str, sorted(found)))
     return f"processes still run without a supervisor: {listed}; to end them: orchestrator cancel {run.name}"

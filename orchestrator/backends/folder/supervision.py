@@ -30,7 +30,7 @@ from orchestrator.runs.status import RunAttempt, RunState
 from orchestrator.runs.tracked_run import Opening, TrackingRequest
 from orchestrator.support.errors import InternalError, StorageError, UserError
 from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.config.reported import flatten
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
@@ -113,7 +113,7 @@ def _reason(run: RunFolder, rank: int, code: int) -> str:
     """
     with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
-        return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
+        return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}" + full_disk_note(run)
     with suppress(ValueError, KeyError, OSError):
         return str(json.loads((run.outputs / f"error-{rank}.json").read_text())["text"])
     return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}" + full_disk_note(run)
@@ -243,12 +243,17 @@ class Supervision(ABC):
         self.run = run
         self.request = self.request_kind.model_validate(run.read_json("request.json"))
         self.state = run.stored_state()
+        self.clock = RunClock.start()
         self.tracked = TrackedRun(run, self.request, self.state.mlflow_run_id)
         handle = run.read_json("tags.json")["orchestrator.handle"]
         self.watch = RunWatch(run, handle, self.request.notify, self.request.steps)
         self.log_clock = LogClock(run.logs)
         self.asked_to_stop = False
         self.preempted = False
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables by which the ranks find the MLflow run and the clock of the run."""
+        return {**self.tracked.variables(), **self.clock.variables}
 
     @abstractmethod
     def attempt(self) -> Ending:
@@ -272,7 +277,8 @@ class Supervision(ABC):
         pid = os.getpid()
         self.update(
             state=RunState.STARTING,
-            started=time.time(),
+            started=self.clock.now(),
+            clock=self.clock,
             pid=pid,
             pid_started=process_started(pid),
             boot_id=boot_id(),
@@ -286,17 +292,20 @@ class Supervision(ABC):
             ending = self._recorded_attempt()
         try:
             self.tracked.end(ending.state)
-        except UserError as problem:  # the job finished before MLflow answered: its result is valid all the same
+        # the job finished before MLflow answered, or the disk is full: its result is valid all the same
+        except (UserError, OSError) as problem:
             print(f"warning: {problem}", file=sys.stderr, flush=True)
-        self.update(
-            mlflow_run_id=self.tracked.run_id,
-            state=ending.state,
-            ended=time.time(),
-            exit_code=ending.exit_code,
-            reason=ending.reason,
-            ranks=dict(ending.ranks),
-            pid=None,
-        )
+        last = {
+            "mlflow_run_id": self.tracked.run_id,
+            "state": ending.state,
+            "ended": self.clock.now(),
+            "exit_code": ending.exit_code,
+            "reason": ending.reason,
+            "ranks": dict(ending.ranks),
+            "pid": None,
+        }
+        self.state = self.state.model_copy(update=last)
+        self.run.write_state(self.state)
         self.watch.ended(ending.state, ending.reason)
 
     def stop_requested(self) -> bool:
@@ -312,9 +321,10 @@ class Supervision(ABC):
             self.update(warning=warning)
 
     def update(self, **changes: object) -> None:
-        """Change the state, on the disk too."""
+        """Change the state, on the disk too unless it is full: the reserve must last until the end."""
         self.state = self.state.model_copy(update=changes)
-        self.run.write_state(self.state)
+        with suppress(OSError):
+            self.run.write_state(self.state, free_reserve=False)
 
     def _stopped_in_pause(self, restart: int) -> bool:
         """Wait before a restart, longer each time while attempts make no progress; return whether asked to end."""
@@ -330,7 +340,7 @@ class Supervision(ABC):
     def _recorded_attempt(self) -> Ending:
         """Run one attempt and record it in the state; a failure to start it is an ending too."""
         earlier = self.state.attempts
-        begun = RunAttempt(started=time.time())
+        begun = RunAttempt(started=self.clock.now())
         self.update(attempts=[*earlier, begun], warning=None)
         self.preempted = False
         self.watch.begin()
@@ -350,7 +360,7 @@ class Supervision(ABC):
             ending = Ending(RunState.FAILED, InternalError.exit_code, reason)
         last = last_report(self.run.metrics)
         record = {
-            "ended": time.time(),
+            "ended": self.clock.now(),
             "state": ending.state,
             "exit_code": ending.exit_code,
             "reason": ending.reason,

@@ -59,7 +59,7 @@ def free_port() -> int:
 
 
 def start_agents(
-    run: RunFolder, request: LocalRequest, *, attempt: int, tracking: Mapping[str, str]
+    run: RunFolder, request: LocalRequest, *, attempt: int, variables: Mapping[str, str]
 ) -> list[subprocess.Popen[bytes]]:
     """Start torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
 
@@ -67,11 +67,11 @@ def start_agents(
         run: folder of the run.
         request: number of nodes and ranks, their command and their environment.
         attempt: number of the attempt.
-        tracking: environment variables by which the ranks find the MLflow run.
+        variables: environment variables by which the ranks find the MLflow run and the clock of the run.
     """
     exits = run.exits(attempt)
     exits.mkdir(parents=True, exist_ok=True)
-    common = {**os.environ, **_variables(run, request, exits), **tracking}
+    common = {**os.environ, **_variables(run, request, exits), **variables}
     port = str(request.master_port or free_port())
     return [_start_agent(run, request, node, port, common) for node in range(request.nodes)]
 
@@ -84,6 +84,7 @@ def _start_agent(
         *("--nnodes", str(request.nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(request.processes_per_node)),
         *("--master-addr", LOOPBACK, "--master-port", port),
+        *("--log-dir", str(run.launcher)),  # else torchrun leaves a folder in /tmp
         *("--max-restarts", "0", "--no-python", sys.executable, "-I", "-S", rank_process.__file__),
         *request.command,
     ]

@@ -48,10 +48,10 @@ class Supervisor(Supervision):
         """
         # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
+        self.run.clear_temporaries()
         check_port(self.request.master_port)
         self.tracked.open()
-        tracking = self.tracked.variables()
-        agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=tracking)
+        agents = start_agents(self.run, self.request, attempt=self.state.attempt, variables=self.variables())
         self.update(state=RunState.RUNNING)
         try:
             problem = self._watch(agents)
@@ -59,6 +59,7 @@ class Supervisor(Supervision):
             # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
             # same checkpoint folder
             kill_leftovers(self.run.path)
+            self.run.clear_temporaries()
         if problem is not None:
             raise problem
         return ending_of(
