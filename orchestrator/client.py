@@ -191,7 +191,14 @@ class Orchestrator:
                 return Run(backend, backend.handle(existing.name))
         # Before the submission: if it is interrupted, the run it may have created must still be found by `list`.
         remember(backend.name, self._home)
-        return Run(backend, backend.submit(submission), created=True)
+        try:
+            return Run(backend, backend.submit(submission), created=True)
+        except ConflictError:
+            # another process has submitted the same plan since the search above: its run is the one that was asked for
+            existing = None if new or submission.plan is None else self._existing_run(backend, submission.plan)
+            if existing is None:
+                raise
+            return Run(backend, backend.handle(existing.name))
 
     def _existing_run(self, backend: Backend, plan: Plan) -> RunStatus | None:
         """Return the newest run of a plan's hash; None: there is no such run.

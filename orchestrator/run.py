@@ -316,8 +316,8 @@ class Run:
         """Return its machine hours and cost so far, and the share that was repeated after restarts."""
         from orchestrator.estimates.cost import run_cost
 
-        attempts, reports = self.status().attempts, list(self.metrics())
-        return run_cost(self.name, attempts, reports, plan=self.plan(), now=time.time())
+        status, reports = self.status(), list(self.metrics())
+        return run_cost(self.name, status.attempts, reports, plan=self.plan(), now=status.now)
 
     def compare(self, other: Run, *, patch: bool = False) -> Difference:
         """Return the differences between this run (a) and another one (b).

@@ -132,17 +132,13 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 
 def rank_pid(folder: Path, rank: int) -> int | None:
-    """Return the process of one rank, not the agent and not the shell around the rank."""
+    """Return the process of one rank, not the agent and not the parent that records the rank's exit code."""
     for pid, command in processes_of(folder).items():
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if (
-            f"RANK={rank}".encode() in environ
-            and "train_jobs.pretrain" in command
-            and not command.startswith("/bin/sh")
-        ):
+        if f"RANK={rank}".encode() in environ and "train_jobs.pretrain" in command and "rank_process.py" not in command:
             return pid
     return None
 

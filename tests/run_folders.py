@@ -7,11 +7,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
+from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.backends.local.launch import LocalRequest
+from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 
 PLAN: dict[str, Any] = {
@@ -81,3 +84,15 @@ def report(run: RunFolder, step: int, *, at: float = 1.0, **metrics: float) -> N
     """Append one line to the metrics of the job."""
     with run.metrics.open("a") as stream:
         stream.write(json.dumps({"step": step, "time": at, "metrics": metrics}) + "\n")
+
+
+def run_script(home: Path, script: str, **overrides: Any) -> str:
+    """Start a run of two ranks that only execute a shell script, with launcher and supervisor; return its name."""
+    changed = {"compute.processes_per_node": 2, "train.micro_batch_size": 32, **overrides}
+    orchestrator = Orchestrator(home=home, environ={"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""})
+    plan = orchestrator.plan(overrides=changed)
+    backend = LocalBackend(home)
+    submission = backend.prepare(plan, run=plan.name)
+    request = submission.request.model_copy(update={"command": ["/bin/sh", "-c", script]})
+    documents = {**submission.documents, "request.json": request.model_dump_json()}
+    return backend.submit(replace(submission, request=request, documents=documents)).name

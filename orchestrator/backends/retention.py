@@ -20,6 +20,7 @@ from orchestrator.backends.capabilities import Deletes
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import TOKEN_STORES
+from train_jobs.artifacts.files import is_held
 from train_jobs.config.fields import Config
 
 CODE = "code"  # folder of a local run: the snapshot of its code
@@ -177,6 +178,9 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
             # Renamed first: a job that starts at this moment sees a complete store or none, and a hidden folder is
             # never taken for a store.
             _remove(store.rename(store.with_name(f".{store.name}.{os.getpid()}.building")))
+            lock = store.with_name(f".{store.name}.lock")
+            if not is_held(lock):  # no process prepares the store again
+                lock.unlink(missing_ok=True)
             deleted.append(item)
     return Pruned(deleted=deleted, kept=kept, freed_bytes=sum(item.bytes or 0 for item in deleted))
 

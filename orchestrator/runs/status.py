@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -153,6 +154,9 @@ class RunStatus(Config):
     """When its last attempt began."""
     ended: float | None = None
     """When its last attempt ended."""
+    observed: float | None = None
+    """Moment of this status by the clock of the run, which setting the machine's clock does not change; None: the run
+    has finished, or its clock is unknown."""
     attempt: int = 1
     """Number of attempts so far."""
     warning: str | None = None
@@ -202,6 +206,11 @@ class RunStatus(Config):
     """The last value of each metric."""
     results: Results | None = None
     """Results of a fine-tuning or an evaluation, once it has completed."""
+
+    @property
+    def now(self) -> float:
+        """The moment up to which a running attempt is counted, seconds since the epoch."""
+        return time.time() if self.observed is None else self.observed
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

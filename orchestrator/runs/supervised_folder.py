@@ -152,8 +152,12 @@ class SupervisedFolder(ABC, Generic[State]):
             return state  # submitted a moment ago: its supervisor is starting, and does not hold the lock yet
         return state.model_copy(update={"state": RunState.FAILED, **self.lost_update(state)})
 
-    def write_state(self, state: State) -> None:
-        """Replace state.json; on a full disk, free the reserve first.
+    def write_state(self, state: State, *, free_reserve: bool = True) -> None:
+        """Replace state.json; on a full disk, free the reserve first, and finally overwrite the file in place.
+
+        Args:
+            state: the new state.
+            free_reserve: False: a full disk is an error, and the reserve stays for the last state.
 
         Raises:
             OSError: it cannot be written.
@@ -162,18 +166,25 @@ class SupervisedFolder(ABC, Generic[State]):
         try:
             write_text(self.state_file, text)
         except OSError:
+            if not free_reserve:
+                raise
             # a full disk is the likeliest reason of a run's failure, and exactly then its reason must be stored
             (self.path / "reserve").unlink(missing_ok=True)
-            write_text(self.state_file, text)
+            try:
+                write_text(self.state_file, text)
+            except OSError:
+                # another process took the reserve's bytes; the blocks of the old state are still there
+                with self.state_file.open("r+b") as stream:
+                    stream.write(text.encode())
+                    stream.truncate()
 
     def reserve(self) -> None:
         """Reserve bytes, so that the last state can be written on a full disk.
 
         Raises:
-            OSError: the disk is full already.
+            OSError: the disk is full already; nothing is reserved.
         """
-        # random bytes: file systems that compress or detect holes would reserve nothing for zeros
-        (self.path / "reserve").write_bytes(os.urandom(RESERVE_BYTES))
+        reserve_bytes(self.path / "reserve", RESERVE_BYTES)
 
     def locked(self) -> bool:
         """Return whether a supervisor holds the lock."""
@@ -229,6 +240,20 @@ class SupervisedFolder(ABC, Generic[State]):
                 fix=f"orchestrator resume {self.name}",
             )
         process.returncode = 0  # it outlives this process: without a code, Popen warns of a child that still runs
+
+
+def reserve_bytes(path: Path, size: int) -> None:
+    """Write a file of that size, or none.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        # random bytes: file systems that compress or detect holes would reserve nothing for zeros
+        path.write_bytes(os.urandom(size))
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def last_line(log: Path) -> str:

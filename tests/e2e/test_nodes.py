@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,38 @@ def test_dead_node_ends_other_and_restart_resumes(console: Console, corpus: Path
     assert first["state"] == "failed"
     assert first["step"] >= 12
     assert "resumed at step" in (folder / "logs" / "rank-0.log").read_text()
+
+
+def test_dead_launcher_of_second_node_ends_attempt(console: Console, corpus: Path) -> None:
+    """Its rank saves and ends with the code of a preemption, but nothing preempted the run."""
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        train={"steps": 20000},
+        checkpoint={"every": 20000},
+        validation={"every": 20000},
+    )
+    name = console("submit", "pretrain", "-f", "job.yaml", *TWO_NODES, "-d", "-o", "json").json["name"]
+    folder = console.folder(name)
+    wait_for(lambda: last_step(folder) >= 4, what="step 4")
+    (agent,) = (pid for pid, command in processes_of(folder).items() if "--node-rank 1" in command)
+    os.kill(agent, signal.SIGKILL)
+    killed = time.monotonic()
+    failed = console("wait", name, "-o", "json", "--timeout", "1m")
+    assert time.monotonic() - killed < 20
+    assert (failed.code, failed.json["state"]) == (137, "failed"), failed.json
+    log = folder / "logs" / "agent-1.log"
+    assert failed.json["reason"] == f"the launcher of node 1 was killed by signal SIGKILL; see {log}"
+
+
+def test_launcher_of_second_node_is_watched_from_the_start(console: Console, corpus: Path) -> None:
+    """Without its rank the launcher's death reaches the supervisor alone: the first node waits for a rendezvous."""
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
+    name = console("submit", "pretrain", "-f", "job.yaml", *TWO_NODES, "-d", "-o", "json").json["name"]
+    folder = console.folder(name)
+    agent = wait_for(lambda: [p for p, c in processes_of(folder).items() if "--node-rank 1" in c], what="the launcher")
+    os.kill(agent[0], signal.SIGKILL)
+    killed = time.monotonic()
+    failed = console("wait", name, "-o", "json", "--timeout", "1m")
+    assert time.monotonic() - killed < 30
+    assert "the launcher of node 1 was killed by signal SIGKILL" in str(failed.json["reason"])

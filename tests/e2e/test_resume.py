@@ -22,6 +22,7 @@ LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"e
 
 CLOCKED = (
     *("sequences_per_second", "tokens_per_second", "data_wait_share", "mfu", "peak_memory_gb"),
+    *("slowest_rank", "slowest_rank_ratio"),
     *("checkpoint_seconds", "checkpoint_wait_seconds"),
 )
 

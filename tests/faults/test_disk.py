@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import Console, tmpfs, write_corpus, write_spec
+import pytest
+
+from tests.conftest import Console, tmpfs, wait_for, write_corpus, write_spec
+from tests.run_folders import run_script
 
 
 def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:
@@ -98,3 +101,40 @@ def test_full_home_ends_run_with_true_state(console: Console, corpus: Path) -> N
         assert "resume the run" in done.json["reason"]
         log = (Path(done.json["folder"]) / "logs" / "rank-0.log").read_text()
         assert "Traceback" not in log
+
+
+FILL = 'cat /dev/zero > "$ORCHESTRATOR_RUN/filler-$RANK" 2>/dev/null; '
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "reason"),
+    [
+        (f"{FILL} exit 3", "failed", "ended with exit code 3"),
+        (f"{FILL} sh -c 'kill -9 $PPID'", "failed", "was killed by signal SIGKILL"),
+        (f"{FILL} exit 0", "completed", None),
+    ],
+    ids=["exit code", "killed", "success"],
+)
+def test_full_disk_reason_and_exit_codes_are_true(
+    console: Console, tmp_path: Path, script: str, state: str, reason: str | None
+) -> None:
+    """Only the reserves are left for the supervisor's log, the exit codes and the state."""
+    with tmpfs(console.home, "12m"):
+        name = run_script(console.home, script, **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
+        wait_for(lambda: console("status", name, "-o", "json").json["ended"], what="the end of the run")
+        status = console("status", name, "-o", "json").json
+        assert status["state"] == state, status["reason"]
+        assert (reason or "") in (status["reason"] or "")
+        if state == "failed":
+            assert "the disk is full: " in status["reason"]
+
+
+def test_full_disk_keeps_supervisor_restarting(console: Console, tmp_path: Path) -> None:
+    """A message of a restart that does not fit into the log must not end the supervisor."""
+    with tmpfs(console.home, "12m"):
+        more = {"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db", "max_restarts": 2}
+        name = run_script(console.home, f"{FILL} exit 3", **more)
+        wait_for(lambda: console("status", name, "-o", "json").json["ended"], what="the end of the run")
+        status = console("status", name, "-o", "json").json
+        assert (status["state"], status["attempt"]) == ("failed", 3), status["reason"]
+        assert "the disk is full: " in status["reason"]

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
-from tests.run_folders import make_run
-
-NO_GPU = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""}
-
-
-def run_ranks(console: Console, script: str) -> str:
-    """Run two ranks that only execute this script, under launcher and supervisor; return the name of the run."""
-    orchestrator = Orchestrator(home=console.home, environ=NO_GPU)
-    plan = orchestrator.plan(overrides={"compute.processes_per_node": 2, "train.micro_batch_size": 32})
-    backend = LocalBackend(console.home)
-    submission = backend.prepare(plan, run=plan.name)
-    request = submission.request.model_copy(update={"command": ["/bin/sh", "-c", script]})
-    documents = {**submission.documents, "request.json": request.model_dump_json()}
-    return backend.submit(replace(submission, request=request, documents=documents)).name
+from tests.run_folders import make_run, run_script
 
 
 @pytest.mark.parametrize(
@@ -40,7 +23,7 @@ def run_ranks(console: Console, script: str) -> str:
 def test_one_failed_rank_of_two_fails_run(
     console: Console, script: str, code: int, ranks: dict[str, int], reason: str
 ) -> None:
-    name = run_ranks(console, script)
+    name = run_script(console.home, script)
     waited = console("wait", name, "-o", "json", "--timeout", "2m")
     status = waited.json
     assert (status["state"], status["exit_code"]) == ("failed", code)

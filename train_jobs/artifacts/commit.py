@@ -1,6 +1,10 @@
 """COMMIT.json of a checkpoint: written last, with size and hash of every other file. Without it the folder is ignored.
 
-    {"format": 2, "step": 500, "validation_loss": 1.5, "files": {"state.json": {"bytes": 812, "sha256": "9f..."}, ...}}
+    {"format": 2, "step": 500, "validation_loss": 1.5, "files": {"state.json": {"bytes": 812, "sha256": "9f..."}, ...},
+     "sha256": "3b..."}
+
+The last key is the hash of the other ones: a flipped bit in the validation loss would parse, and keep the wrong
+checkpoint. Commits of earlier versions have none.
 
 The job writes it; both packages read it without torch. Files are hashed while they are written, so nothing is read
 again, and in small steps, so that a checkpoint can be written during training. The safetensors library offers neither.
@@ -16,15 +20,18 @@ import re
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from train_jobs.artifacts.files import sync
 from train_jobs.config.errors import ConflictError
 
 COMMIT = "COMMIT.json"
 FORMAT = 2
+CHECKSUM = "sha256"
 FOLDER = re.compile(r"step-(\d{8})")
 """Name of a checkpoint's folder; the group is its step."""
+DAMAGED = "damaged-"
+"""Prefix of the folder of a committed checkpoint that did not verify when the run resumed."""
 CHUNK = 4 << 20  # bytes per step, a few milliseconds
 
 T = TypeVar("T")
@@ -64,16 +71,23 @@ def read_commit(folder: Path) -> Commit:
 
     Raises:
         OSError: the file is missing or cannot be read.
-        ValueError: the file is truncated or not a commit.
+        ValueError: the file is truncated, damaged or not a commit.
     """
     try:
         document = json.loads((folder / COMMIT).read_text())
+        if document.pop(CHECKSUM, None) not in {None, checksum(document)}:
+            raise ValueError(f"damaged commit: {folder / COMMIT}")
         files = {
             name: WrittenFile(facts["bytes"], facts["sha256"]) for name, facts in document.get("files", {}).items()
         }
         return Commit(document["step"], document["validation_loss"], files, document.get("format", 0))
     except (KeyError, TypeError, AttributeError) as problem:
         raise ValueError(f"not a commit: {folder / COMMIT}: {type(problem).__name__}: {problem}") from None
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a commit's content without its own checksum, in hex."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def write_commit(folder: Path, commit: Commit) -> None:
@@ -84,7 +98,9 @@ def write_commit(folder: Path, commit: Commit) -> None:
     """
     # Written in place: a mounted blob store has no atomic rename. A truncated file does not parse, so it counts as
     # missing.
-    finish(write_file(folder / COMMIT, [json.dumps({"format": commit.format, **asdict(commit)}, indent=1).encode()]))
+    document = {"format": commit.format, **asdict(commit)}
+    text = json.dumps({**document, CHECKSUM: checksum(document)}, indent=1)
+    finish(write_file(folder / COMMIT, [text.encode()]))
     with contextlib.suppress(OSError):  # not every mounted store can sync a folder
         sync(folder)
 

@@ -1,13 +1,18 @@
-"""Facts about this machine: memory, processes, boot id; and a switch for the telemetry of libraries."""
+"""Facts about this machine: memory, processes, boot id, clock; and a switch for the telemetry of libraries."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 METADATA_VARIABLE = "ORCHESTRATOR_MACHINE_METADATA"
 """Environment variable with the address of the cloud's metadata service; unset: no service is queried."""
+CLOCK_VARIABLE = "ORCHESTRATOR_CLOCK"
+"""Environment variable with the clock of a run."""
 
 
 class Memory(NamedTuple):
@@ -56,6 +61,40 @@ def _text(path: Path) -> str | None:
 def boot_id() -> str | None:
     """Return the id of the machine's current boot; None if the kernel does not provide one."""
     return _text(Path("/proc/sys/kernel/random/boot_id"))
+
+
+class RunClock(NamedTuple):
+    """A clock that cannot be set: the wall clock at some moment, continued by the kernel's count since the boot."""
+
+    boot_id: str | None
+    """Boot that `since_boot` counts from."""
+    since_boot: float
+    """Seconds from the boot to that moment, time in which the machine slept included (CLOCK_BOOTTIME)."""
+    wall: float
+    """The wall clock at that moment, in seconds since the epoch."""
+
+    @classmethod
+    def start(cls) -> RunClock:
+        """Return a clock that agrees with the wall clock now."""
+        return cls(boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
+
+    def now(self) -> float:
+        """Return seconds since the epoch; after a reboot of the machine, those of the wall clock."""
+        if self.boot_id is None or self.boot_id != boot_id():
+            return time.time()
+        return self.wall + time.clock_gettime(time.CLOCK_BOOTTIME) - self.since_boot
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variable that hands the clock to the processes of a run."""
+        return {CLOCK_VARIABLE: json.dumps(self)}
+
+    @classmethod
+    def inherited(cls) -> RunClock:
+        """Return the clock in the environment; without one, a clock that starts now."""
+        with suppress(KeyError, ValueError, TypeError):
+            return cls(*json.loads(os.environ[CLOCK_VARIABLE]))
+        return cls.start()
 
 
 def process_started(pid: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from train_jobs.artifacts.commit import COMMIT, verify
+from train_jobs.artifacts.commit import COMMIT, DAMAGED, folder_name, verify
 from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
@@ -17,7 +17,7 @@ from train_jobs.config import ConflictError, DataConfig, FinetuneConfig, Pretrai
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
-from train_jobs.engine.checkpoint.checkpoints import Checkpoint
+from train_jobs.engine.checkpoint.checkpoints import Checkpoint, CheckpointStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.positions import stretch_positions
@@ -234,6 +234,8 @@ def newest_for_all(loop: Loop) -> Checkpoint | None:
         ConflictError: this process cannot read it: the output folder is not shared, or is damaged here.
     """
     mine = loop.services.checkpoints.newest() if loop.world.is_main else None
+    if loop.world.is_main:
+        set_aside_damaged(loop.services.checkpoints, mine)
     step = loop.world.from_main(mine.step if mine else -1)
     if step < 0 or mine:
         return mine
@@ -245,6 +247,14 @@ def newest_for_all(loop: Loop) -> Checkpoint | None:
             fix="use an output folder on a disk that all nodes share",
         )
     return found
+
+
+def set_aside_damaged(store: CheckpointStore, used: Checkpoint | None) -> None:
+    """Rename the damaged checkpoints newer than the one that the run resumes from, with a warning for each."""
+    for damaged in store.set_aside_damaged(used.step if used else -1):
+        instead = f"resuming from step {used.step}" if used else "starting over"
+        folder = store.root / f"{DAMAGED}{folder_name(damaged)}"
+        print(f"warning: the checkpoint of step {damaged} is damaged, {instead}; its files are in {folder}", flush=True)
 
 
 def trajectory(config: PretrainConfig, store: str, rule: TextRule | None = None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from orchestrator.backends.base import Submission
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder, job_arguments
+from orchestrator.backends.folder.run_processes import end_survivors
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import UsageError
 
@@ -78,12 +79,16 @@ class DebugBackend(FolderBackend, Resumes, Preempts):
                 f"cannot debug {processes} processes: the debug backend runs one", fix=f"orchestrator resume {name}"
             )
         run = self._existing(name)
-        self._requeue(run, self._resumable(run))
+        state = self._resumable(run)
+        end_survivors(run)
+        self._requeue(run, state)
         return self._run(run)
 
     def _run(self, run: RunFolder) -> Handle:
         from orchestrator.backends.debug.session import DebugSession
 
         with run.lock():
-            DebugSession(run).supervise()
+            session = DebugSession(run)
+            session.supervise()
+        session.watch.close()
         return Handle(self.name, run.name)

@@ -57,7 +57,7 @@ class DebugSession(Supervision):
         # the same file that the shell wrapper of a local rank writes, so that `ending_of` serves both backends
         (exits / "rank-0").write_text(f"{code}\n")
         self.install_signal_handlers()  # the job replaced the handler of SIGTERM
-        return ending_of(self.run, attempt=self.state.attempt, world_size=1, agent_code=code, stopped=self.preempted)
+        return ending_of(self.run, attempt=self.state.attempt, world_size=1, launcher=None, stopped=self.preempted)
 
     def _call(self) -> int:
         """Run the module and return its exit code. Ctrl-C cancels the run."""
@@ -93,7 +93,7 @@ class DebugSession(Supervision):
                 TAGS_VARIABLE: str(self.run.tags),
                 "ORCHESTRATOR_DEBUG": "1",  # the watchdog must not end a job that waits at a breakpoint
                 "OMP_NUM_THREADS": str(self.request.threads),
-                **self.tracked.variables(),
+                **self.variables(),
                 **self.request.variables,
             }
         )

@@ -26,9 +26,10 @@ from orchestrator.backends.base import (
 from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesWeights, Inspects, Registers
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
-from orchestrator.backends.folder.outputs import best_checkpoint, delete_weights, download
-from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder, attempts_of
+from orchestrator.backends.folder.outputs import best_checkpoint, damaged_warning, delete_weights, download
+from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
 from orchestrator.backends.folder.run_index import RunIndex
+from orchestrator.backends.folder.run_processes import end_survivors, survivors, survivors_warning
 from orchestrator.backends.folder.served_models import delete, deploy, register
 from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.log_query import LogBlock, LogQuery
@@ -89,8 +90,9 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         state, result = run.state(), self.result(run.name)
         plan, request = run.read_json(PLAN), run.read_json(REQUEST)
         last, target = last_report(run.metrics), Target.from_plan(plan)
-        attempts, kind = attempts_of(state, last), run_kind(plan["spec"].get("kind", DEFAULT))
-        node_hours = request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
+        attempts, kind = state.closed_attempts(last), run_kind(plan["spec"].get("kind", DEFAULT))
+        now = state.now()
+        node_hours = request["nodes"] * attempt_seconds(attempts, now) / HOUR
         return RunStatus(
             name=run.name,
             handle=str(Handle(self.name, run.name)),
@@ -107,6 +109,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             nodes=request["nodes"],
             node_hours=node_hours,
             cost=price_of(node_hours, plan["compute"].get("price_per_hour")),
+            observed=None if state.state.terminal else now,
             eta=target.eta(last) if state.state == RunState.RUNNING else None,
             step=last.get("step"),
             steps=target.steps,
@@ -166,9 +169,13 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             raise StorageError(message, facts=where, fix=fix) from problem
 
     def cancel(self, name: str) -> None:
-        """Ask the supervisor to end the job; the job saves a checkpoint first."""
+        """Ask the supervisor to end the job; the job saves a checkpoint first.
+
+        Processes that outlived a killed supervisor are ended here, within 10 s.
+        """
         run = self._existing(name)
         if run.state().state.terminal:
+            end_survivors(run)
             return
         # First the file, then the signal: a supervisor that is only starting has no pid to signal, and looks for the
         # file before it starts the job.
@@ -185,7 +192,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """
         run = self._existing(name)
         state = run.state().state
-        if state != RunState.RUNNING:
+        if state != RunState.RUNNING and not survivors(run):
             left = sorted(run.stacks.glob("hang-rank-*.txt"))
             raise ConflictError(
                 f"cannot show the stacks of run {name}: it is {state}",
@@ -196,10 +203,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         return ranks_stacks(run, range(request["nodes"] * request["processes_per_node"]))
 
     def delete(self, name: str) -> None:
-        """Delete a finished run with all its files.
+        """Delete a finished run with all its files; processes that outlived its supervisor are ended first.
 
         Raises:
-            ConflictError: it has not finished.
+            ConflictError: it has not finished, or a process of it cannot be ended.
             NotFoundError: it does not exist.
             StorageError: it cannot be deleted.
         """
@@ -208,6 +215,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         run, state = self._existing(name), self.describe(name).state
         if not state.terminal or run.locked():
             raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
+        end_survivors(run)
         try:
             shutil.rmtree(run.path.rename(self._runs / f".deleted.{name}.{os.getpid()}"))
         except OSError as problem:
@@ -347,6 +355,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             "attempt": state.attempt + 1,
             "reason": None,
             "exit_code": None,
+            # the last attempt of a supervisor that was killed has no end yet, and would seem to run for ever
+            "attempts": state.closed_attempts(last_report(run.metrics)),
             "pid": None,  # a lost supervisor's: another process may have it by now
         }
         try:
@@ -356,7 +366,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             with suppress(OSError):  # on an almost full disk the run starts without a reserve
                 run.reserve()
             # last: once the state is `queued`, the supervisor may start, and reads the files above
-            run.write_state(state.model_copy(update=queued))
+            run.write_state(state.model_copy(update=queued), free_reserve=False)
         except OSError as problem:
             raise StorageError(
                 f"cannot resume run {run.name}: {problem.strerror}",
@@ -400,9 +410,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
 
 def _warning(run: RunFolder, state: LocalState) -> str | None:
-    """Return the supervisor's warning, and why the copy in MLflow is behind."""
+    """Return what the user should know: processes that survived, the supervisor's warning, damage, a copy behind."""
     behind = run.behind_file.read_text().strip() if run.behind_file.exists() else None
-    return "; ".join(filter(None, (state.warning, behind))) or None
+    first = survivors_warning(run, state) or state.warning or damaged_warning(run.outputs / "checkpoints")
+    return "; ".join(filter(None, (first, behind))) or None
 
 
 def _tags(plan: Plan, handle: Handle) -> dict[str, str]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.backends.base import CONFIG, REQUEST, TAGS
-from orchestrator.backends.folder.run_folder import RunFolder, attempts_of
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.tracked_run import RUNNING, STATUS, Synced, TrackingRequest, run_lock, start, submitted_tag, sync
 from orchestrator.support.errors import UserError
@@ -37,7 +37,7 @@ def sync_run(run: RunFolder) -> Synced:
 def tracking_request(run: RunFolder) -> TrackingRequest:
     """Return the MLflow run that a run should have now."""
     state, submission, tags = run.state(), run.read_json(REQUEST), run.read_json(TAGS)
-    attempts = attempts_of(state, last_report(run.metrics))
+    attempts = state.closed_attempts(last_report(run.metrics))
     ended = state.ended or (attempts[-1].ended if attempts else None)
     return TrackingRequest(
         uri=submission["tracking_uri"],

@@ -16,7 +16,7 @@ from orchestrator.backends.base import Progress, no_such_output
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import ConflictError, StorageError
-from train_jobs.artifacts.commit import COMMIT
+from train_jobs.artifacts.commit import COMMIT, DAMAGED
 from train_jobs.artifacts.files import sync
 
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -155,6 +155,13 @@ def best_checkpoint(folder: Path, *, scored: bool = False) -> BestCheckpoint | N
     loss, step, place = min(found)
     figure = {"score": -loss} if scored else {"validation_loss": loss}
     return BestCheckpoint(step=step, folder=place, **figure)
+
+
+def damaged_warning(checkpoints: Path) -> str | None:
+    """Return a warning of checkpoints that a resumed run found damaged; None without any."""
+    found = sorted(checkpoints.glob(f"{DAMAGED}step-*"))
+    steps = ", ".join(path.name.removeprefix(f"{DAMAGED}step-").lstrip("0") for path in found)
+    return f"damaged checkpoints were not used: step {steps}; their files: {checkpoints}/{DAMAGED}*" if found else None
 
 
 def delete_weights(run: RunFolder, why: str) -> bool:

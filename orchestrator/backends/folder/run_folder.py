@@ -11,14 +11,19 @@ RUN/
   lock             held by the supervisor as long as it lives
   cancel           created by any process that asks the run to end
   logs/            rank-0.log ..., agent-0.log, supervisor.log, mirror.log; each with its .times (see log_files.py)
+  launcher/        files of torchrun, deleted at the end of an attempt
   exits/           exit code of each rank of an attempt
   outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json, lineage.json
-  reserve          reserved bytes, so that a full disk can still be reported
+  reserve          reserved bytes, so that the supervisor can store the last state on a full disk
+  reserve-ranks    reserved bytes, so that ranks can store their error and exit code on a full disk
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,17 +32,20 @@ from pydantic import Field
 
 from orchestrator.backends.base import Request
 from orchestrator.runs.status import EndCause, RunAttempt
-from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState
+from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState, reserve_bytes
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
-from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
+TEMPORARIES = (".*.tmp", ".probe-*", ".seen-*")  # of write_text, require_writable and World.shares_folder
+RANK_RESERVE_BYTES = 64 * 1024  # some 16 small files
+FULL_BYTES = 1 << 20  # a disk with less is full: deleted partial files leave a little
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage
 
 
@@ -60,12 +68,32 @@ class LocalState(SupervisedState):
     """Boot of the machine in which the supervisor was started."""
     pid_started: int | None = None
     """Start of that process, in clock ticks since the boot: with the pid, it identifies one process permanently."""
+    clock: RunClock | None = None
+    """Clock of the last supervisor: the wall clock may be set while a run lasts, and durations must stay true."""
     attempts: list[RunAttempt] = Field(default=[])
     """Every start of the run, the oldest first; the last one may still run."""
     warning: str | None = None
     """Warning of the supervisor to the user."""
     mlflow_run_id: str | None = None
     """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
+
+    def now(self) -> float:
+        """Return seconds since the epoch, by the clock of the last supervisor."""
+        return self.clock.now() if self.clock else time.time()
+
+    def closed_attempts(self, last: dict[str, Any]) -> list[RunAttempt]:
+        """Return the attempts; one that lost its supervisor counts as ended with its last report.
+
+        Args:
+            last: the last report, see `last_report`.
+        """
+        if not self.attempts or not self.state.terminal or self.attempts[-1].ended is not None:
+            return self.attempts
+        # the last report is the best estimate of the end: cost and duration must not grow after the loss
+        lost = self.attempts[-1]
+        ended = max(lost.started, last.get("time", lost.started))
+        ending = {"state": self.state, "cause": EndCause.MACHINE, "reason": self.reason, "ended": ended}
+        return [*self.attempts[:-1], lost.model_copy(update=ending)]
 
 
 @dataclass(frozen=True)
@@ -92,12 +120,33 @@ class RunFolder(SupervisedFolder[LocalState]):
     """Lineage of the run."""
     model = Below("outputs", "model")
     """The exported Hugging Face folder."""
+    launcher = Below("launcher")
+    """Files of torchrun, during an attempt."""
+    rank_reserve = Below("reserve-ranks")
+    """Bytes that ranks free on a full disk, to store why they ended."""
     stacks = Below("outputs", "stacks")
     """Where ranks write their Python stacks."""
     trace = Below("outputs", "profile", "rank-0.trace.json.gz")
     """The profiler's trace."""
     tensorboard = Below("outputs", "tensorboard")
     """Event files."""
+
+    def reserve(self) -> None:
+        """Reserve bytes for the last state, and for errors and exit codes of the ranks.
+
+        Raises:
+            OSError: the disk is full already; not all is reserved.
+        """
+        super().reserve()
+        reserve_bytes(self.rank_reserve, RANK_RESERVE_BYTES)
+
+    def clear_temporaries(self) -> None:
+        """Delete what killed processes left behind; call it only while no process of the run lives."""
+        shutil.rmtree(self.launcher, ignore_errors=True)
+        found = [*self.path.glob(".*.tmp"), *(path for kind in TEMPORARIES for path in self.outputs.rglob(kind))]
+        for path in found:
+            with suppress(OSError):
+                path.unlink()
 
     def rank_log(self, rank: int) -> Path:
         """Return the log of one rank, over all attempts."""
@@ -125,6 +174,8 @@ class RunFolder(SupervisedFolder[LocalState]):
         """Return what changes in the state of a run whose supervisor died."""
         restarted = state.boot_id is not None and state.boot_id != boot_id()
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
+        if not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
+            why += f", or could not write: the disk is full, {free} bytes free in {self.path}"
         return {"reason": f"supervisor lost: {why}", "exit_code": 1}
 
     def alive(self, state: LocalState) -> bool:
@@ -210,18 +261,3 @@ def job_arguments(plan: Plan, run: RunFolder, home: Path) -> list[str]:
         *(("--cache", str(home / TOKEN_STORES)) if plan.stores else ()),
         *("--device", plan.compute.device),
     ]
-
-
-def attempts_of(state: LocalState, last: dict[str, Any]) -> list[RunAttempt]:
-    """Return the run's attempts; one that lost its supervisor counts as ended with its last report."""
-    if not state.attempts or not state.state.terminal or state.attempts[-1].ended is not None:
-        return state.attempts
-    # the last report is the best estimate of the end: cost and duration must not grow after the loss
-    lost = state.attempts[-1]
-    ending = {
-        "state": state.state,
-        "cause": EndCause.MACHINE,
-        "reason": state.reason,
-        "ended": max(lost.started, last.get("time", lost.started)),
-    }
-    return [*state.attempts[:-1], lost.model_copy(update=ending)]

@@ -1,4 +1,4 @@
-"""Monitor the reports of a run: warn of a diverging loss, and post events to the user's webhook."""
+"""Monitor the reports of a run: warn of a diverging loss and of a slow rank, and post events to the user's webhook."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,8 @@ from orchestrator.support.notify import message, post
 WINDOW = 5  # reports; their median is robust to one bad batch
 RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen that much for so long
 LOSS = "train_loss"
+SLOW_RATIO = 3.0  # work of the slowest rank, over the median of the others
+SLOW_SECONDS = 60.0  # a rank is slow if it was for so long: a checkpoint or a neighbour may slow it for a moment
 EVENTS = {RunState.COMPLETED: "completed", RunState.FAILED: "failed", RunState.PREEMPTED: "failed"}
 
 
@@ -47,12 +50,12 @@ class RunWatch:
 
     def begin(self) -> None:
         """Start over, for a new attempt: it repeats the reports past its checkpoint."""
-        self._loss = LossWatch()
+        self._loss, self._pace = LossWatch(), PaceWatch()
         self._offset = 0
         self._step: int | None = None
 
     def poll(self) -> str | None:
-        """Read new reports and return the problem of the loss, if any.
+        """Read new reports and return the problem of the loss, else that of a slow rank; None without any.
 
         It reads at most once in `pace_seconds`; an earlier call returns None.
         """
@@ -63,13 +66,16 @@ class RunWatch:
         if warning and not self._warned:
             self._warned = True
             self._post("diverging", warning)
-        return warning
+        return warning or self._pace.warning
 
     def ended(self, state: RunState, reason: str | None) -> None:
-        """Post how the run ended, and wait until all messages are sent."""
+        """Begin to post how the run ended; `close` waits for it."""
         if event := EVENTS.get(state):
             self._read()
             self._post(event, reason)
+
+    def close(self) -> None:
+        """Wait until all messages are sent; a server that hangs is given up after half a minute."""
         wait(self._posts)  # the supervisor ends after this call, and its threads with it
 
     def _read(self) -> str | None:
@@ -86,6 +92,7 @@ class RunWatch:
                 with suppress(ValueError, KeyError, TypeError):  # a damaged report
                     report = json.loads(line)
                     self._step = int(report["step"])
+                    self._pace.add(float(report["time"]), report["metrics"])
                     warning = self._loss.add(self._step, float(report["metrics"][LOSS])) or warning
         return warning
 
@@ -104,6 +111,33 @@ class RunWatch:
             steps=self._steps,
         )
         self._posts.append(self._webhook.submit(post, url, document))
+
+
+class PaceWatch:
+    """Search for a slow rank: for a minute, its work took 3 times as long as that of the others (median)."""
+
+    def __init__(self) -> None:
+        self.warning: str | None = None
+        """The problem in one line; None: no rank is slow."""
+        self._slow: tuple[float, float] | None = None
+
+    def add(self, moment: float, metrics: Mapping[str, float]) -> None:
+        """Add a report.
+
+        Args:
+            moment: time of the report in seconds.
+            metrics: of the report; without those of the slowest rank, as with one process, it is ignored.
+        """
+        if "slowest_rank" not in metrics:
+            return
+        rank, ratio = metrics["slowest_rank"], metrics["slowest_rank_ratio"]
+        if ratio < SLOW_RATIO:
+            self.warning = self._slow = None
+            return
+        if self._slow is None or self._slow[0] != rank:
+            self._slow = rank, moment
+        if moment - self._slow[1] >= SLOW_SECONDS:
+            self.warning = f"rank {rank:.0f} is slow: its work takes {ratio:.1f} times as long as that of the others"
 
 
 class LossWatch:

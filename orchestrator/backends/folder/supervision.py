@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,18 +23,33 @@ from typing import ClassVar
 
 from orchestrator.backends.folder.log_files import LogClock
 from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
-from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
+from orchestrator.backends.folder.run_folder import FULL_BYTES, FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
-from orchestrator.support.errors import InternalError, UserError
-from train_jobs.artifacts.host import boot_id, process_started
+from orchestrator.support.errors import InternalError, StorageError, UserError
+from train_jobs.artifacts.host import RunClock, boot_id, process_started
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
+
+
+@dataclass(frozen=True)
+class LauncherEnd:
+    """The first launcher of an attempt that ended without being asked to, and not with 0."""
+
+    node: int
+    """Node that it launched."""
+    code: int
+    """Exit code; negative: the signal that killed it, as in subprocess."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code, as a shell would report it."""
+        return SIGNALLED - self.code if self.code < 0 else self.code
 
 
 @dataclass(frozen=True)
@@ -47,14 +63,14 @@ class Ending:
     cause: EndCause | None = None
 
 
-def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int, stopped: bool) -> Ending:
+def ending_of(run: RunFolder, *, attempt: int, world_size: int, launcher: LauncherEnd | None, stopped: bool) -> Ending:
     """Return the end of an attempt, from the exit codes of all ranks rather than from that of the launcher.
 
     Args:
         run: its folder.
         attempt: number of the attempt.
         world_size: number of ranks.
-        agent_code: the first exit code of an agent that is not 0, or 0.
+        launcher: the launcher that ended first, if any failed.
         stopped: whether the supervisor asked the agents to end.
     """
     # The order of these rules matters. Success first: a cancel that arrives after the last rank has finished must not
@@ -65,15 +81,21 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, agent_code: int,
         return Ending(RunState.COMPLETED, 0, None, ranks)
     if run.cancel_file.exists():
         return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
+    # A launcher that was killed takes its ranks with it: the kernel sends them SIGTERM, and all ranks save and end with
+    # the code of a preemption. Nothing preempted them, though.
+    if launcher is not None and launcher.code < 0 and not stopped:
+        reason = f"the launcher of node {launcher.node} was killed by signal {signal.Signals(-launcher.code).name}"
+        seen = f"{reason}; see {run.agent_log(launcher.node)}"
+        return Ending(RunState.FAILED, launcher.exit_code, seen, ranks)
     if PREEMPTED_CODE in ranks.values() or stopped:
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     for rank, code in ranks.items():
         if code:
             reason, cause = _reason(run, rank, code)
             return Ending(RunState.FAILED, code, reason, ranks, cause)
-    code = agent_code or 1
-    reason = f"the launcher ended with {code} before any rank; see {run.agent_log(0)}"
-    return Ending(RunState.FAILED, code, reason, ranks)
+    node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
+    reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
+    return Ending(RunState.FAILED, code, reason + full_disk_note(run), ranks)
 
 
 def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]:
@@ -83,11 +105,18 @@ def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]
     """
     with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
-        return f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}", EndCause.ERROR
+        killed = f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
+        return killed + full_disk_note(run), EndCause.ERROR
     with suppress(ValueError, KeyError, OSError):
         document = json.loads((run.outputs / f"error-{rank}.json").read_text())
         return str(document["text"]), error_cause(document.get("error") or {})
-    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}", None
+    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}" + full_disk_note(run), None
+
+
+def full_disk_note(run: RunFolder) -> str:
+    """Return a note for the reason of an end if the run's disk is full, else nothing: logs and errors then lack."""
+    free = shutil.disk_usage(run.path).free
+    return f"; the disk is full: {free} bytes free in {run.path}" if free < FULL_BYTES else ""
 
 
 def read_exits(folder: Path) -> dict[int, int]:
@@ -132,7 +161,10 @@ class TrackedRun:
 
 
 class Supervision(ABC):
-    """The life of a run, attempt after attempt, until it has finished. The caller of `supervise` holds the run's lock.
+    """The life of a run, attempt after attempt, until it has finished.
+
+    The caller of `supervise` holds the run's lock, and calls `watch.close` after it released the lock: a webhook may
+    take half a minute, and `wait` and `resume` should not.
 
     Args:
         run: folder of the run, with request.json and state.json in place.
@@ -145,12 +177,17 @@ class Supervision(ABC):
         self.run = run
         self.request = self.request_kind.model_validate(run.read_json("request.json"))
         self.state = run.stored_state()
+        self.clock = RunClock.start()
         self.tracked = TrackedRun(run, self.request)
         handle = run.read_json("tags.json")["orchestrator.handle"]
         self.watch = RunWatch(run, handle, self.request.notify, self.request.steps)
         self.log_clock = LogClock(run.logs)
         self.asked_to_stop = False
         self.preempted = False
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables by which the ranks find the MLflow run and the clock of the run."""
+        return {**self.tracked.variables(), **self.clock.variables}
 
     @abstractmethod
     def attempt(self) -> Ending:
@@ -174,7 +211,8 @@ class Supervision(ABC):
         pid = os.getpid()
         self.update(
             state=RunState.STARTING,
-            started=time.time(),
+            started=self.clock.now(),
+            clock=self.clock,
             pid=pid,
             pid_started=process_started(pid),
             boot_id=boot_id(),
@@ -187,16 +225,17 @@ class Supervision(ABC):
             ending = self._recorded_attempt()
         if restart.why_not:
             ending = replace(ending, reason=f"{ending.reason}\n{restart.why_not}")
-        self.update(
-            state=ending.state,
-            ended=time.time(),
-            exit_code=ending.exit_code,
-            reason=ending.reason,
-            ranks=dict(ending.ranks),
-            pid=None,
-        )
+        last = {
+            "state": ending.state,
+            "ended": self.clock.now(),
+            "exit_code": ending.exit_code,
+            "reason": ending.reason,
+            "ranks": dict(ending.ranks),
+            "pid": None,
+        }
+        self.state = self.state.model_copy(update=last)
+        self.run.write_state(self.state)
         self.tracked.end()
-        # after the state is final: a webhook may take 30 s, and `wait` should not
         self.watch.ended(ending.state, ending.reason)
 
     def stop_requested(self) -> bool:
@@ -212,9 +251,10 @@ class Supervision(ABC):
             self.update(warning=warning)
 
     def update(self, **changes: object) -> None:
-        """Change the state, on the disk too."""
+        """Change the state, on the disk too unless it is full: the reserve must last until the end."""
         self.state = self.state.model_copy(update=changes)
-        self.run.write_state(self.state)
+        with suppress(OSError):
+            self.run.write_state(self.state, free_reserve=False)
 
     def _next_restart(self, earlier: int) -> Restart:
         """Return whether and when to start another attempt.
@@ -235,7 +275,7 @@ class Supervision(ABC):
     def _recorded_attempt(self) -> Ending:
         """Run one attempt and record it in the state; a failure to start it is an ending too."""
         earlier = self.state.attempts
-        begun = RunAttempt(started=time.time())
+        begun = RunAttempt(started=self.clock.now())
         self.update(attempts=[*earlier, begun], warning=None)
         self.preempted = False
         self.watch.begin()
@@ -247,13 +287,15 @@ class Supervision(ABC):
         except UserError as problem:
             print(problem, file=sys.stderr, flush=True)
             ending = Ending(RunState.FAILED, problem.exit_code, str(problem))
+        except OSError as problem:
+            ending = self._storage_ending(problem)
         except Exception as problem:  # a bug of ours: the run has failed, and its state must show it
             traceback.print_exc()
             reason = str(InternalError(f"{type(problem).__name__}: {problem}"))
             ending = Ending(RunState.FAILED, InternalError.exit_code, reason)
         last = last_report(self.run.metrics)
         record = {
-            "ended": time.time(),
+            "ended": self.clock.now(),
             "state": ending.state,
             "exit_code": ending.exit_code,
             "cause": ending.cause,
@@ -263,6 +305,16 @@ class Supervision(ABC):
         }
         self.update(attempts=[*earlier, begun.model_copy(update=record)])
         return ending
+
+    def _storage_ending(self, problem: OSError) -> Ending:
+        """Return the end of an attempt that a file or folder of the run made impossible."""
+        error = StorageError(
+            f"cannot run the job: {problem.strerror or problem}",
+            facts={"where": problem.filename or self.run.path},
+            fix=f"free some space, or make the folder writable; then: orchestrator resume {self.run.name}",
+        )
+        print(error, file=sys.stderr, flush=True)
+        return Ending(RunState.FAILED, error.exit_code, str(error))
 
     def _note_stop(self, signum: int, frame: FrameType | None) -> None:
         self.asked_to_stop = True

@@ -11,6 +11,7 @@ from orchestrator.backends.base import Submission
 from orchestrator.backends.capabilities import Preempts, Resumes
 from orchestrator.backends.folder.backend import FolderBackend
 from orchestrator.backends.folder.run_folder import RunFolder, job_arguments
+from orchestrator.backends.folder.run_processes import end_survivors
 from orchestrator.backends.local.launch import LocalRequest, check_port
 from orchestrator.runs.status import Handle
 from orchestrator.specs.compute import usable_cores
@@ -66,13 +67,14 @@ class LocalBackend(FolderBackend, Resumes, Preempts):
         """Start another attempt in the same folder, from the newest checkpoint.
 
         Raises:
-            ConflictError: the run completed or is still running, or the port is taken.
+            ConflictError: the run completed or is still running, a process of it cannot be ended, or the port is taken.
             StorageError: the run's folder cannot be written.
             UsageError: `processes` is less than 1, or exceeds the sequences of a global batch.
         """
         run = self._existing(name)
         state = self._resumable(run)
         request = LocalRequest.model_validate(run.read_json("request.json"))
+        end_survivors(run)  # they may hold the port
         check_port(request.master_port)
         changed = None if processes is None else _with_processes(request, processes, self.plan(name))
         self._requeue(run, state, changed)

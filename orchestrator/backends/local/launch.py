@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest, RunFolder
+from orchestrator.backends.local import rank_process
+from orchestrator.backends.local.rank_process import RESERVE_VARIABLE, die_with_parent
 from orchestrator.support.errors import ConflictError
-from train_jobs.artifacts.host import process_started
 
 LOOPBACK = "127.0.0.1"
-PR_SET_PDEATHSIG = 1  # of prctl(2), from linux/prctl.h
-EXIT_SECONDS = 20.0  # a killed process with many gigabytes takes seconds to free them
-
-# The shell appends both streams to one file per rank, and writes the exit code: a killed rank cannot do that itself.
-# TERM is caught, not ignored, because a rank would inherit an ignored signal and never save a checkpoint, while a
-# caught one is reset to its default when the shell starts the rank (POSIX, execve). Without the trap, the shell would
-# die of torchrun's SIGTERM before it could write the exit code.
-RANK_WRAPPER = (
-    'trap : TERM; "$0" "$@" >>"$RUN_LOGS/rank-$RANK.log" 2>&1; code=$?; echo $code >"$RUN_EXITS/rank-$RANK"; exit $code'
-)
 
 
 class LocalRequest(FolderRequest):
@@ -71,7 +59,7 @@ def free_port() -> int:
 
 
 def start_agents(
-    run: RunFolder, request: LocalRequest, *, attempt: int, tracking: Mapping[str, str]
+    run: RunFolder, request: LocalRequest, *, attempt: int, variables: Mapping[str, str]
 ) -> list[subprocess.Popen[bytes]]:
     """Start torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
 
@@ -79,11 +67,11 @@ def start_agents(
         run: folder of the run.
         request: number of nodes and ranks, their command and their environment.
         attempt: number of the attempt.
-        tracking: environment variables by which the ranks find the MLflow run.
+        variables: environment variables by which the ranks find the MLflow run and the clock of the run.
     """
     exits = run.exits(attempt)
     exits.mkdir(parents=True, exist_ok=True)
-    common = {**os.environ, **_variables(run, request, exits), **tracking}
+    common = {**os.environ, **_variables(run, request, exits), **variables}
     port = str(request.master_port or free_port())
     return [_start_agent(run, request, node, port, common) for node in range(request.nodes)]
 
@@ -96,7 +84,8 @@ def _start_agent(
         *("--nnodes", str(request.nodes), "--node-rank", str(node)),
         *("--nproc-per-node", str(request.processes_per_node)),
         *("--master-addr", LOOPBACK, "--master-port", port),
-        *("--max-restarts", "0", "--no-python", "/bin/sh", "-c", RANK_WRAPPER),
+        *("--log-dir", str(run.launcher)),  # else torchrun leaves a folder in /tmp
+        *("--max-restarts", "0", "--no-python", sys.executable, "-I", "-S", rank_process.__file__),
         *request.command,
     ]
     with run.agent_log(node).open("ab") as log:
@@ -109,7 +98,7 @@ def _start_agent(
             stderr=subprocess.STDOUT,
             # a session of its own: Ctrl-C in the user's terminal and the supervisor's process group do not reach it
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
 
 
@@ -128,6 +117,7 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
         TAGS_VARIABLE: str(run.tags),
         "RUN_LOGS": str(run.logs),
         "RUN_EXITS": str(exits),
+        RESERVE_VARIABLE: str(run.rank_reserve),
         # the snapshot alone: modules from the caller's PYTHONPATH would make the run differ from its recorded code
         "PYTHONPATH": str(run.code),
         "PYTHONUNBUFFERED": "1",  # the last lines before a kill would stay in a buffer
@@ -143,42 +133,3 @@ def _variables(run: RunFolder, request: LocalRequest, exits: Path) -> dict[str, 
         # the cores that the working ones need
         ours["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
     return {**ours, **request.variables}
-
-
-def _die_with_parent() -> None:
-    """Make the kernel send SIGTERM when the supervisor dies, even by SIGKILL: the ranks then save and stop.
-
-    It runs between fork and exec, where only the calling thread exists: it imports nothing and takes no lock.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Return the ids of all processes that have a run's folder in their environment, except this process."""
-    # The environment is inherited by all descendants and, unlike process groups and parents, survives setsid and the
-    # death of the launcher: data loader workers are found too.
-    found = []
-    needle = f"{RUN_VARIABLE}={folder}".encode()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if needle in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue  # the process ended, or belongs to another user
-    return found
-
-
-def kill_leftovers(folder: Path) -> None:
-    """Kill the processes that a run left behind, and wait until they no longer exist, for at most 20 s.
-
-    Only then are their memory, GPUs and ports free for the next attempt.
-    """
-    killed = processes_of(folder)
-    for pid in killed:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + EXIT_SECONDS
-    while any(process_started(pid) is not None for pid in killed) and time.monotonic() < deadline:
-        time.sleep(0.02)

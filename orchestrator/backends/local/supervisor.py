@@ -9,17 +9,22 @@ writes the last state to state.json, and starts the process that completes the m
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, Supervision, ending_of
-from orchestrator.backends.local.launch import LocalRequest, check_port, kill_leftovers, start_agents
+from orchestrator.backends.folder.run_processes import kill_leftovers
+from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, LauncherEnd, Supervision, ending_of
+from orchestrator.backends.local.launch import LocalRequest, check_port, start_agents
 from orchestrator.runs.status import RunState
 
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM: kill no earlier
@@ -31,6 +36,7 @@ class Supervisor(Supervision):
 
     request: LocalRequest
     request_kind = LocalRequest
+    _failed_launcher: LauncherEnd | None = None
 
     def attempt(self) -> Ending:
         """Start the agents, wait for them, and read the exit codes of the ranks.
@@ -40,10 +46,10 @@ class Supervisor(Supervision):
         """
         # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
+        self.run.clear_temporaries()
         check_port(self.request.master_port)
         self.tracked.open()
-        tracking = self.tracked.variables()
-        agents = start_agents(self.run, self.request, attempt=self.state.attempt, tracking=tracking)
+        agents = start_agents(self.run, self.request, attempt=self.state.attempt, variables=self.variables())
         self.update(state=RunState.RUNNING)
         try:
             self._watch(agents)
@@ -51,23 +57,28 @@ class Supervisor(Supervision):
             # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
             # same checkpoint folder
             kill_leftovers(self.run.path)
+            self.run.clear_temporaries()
         return ending_of(
             self.run,
             attempt=self.state.attempt,
             world_size=self.request.nodes * self.request.processes_per_node,
-            agent_code=next((agent.returncode for agent in agents if agent.returncode), 0),
+            launcher=self._failed_launcher,
             stopped=self.asked_to_stop or self.preempted,
         )
 
     def _watch(self, agents: list[subprocess.Popen[bytes]]) -> None:
         """Wait until all agents have finished, on their own or on request."""
+        self._failed_launcher = None
         stopping_since = failed_since = math.inf
-        while any(agent.poll() is None for agent in agents):
+        # a list: `any` over the agents would never poll those after the first that lives, and their death stay unseen
+        while None in (codes := [agent.poll() for agent in agents]):
             now = time.monotonic()
             self.monitor()
             # torchrun's static rendezvous does not report a failed node to the other agents: their ranks may wait in a
             # collective until it times out, which takes minutes
-            if any(agent.returncode for agent in agents):
+            if stopping_since == math.inf:
+                self._note_failure(codes)
+            if any(codes):
                 failed_since = min(failed_since, now)
             alone = now - failed_since > PEER_SECONDS
             if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone):
@@ -77,11 +88,30 @@ class Supervisor(Supervision):
             if now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
+        self._note_failure(codes)
+
+    def _note_failure(self, codes: Sequence[int | None]) -> None:
+        """Remember the agent that failed first; of several since the last look, one that was killed."""
+        if self._failed_launcher is None:
+            failed = [LauncherEnd(node, code) for node, code in enumerate(codes) if code]
+            self._failed_launcher = min(failed, key=lambda end: end.code, default=None)
+
+
+class ToleratingLog(io.TextIOBase):
+    """The supervisor's output; what does not fit on a full disk is lost, without an error."""
+
+    def write(self, text: str) -> int:
+        """Append a text to the file that is open as stdout."""
+        with suppress(OSError):
+            os.write(1, text.encode(errors="replace"))
+        return len(text)
 
 
 def main() -> int:
     """Take the lock, report it, and supervise the run."""
     run, ready = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
+    log: Any = ToleratingLog()
+    sys.stdout = sys.stderr = log
     with run.lock():
         supervisor = Supervisor(run)
         # Report only with the lock held: the submitting command returns then, and its next `status` must see the
@@ -93,6 +123,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         supervisor.supervise()
+    supervisor.watch.close()
     return 0
 
 

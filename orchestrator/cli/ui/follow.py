@@ -24,7 +24,7 @@ PROGRESS_PREFIX = "step "  # of the job's progress lines; on a terminal, each re
 QUIET_SECONDS = 10.0  # without output until the first heartbeat is printed
 BEAT_SECONDS, BEAT_SECONDS_ELSEWHERE = 1.0, 60.0  # between two heartbeats, on a terminal and in a file
 WATCH_SECONDS = 1.0
-TICKING = {"node_hours", "cost"}  # grow while nothing happens
+TICKING = {"node_hours", "cost", "observed"}  # grow while nothing happens
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def _progress(status: RunStatus) -> str:
 
 
 def _elapsed(status: RunStatus) -> str:
-    return "" if status.started is None else duration((status.ended or time.time()) - status.started)
+    return "" if status.started is None else duration((status.ended or status.now) - status.started)
 
 
 def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
@@ -70,7 +69,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
     if status.step is not None:
         rows.append(_progress_row(status.step, status))
     if status.eta is not None:
-        rows.append(("eta", f"{duration(status.eta - time.time())}, at {when(status.eta)} (estimate)"))
+        rows.append(("eta", f"{duration(status.eta - status.now)}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
         rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
     rows += _scores(status) if run_kind(status.kind).scored else _figures(status.metrics)
@@ -107,7 +106,7 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
         return []
     rows = [("attempt", str(status.attempt))]
     for number, attempt in enumerate(status.attempts, 1):
-        lasted = duration((attempt.ended or time.time()) - attempt.started)
+        lasted = duration((attempt.ended or status.now) - attempt.started)
         reached = f", step {attempt.step}" if attempt.step is not None else ""
         line = f"{number}: {attempt.state.value}, {lasted}{reached}"
         if attempt.reason and attempt.ended:

@@ -74,7 +74,7 @@ def document(title: str, body: Markup, style: str = "") -> str:
 
 def _header(run: RunReport) -> Markup:
     status = run.status
-    reason = [element("p", status.reason, class_="alert")] if status.reason else []
+    reason = [element("p", text, class_="alert") for text in (status.reason, status.warning) if text]
     resume = [commands(status)] if status.state.resumable else []
     return element("header", titled(status.name, status.state), facts(_facts(run)), *reason, *resume)
 

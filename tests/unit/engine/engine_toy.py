@@ -44,6 +44,7 @@ INPUTS, TARGETS = 5, 4
 ROW_BYTES = 32 * 2**20  # well above the noise of other allocations in a process
 CLOCKED = {
     *("sequences_per_second", "tokens_per_second", "data_wait_share", "mfu", "peak_memory_gb"),
+    *("slowest_rank", "slowest_rank_ratio"),
     *("checkpoint_seconds", "checkpoint_wait_seconds"),
 }
 ALONE = World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
@@ -290,6 +291,12 @@ def weights_of(loop: Loop) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in loop.task.model.state_dict().items()}
 
 
+def _delay(loss: torch.Tensor, seconds: float) -> torch.Tensor:
+    """Return the loss after a pause, as a slow process would."""
+    time.sleep(seconds)
+    return loss
+
+
 def main(folder: Path) -> None:
     """Run one process of a job: uninterrupted, with a time budget, stopped and resumed, and after its peer died.
 
@@ -303,6 +310,9 @@ def main(folder: Path) -> None:
     uninterrupted = make_loop(ToyTask(world, rows=7), folder / "uninterrupted")
     run(uninterrupted)
     save_file(weights_of(uninterrupted), folder / f"uninterrupted-{world.rank}.safetensors")
+
+    paced = ToyTask(world, rows=7, trouble=lambda batch, loss: _delay(loss, 0.05 if world.rank else 0.0))
+    run(make_loop(paced, folder / "paced"))
 
     ticks = itertools.count(step=1000.0 if world.is_main else 1e6)  # the clock of the other process is far ahead
     timed = make_loop(

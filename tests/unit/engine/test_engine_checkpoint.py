@@ -13,7 +13,9 @@ import torch
 from engine_disk import Disk
 from safetensors.torch import load_file
 
-from train_jobs.artifacts.commit import COMMIT, verify
+from orchestrator.backends.folder.outputs import damaged_warning
+from train_jobs.artifacts.commit import CHECKSUM, COMMIT, checksum, committed, verify
+from train_jobs.assembly.starting_point import set_aside_damaged
 from train_jobs.config import ConflictError, OptimizerConfig, StorageError, TrainingError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint, CheckpointStore, Retention
 from train_jobs.optim.factory import build_optimizer
@@ -192,7 +194,9 @@ def test_torn_or_missing_commit_uses_previous_checkpoint(
 
 def change_commit(store: CheckpointStore, **changes: Any) -> None:
     path = store.root / "step-00000008" / COMMIT
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    document = {**json.loads(path.read_text()), **changes}
+    del document[CHECKSUM]
+    path.write_text(json.dumps({**document, CHECKSUM: checksum(document)}))
 
 
 @pytest.mark.parametrize("changes", [{"files": {}}, {"files": []}, {"files": [1]}, {"step": 9}, {"step": "8"}])
@@ -385,3 +389,41 @@ def test_read_only_disk_raises_storage_error(disk: Disk) -> None:
     with pytest.raises(StorageError, match="cannot write the checkpoint of step 8: permission denied"):
         save(store, 8)
     assert newest_step(store) == 4
+
+
+def test_flipped_digit_in_commit_is_detected(store: CheckpointStore) -> None:
+    """It still parses, but another loss would keep the wrong checkpoint."""
+    commit = save(store, 12, loss=4.5) / COMMIT
+    commit.write_text(commit.read_text().replace("4.5", "1.5"))
+    assert committed(commit.parent) is None
+    assert newest_step(store) == 8
+
+
+def test_commit_without_checksum_is_accepted(store: CheckpointStore) -> None:
+    path = store.root / "step-00000008" / COMMIT
+    document = json.loads(path.read_text())
+    del document[CHECKSUM]
+    path.write_text(json.dumps(document))
+    assert newest_step(store) == 8
+
+
+def test_damaged_checkpoint_is_set_aside_until_newer_one(
+    store: CheckpointStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store.root / "step-00000012").mkdir()  # never committed: the process died, nothing is damaged
+    truncate(store.root / "step-00000008" / "model.safetensors")
+    used = store.newest()
+    set_aside_damaged(store, used)
+    assert capsys.readouterr().out == (
+        "warning: the checkpoint of step 8 is damaged, resuming from step 4;"
+        f" its files are in {store.root / 'damaged-step-00000008'}\n"
+    )
+    found = damaged_warning(store.root)
+    assert found == f"damaged checkpoints were not used: step 8; their files: {store.root}/damaged-*"
+    aside = store.root / "damaged-step-00000008"
+    save(store, 6)
+    assert sorted(path.name for path in aside.iterdir()) == FILES
+    save(store, 8)
+    assert not aside.exists()
+    assert damaged_warning(store.root) is None
+    assert newest_step(store) == 8

@@ -116,6 +116,13 @@ def test_report_covers_global_batch_and_appears_once(job: Path, tmp_path: Path) 
     assert [loss for _, loss in found if loss] == pytest.approx([loss for _, loss in expected if loss], rel=1e-5)
 
 
+def test_slow_process_is_in_every_report(job: Path) -> None:
+    reports = [report["metrics"] for _, report in read_reports(job / "paced" / "metrics.jsonl")]
+    found = [metrics for metrics in reports if "slowest_rank" in metrics]
+    assert len(found) == 3
+    assert all(metrics["slowest_rank"] == 1 and metrics["slowest_rank_ratio"] > 3 for metrics in found)
+
+
 def test_lost_peer_is_explained(job: Path) -> None:
     document = results(job, 0)
     assert (document["stopped at"], document["resumed at"]) == (3, 3)

@@ -50,7 +50,8 @@ def test_losses_and_rates_match_uninterrupted_run(scenes: Path) -> None:
     still, fewer = (reports(scenes / name) for name in MOVED)
     assert [step for step, _ in still] == [step for step, _ in fewer]
     for (_, expected), (_, found) in zip(still, fewer, strict=True):
-        assert expected.keys() == found.keys()
+        assert expected.keys() - found.keys() <= {"slowest_rank", "slowest_rank_ratio"}  # one process has no slowest
+        assert expected.keys() >= found.keys()
         assert found.get("learning_rate") == expected.get("learning_rate")
         for name in (key for key in expected if key.endswith("loss")):
             assert found[name] == pytest.approx(expected[name], rel=2e-5), name

@@ -1,4 +1,4 @@
-"""Detection of diverging losses."""
+"""Detection of diverging losses and of slow ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from orchestrator.backends.folder.run_watch import RISE, WINDOW, LossWatch
+from orchestrator.backends.folder.run_watch import RISE, WINDOW, LossWatch, PaceWatch
 
 
 def watch(losses: list[float]) -> list[str | None]:
@@ -34,3 +34,37 @@ def test_rising_loss_reported_with_best_step() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_non_finite_loss_is_reported_immediately(loss: float) -> None:
     assert watch([loss]) == [f"the loss of step 10 is {loss}"]
+
+
+def paced(*reports: tuple[float, int, float]) -> str | None:
+    """Return the warning after reports of (seconds, slowest rank, ratio)."""
+    pace = PaceWatch()
+    for moment, rank, ratio in reports:
+        pace.add(moment, {"slowest_rank": float(rank), "slowest_rank_ratio": ratio})
+    return pace.warning
+
+
+def test_rank_that_is_slow_for_a_minute_is_named() -> None:
+    assert paced((0, 3, 4.0), (30, 3, 4.0), (60, 3, 4.25)) == (
+        "rank 3 is slow: its work takes 4.2 times as long as that of the others"
+    )
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [(0, 3, 4.0), (59, 3, 4.0)],
+        [(0, 3, 4.0), (30, 3, 1.1), (61, 3, 4.0)],
+        [(0, 3, 4.0), (30, 2, 4.0), (61, 3, 4.0)],
+        [(0, 3, 2.9), (100, 3, 2.9)],
+    ],
+    ids=["too short", "interrupted", "not always the same", "not slow enough"],
+)
+def test_rank_that_is_slow_for_a_moment_is_not_named(reports: list[tuple[float, int, float]]) -> None:
+    assert paced(*reports) is None
+
+
+def test_reports_of_one_process_name_no_rank() -> None:
+    pace = PaceWatch()
+    pace.add(0.0, {"train_loss": 1.0})
+    assert pace.warning is None

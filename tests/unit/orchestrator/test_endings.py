@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
-from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
+from orchestrator.backends.folder.supervision import Ending, LauncherEnd, Supervision, ending_of
 from orchestrator.runs.status import RunState
 from orchestrator.specs.notification import NotifySpec
 
@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> RunFolder:
 def test_only_exit_codes_of_signals_name_a_signal(run: RunFolder, code: int, message: str) -> None:
     run.exits(1).mkdir(parents=True)
     (run.exits(1) / "rank-0").write_text(f"{code}\n")
-    ending = ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False)
+    ending = ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, 1), stopped=False)
     assert (ending.state, ending.exit_code) == (RunState.FAILED, code)
     assert ending.reason == f"rank 0 {message}; see {run.rank_log(0)}"
 
@@ -65,7 +65,10 @@ def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:
     run.exits(1).mkdir(parents=True)
     (run.exits(1) / "rank-0").write_text("255\n")
     (run.outputs / "error-0.json").write_text(json.dumps({"text": "error[data]: no text"}))
-    assert ending_of(run, attempt=1, world_size=1, agent_code=1, stopped=False).reason == "error[data]: no text"
+    assert (
+        ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, 1), stopped=False).reason
+        == "error[data]: no text"
+    )
 
 
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,15 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.debug.backend import DebugBackend
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, RunFolder
+from orchestrator.backends.folder.run_processes import kill_leftovers
 from orchestrator.backends.folder.supervision import read_exits
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import check_port, kill_leftovers
+from orchestrator.backends.local.launch import check_port
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.backends.run_progress import last_report
 from orchestrator.client import Orchestrator
@@ -27,6 +29,7 @@ from orchestrator.support.errors import ConflictError, NotFoundError, SpecError,
 from tests.conftest import write_bert
 from tests.run_folders import make_run, report, write_local_request
 from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config import Config, PretrainConfig
 
@@ -357,3 +360,21 @@ def test_next_phase_needs_a_finished_run_with_checkpoint(tmp_path: Path, monkeyp
     with pytest.raises(SpecError) as empty:  # it has no checkpoint
         orchestrator.plan(overrides={"phase_from": "stopped-1"})
     assert f"phase_from: no checkpoint in {stopped.path / 'outputs'}" in str(empty.value)
+
+
+def test_lost_attempt_ends_with_its_last_report_after_resume(tmp_path: Path) -> None:
+    """Otherwise it would seem to run for ever: duration and cost would grow."""
+    run = make_run(tmp_path, "lost", RunState.RUNNING, attempts=[{"started": 100.0}])
+    report(run, 10, at=160.0, train_loss=3.0)
+    LocalBackend(tmp_path)._requeue(run, run.state())
+    (lost,) = run.stored_state().attempts
+    assert (lost.ended, lost.state) == (160.0, RunState.FAILED)
+    assert "supervisor lost" in str(lost.reason)
+
+
+def test_clock_of_an_earlier_boot_is_the_wall_clock() -> None:
+    clock = RunClock.start()
+    assert abs(clock.now() - time.time()) < 60
+    ahead = clock._replace(wall=clock.wall + 3600)
+    assert abs(ahead.now() - time.time() - 3600) < 60
+    assert abs(ahead._replace(boot_id="another").now() - time.time()) < 60

@@ -120,6 +120,7 @@ def test_divergence_is_sent_once_and_end_with_its_step(
     report(tmp_path, 9.5, first=13)
     assert "the loss rises" in str(watch.poll())
     watch.ended(RunState.FAILED, "rank 0 ended")
+    watch.close()
     assert [(told["event"], told["step"]) for told in server.told] == [("diverging", 12), ("failed", 13)]
 
 
@@ -128,8 +129,10 @@ def test_events_not_requested_are_not_sent(server: Server, tmp_path: Path, monke
     watch = run_watch(tmp_path, "completed")
     watch.ended(RunState.FAILED, "rank 0 ended")
     watch.ended(RunState.CANCELLED, "cancelled")
+    watch.close()
     assert server.told == []
     watch.ended(RunState.COMPLETED, None)
+    watch.close()
     assert [told["event"] for told in server.told] == ["completed"]
 
 

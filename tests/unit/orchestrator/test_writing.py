@@ -105,3 +105,30 @@ def test_run_of_the_same_plan_shows_its_progress(
     with pytest.raises(ConflictError, match="a run of the same plan was cancelled") as failure:
         orchestrator.submit(plan)
     assert failure.value.facts["run"] == f"{plan.name}, {progress}"
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["full disk", "name taken"])
+def test_failed_submission_leaves_no_draft(tmp_path: Path, disk: Path, taken: bool) -> None:
+    write_spec(tmp_path / "job.yaml", data={"text": [str(write_corpus(tmp_path / "corpus.txt"))]})
+    home = tmp_path / "home" if taken else disk
+    plan = Orchestrator(home=home, environ={"CUDA_VISIBLE_DEVICES": ""}).plan(file=tmp_path / "job.yaml")
+    backend = LocalBackend(home)
+    submission = backend.prepare(plan, run="one")
+    if taken:
+        backend._make(submission)
+    with pytest.raises(ConflictError if taken else StorageError):  # the code does not fit on the disk
+        backend._make(submission)
+    assert [path.name for path in (home / "runs").iterdir()] == (["one"] if taken else [])
+
+
+def test_temporary_files_of_killed_processes_are_deleted(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "one")
+    below = run.outputs / "model"
+    below.mkdir()
+    left = [run.path / ".state.json.7.tmp", run.outputs / ".probe-7", run.outputs / ".seen-a", below / ".x.7.tmp"]
+    for path in left:
+        path.touch()
+    (below / "config.json").touch()
+    run.clear_temporaries()
+    assert not any(path.exists() for path in left)
+    assert (below / "config.json").exists()

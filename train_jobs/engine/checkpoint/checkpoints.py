@@ -6,6 +6,8 @@
         state.json             step, data cursor, loss scale, the optimizer's options, configuration
         COMMIT.json            validation loss; names, sizes and SHA-256 of the others; written last and read back
 
+A newer one that was committed and does not verify is renamed to damaged-step-... when the run resumes.
+
 A mounted blob store copies and deletes where a disk renames, so no rename, no mtime and no link is trusted: the newest
 folder that verifies under its own name is the checkpoint; any other comes from a process that died.
 """
@@ -26,6 +28,7 @@ from safetensors.torch import load_file
 
 from train_jobs.artifacts.commit import (
     COMMIT,
+    DAMAGED,
     FOLDER,
     Commit,
     committed,
@@ -202,6 +205,28 @@ class CheckpointStore:
                 return Checkpoint(folder, step)
         return None
 
+    def set_aside_damaged(self, newer_than: int) -> list[int]:
+        """Rename committed checkpoints that do not verify; a checkpoint of the same or a later step deletes them.
+
+        Args:
+            newer_than: step of the checkpoint that the run resumes from; -1 without one.
+
+        Returns:
+            The steps of the damaged checkpoints, in ascending order.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        newer = {step: folder for step, folder in sorted(self._folders().items()) if step > newer_than}
+        # a folder without a commit is no damage: the process died while it wrote it
+        damaged = {step: folder for step, folder in newer.items() if (folder / COMMIT).exists()}
+        for step, folder in damaged.items():
+            with storage.storage_errors(self.root, f"the damaged checkpoint of step {step}"):
+                aside = folder.with_name(DAMAGED + folder.name)
+                shutil.rmtree(aside, ignore_errors=True)
+                folder.rename(aside)
+        return list(damaged)
+
     def best(self) -> Checkpoint | None:
         """Return the valid checkpoint with the lowest validation loss, the earliest in a tie; None without one.
 
@@ -277,6 +302,9 @@ class CheckpointStore:
         A folder newer than the step just saved did not verify, or the run would have resumed from it: it must not count
         as kept.
         """
+        for aside in self.root.glob(f"{DAMAGED}step-*"):
+            if aside.name <= DAMAGED + folder_name(saved):
+                shutil.rmtree(aside, ignore_errors=True)
         folders = self._folders()
         found = [committed(folder) for step, folder in folders.items() if step <= saved]
         kept = self.retention.steps_to_keep([one for one in found if one])

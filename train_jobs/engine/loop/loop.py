@@ -265,7 +265,7 @@ class Loop:
     def _step(self) -> bool:
         """Make one optimizer step over a global batch; return False if fp16 skipped it: its gradient was not finite."""
         self._collect(wait=False)
-        started = time.perf_counter()
+        started, idle = time.perf_counter(), self.world.activity.waited
         with self._doing("data"):
             # The new cursor is stored at the end of the step, so a checkpoint of a stop below repeats this batch.
             batch, cursor = self._next_batch(self.state.cursor)
@@ -278,7 +278,9 @@ class Loop:
             self._stop()
         if agreed.checkpoint_due:
             with self._after("checkpoint"):
+                saving = self.world.activity.waited
                 started += self.save()  # waiting for a disk must not lower the reported speed
+                idle += self.world.activity.waited - saving
         found = self._compute_gradients(batch, agreed.totals)
         if found.finite:
             with self._doing("optimizer"):
@@ -296,12 +298,14 @@ class Loop:
             self._skip(found)
         self.scaler.update(found.finite, dynamic=self.policy.precision == "fp16")
         self.state.cursor = cursor
+        seconds = time.perf_counter() - started
         self._meter.add(
             found.sums if found.finite else None,
-            time.perf_counter() - started,
+            seconds,
             data_seconds=waited,
             tokens=agreed.tokens,
             norm=float(found.norm),
+            busy=seconds - (self.world.activity.waited - idle),
         )
         return found.finite
 
@@ -434,6 +438,7 @@ class Loop:
                 flops=self.task.flops,
                 peak_flops=self.policy.peak_flops,
             ),
+            **meter.slowest(self.world),
             "peak_memory_gb": memory_bytes(self.world.device) / 1e9,
         }
         metrics |= self._checkpoint_metrics

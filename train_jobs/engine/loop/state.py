@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ class BackwardResult:
 
 
 # Fields that are equal on all processes, or that only rank 0 reports: no collective is needed to store them.
+SHORTEST_SECONDS = 1e-6  # of work, so that a ratio is finite
 _PLAIN = ("steps", "seconds", "data_seconds", "tokens", "norms")
 
 Flops = Callable[[float, float], float]
@@ -85,9 +87,18 @@ class Meter:
     """Of all processes, padding left out."""
     norms: float = 0.0
     """Gradient norms before clipping."""
+    busy: float = 0.0
+    """Seconds in which this process did not wait for the others."""
 
     def add(
-        self, sums: torch.Tensor | None, seconds: float, *, data_seconds: float, tokens: float, norm: float
+        self,
+        sums: torch.Tensor | None,
+        seconds: float,
+        *,
+        data_seconds: float,
+        tokens: float,
+        norm: float,
+        busy: float = 0.0,
     ) -> None:
         """Add one optimizer step.
 
@@ -98,8 +109,10 @@ class Meter:
             data_seconds: part of it spent waiting for the batch.
             tokens: tokens of the global batch, without padding.
             norm: gradient norm before clipping.
+            busy: part of the duration in which this process did not wait for the others.
         """
         self.seconds += seconds
+        self.busy += busy
         self.data_seconds += data_seconds
         if sums is not None:
             # fp64 on the device: no synchronisation per step, and counts stay exact over thousands of steps
@@ -131,6 +144,24 @@ class Meter:
         return (
             found if peak_flops is None else {**found, "mfu": flops(sequences, self.tokens) / self.seconds / peak_flops}
         )
+
+    def slowest(self, world: World) -> dict[str, float]:
+        """Return the slowest process as metrics; every process must call it.
+
+        Every process makes every step in the same time, because all wait for the slowest one: what differs is the time
+        in which a process works.
+
+        Returns:
+            slowest_rank, and slowest_rank_ratio: its working time over the median of the others; empty for one process.
+        """
+        if world.size == 1:
+            return {}
+        busy = torch.zeros(world.size, dtype=torch.float64, device=world.device)
+        busy[world.rank] = self.busy
+        found = world.sum_(busy).tolist()
+        rank = found.index(max(found))
+        others = median([*found[:rank], *found[rank + 1 :]])
+        return {"slowest_rank": float(rank), "slowest_rank_ratio": found[rank] / max(others, SHORTEST_SECONDS)}
 
     def gather(self, world: World) -> dict[str, Any]:
         """Return the meters of all processes, JSON-safe; every process must call it."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TextIO, TypeVar
 
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.engine.runtime.storage import storage_errors
@@ -43,6 +44,7 @@ class MetricsLog:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._clock = RunClock.inherited()
         self._stream: TextIO | None = None
 
     def open(self, *, from_step: int) -> None:
@@ -76,7 +78,7 @@ class MetricsLog:
         """
         if self._stream is None or self.path is None:
             return
-        line = json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)})
+        line = json.dumps({"step": step, "time": self._clock.now(), "metrics": dict(metrics)})
         with storage_errors(self.path.parent, METRICS_FILE):
             self._stream.write(line + "\n")
             self._stream.flush()

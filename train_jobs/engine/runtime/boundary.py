@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -117,7 +118,8 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
     """
     if refused := storage.explain(problem, output, "the run's output"):
         return refused
-    traceback.print_exc()
+    with suppress(OSError):  # the log may be on a full disk
+        traceback.print_exc()
     found: UserError | None = None
     if "torch" in sys.modules:  # importing it now would take seconds, and a job without it cannot have these errors
         from train_jobs.engine.runtime.devices import explain_memory_error

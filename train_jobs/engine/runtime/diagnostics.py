@@ -43,27 +43,34 @@ if TYPE_CHECKING:
     from train_jobs.engine.runtime.distributed import World
 
 FOLDER = "stacks"
+RESERVE_VARIABLE = "RUN_RESERVE"  # file that the orchestrator reserved for the reason of an end on a full disk
 CHECKS_PER_HANG = 10  # checks of the activity until a hang is reported; at most one per second
 STDERR = 2
 MAX_NAMED_RANKS = 8  # ranks in a message
 
 
 def write_error(problem: UserError, output: Path, rank: int) -> None:
-    """Write the error file of a rank; ignore a failing disk, which may be the error to report.
+    """Write the error file of a rank; on a full disk, free the reserve of the run first. Ignore any other failure.
 
     Args:
         problem: the error.
         output: output folder of the run.
         rank: rank of this process.
     """
-    with suppress(OSError):
-        write_json(_error_file(output, rank), {**problem.as_json(), "text": str(problem)})
+    path, document = _error_file(output, rank), {**problem.as_json(), "text": str(problem)}
+    try:
+        write_json(path, document)
+    except OSError:
+        with suppress(OSError, KeyError):
+            Path(os.environ[RESERVE_VARIABLE]).unlink(missing_ok=True)
+            write_json(path, document)
 
 
 def report_error(problem: UserError, output: Path, rank: int) -> int:
     """Print an error to stderr and write its file; return the exit code of the process."""
-    print(problem, file=sys.stderr, flush=True)
     write_error(problem, output, rank)
+    with suppress(OSError):  # the log may be on a full disk
+        print(problem, file=sys.stderr, flush=True)
     return problem.exit_code
 
 

@@ -46,6 +46,8 @@ class Activity:
     def __init__(self) -> None:
         self.stage = Stage()
         self.beats = 0
+        self.waited = 0.0
+        """Seconds in which this process waited for the others."""
         self.observer: Callable[[str], AbstractContextManager[None]] | None = None
         """Name of a stage -> context that the stage runs in."""
 
@@ -67,10 +69,11 @@ class Activity:
     def waiting(self) -> Iterator[None]:
         """Mark the body as waiting for all other processes; its start and its end count as progress."""
         # Without `finally`: after an error the stage stays, so that reports name the stage in which it happened.
-        stage = self.stage
+        stage, started = self.stage, time.perf_counter()
         self.stage = stage._replace(waits=True)
         self.beat()
         yield
+        self.waited += time.perf_counter() - started
         self.stage = stage
         self.beat()
 
@@ -100,6 +103,8 @@ class World:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` over all processes, in place, and return it; every process must call it."""
         if self.size > 1:
+            if tensor.is_cuda:  # the work queued so far is this process's own: it must not count as waiting
+                torch.cuda.current_stream(tensor.device).synchronize()
             with self.activity.waiting():
                 dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
                 # With nccl the call only queues the reduction, so a hang would be attributed to the stage after it.

@@ -1,0 +1,86 @@
+"""The parent of one rank: it keeps the rank's log and exit code, and ends the rank when the launcher dies.
+
+    python -I -S rank_process.py COMMAND...
+
+A killed rank cannot write its own exit code, and torchrun does not set a parent-death signal (prctl(2),
+PR_SET_PDEATHSIG) on its ranks: when supervisor and launcher are killed together, the ranks would train on, unseen. The
+launcher runs this file as a script, in a start of some 20 ms: it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+PR_SET_PDEATHSIG = 1  # of prctl(2), from linux/prctl.h
+SAVE_SECONDS = 30  # torchrun gives its ranks as long after SIGTERM
+SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
+RESERVE_VARIABLE = "RUN_RESERVE"  # file to delete when the disk is full, so that the reason can be written
+
+
+def die_with_parent() -> None:
+    """Make the kernel send SIGTERM when the parent dies, even by SIGKILL: ranks then save and stop.
+
+    It may run between fork and exec, where only the calling thread exists: it imports nothing and takes no lock.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def write_exit_code(path: Path, code: int) -> None:
+    """Write the exit code of a rank; on a full disk, free the reserve of the ranks first."""
+    try:
+        path.write_text(f"{code}\n")
+    except OSError:
+        with suppress(OSError):
+            Path(os.environ[RESERVE_VARIABLE]).unlink(missing_ok=True)
+            path.write_text(f"{code}\n")
+
+
+def main() -> int:
+    """Run the rank and return its exit code, as a shell would."""
+    die_with_parent()
+    launcher = os.getppid()
+
+    def end_orphan(signum: int, frame: FrameType | None) -> None:
+        # torchrun signals the whole process group itself: pass the signal on only if torchrun no longer exists
+        if os.getppid() != launcher:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the group includes this process
+            signal.alarm(SAVE_SECONDS)
+            os.killpg(0, signal.SIGTERM)
+
+    def kill_orphan(signum: int, frame: FrameType | None) -> None:
+        process.kill()
+
+    # a handler, not SIG_IGN: the rank would inherit an ignored signal and never save a checkpoint, while a caught one
+    # is reset to its default when the rank starts (POSIX, execve)
+    signal.signal(signal.SIGTERM, lambda signum, frame: None)
+    rank = os.environ["RANK"]
+    with _log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log")) as log:
+        process = subprocess.Popen(sys.argv[1:], stdout=log, stderr=log, preexec_fn=die_with_parent)
+    signal.signal(signal.SIGALRM, kill_orphan)
+    signal.signal(signal.SIGTERM, end_orphan)
+    if os.getppid() != launcher or launcher == 1:  # it died before the handler was there
+        process.terminate()
+    code = process.wait()
+    signal.alarm(0)
+    code = SIGNALLED - code if code < 0 else code
+    write_exit_code(Path(os.environ["RUN_EXITS"], f"rank-{rank}"), code)
+    return code
+
+
+def _log(path: Path) -> IO[bytes]:
+    try:
+        return path.open("ab")
+    except OSError:  # a full disk: the rank reports it
+        return Path(os.devnull).open("ab")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

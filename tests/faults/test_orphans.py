@@ -1,0 +1,96 @@
+"""Ranks whose supervisor and launcher were killed together: they end, or status, cancel, prune and resume find them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
+
+
+@pytest.fixture
+def orphans(console: Console, corpus: Path) -> tuple[str, Path]:
+    """Start a run of two ranks, stop rank 1, and kill supervisor, launcher and the parents of the ranks."""
+    name = submit(console, corpus)
+    folder = console.folder(name)
+    pid = rank_pid(folder, 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # it does not answer to SIGTERM
+    kill_all_but_ranks(folder)
+    wait_for(lambda: rank_pid(folder, 0) is None or not_training(folder), what="the end of the training")
+    assert pid in processes_of(folder)
+    return name, folder
+
+
+def submit(console: Console, corpus: Path) -> str:
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        train={"steps": 20000},
+        checkpoint={"every": 20000},
+        validation={"every": 20000},
+    )
+    words = ("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json")
+    name = str(console(*words).json["name"])
+    wait_for(lambda: last_step(console.folder(name)) >= 4, what="step 4")
+    return name
+
+
+def kill_all_but_ranks(folder: Path) -> None:
+    """Kill supervisor, launcher and the parents of the ranks, all with SIGKILL."""
+    ranks = {rank_pid(folder, rank) for rank in range(2)}
+    state = (folder / "state.json").read_text()
+    supervisor = int(state.partition('"pid": ')[2].partition(",")[0])
+    for pid in (supervisor, *(pid for pid in processes_of(folder) if pid not in ranks)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def not_training(folder: Path) -> bool:
+    step = last_step(folder)
+    time.sleep(0.5)
+    return last_step(folder) == step
+
+
+def test_ranks_save_and_end_with_killed_launcher(console: Console, corpus: Path) -> None:
+    name = submit(console, corpus)
+    folder = console.folder(name)
+    kill_all_but_ranks(folder)
+    wait_for(lambda: not processes_of(folder), seconds=20, what="the end of the ranks")
+    assert list((folder / "outputs" / "checkpoints").glob("*/COMMIT.json"))
+    assert console("status", name, "-o", "json").json["warning"] is None
+
+
+def test_status_and_debug_show_surviving_rank(console: Console, orphans: tuple[str, Path]) -> None:
+    name, folder = orphans
+    status = console("status", name, "-o", "json").json
+    assert status["state"] == "failed"
+    assert str(rank_pid(folder, 1)) in status["warning"]
+    assert f"orchestrator cancel {name}" in status["warning"]
+    shown = console("debug", name, "--rank", "1")
+    assert "stopped by a signal" in shown.out, shown.err
+    cancelled = console("cancel", name)
+    assert cancelled.code == 0
+    assert "whose supervisor was lost" in cancelled.err
+    assert not processes_of(folder)
+
+
+def test_prune_ends_surviving_rank_first(console: Console, orphans: tuple[str, Path]) -> None:
+    _, folder = orphans
+    pruned = console("prune", "--state", "failed", "--yes", "-o", "json")
+    assert pruned.code == 0, pruned.err
+    assert not processes_of(folder)
+    assert not folder.exists()
+
+
+def test_resume_ends_surviving_rank_first(console: Console, orphans: tuple[str, Path]) -> None:
+    name, folder = orphans
+    pid = rank_pid(folder, 1)
+    resumed = console("resume", name, "-d")
+    assert resumed.code == 0, resumed.err
+    assert pid not in processes_of(folder)
+    wait_for(lambda: rank_pid(folder, 1) is not None, what="the new rank")
+    assert console("cancel", name).code == 0
