@@ -63,7 +63,10 @@ JOBS = {job.__name__.removeprefix("train_jobs."): job for job in (finetune, onnx
 
 
 def words_of(line: str) -> list[str]:
-    return shlex.split(line, comments=True)
+    words = shlex.split(line, comments=True)
+    while re.match(r"[A-Z_]+=", words[0]):  # variables of the command's environment
+        words.pop(0)
+    return words
 
 
 @pytest.mark.parametrize(("line", "place"), COMMANDS)

@@ -44,7 +44,7 @@ def test_submit_builds_plan_and_submission_once(
     write_spec(tmp_path / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 2})
     built: dict[str, list[object]] = {"plan": [], "submission": [], "snapshot": []}
     for what, owner, name in (
-        ("plan", Orchestrator, "plan"),
+        ("plan", Orchestrator, "plan_phases"),
         ("submission", LocalBackend, "prepare"),
         ("snapshot", base, "take_snapshot"),
     ):

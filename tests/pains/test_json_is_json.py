@@ -16,7 +16,7 @@ from tests.conftest import Console, write_spec
 from tests.run_folders import make_run, report
 
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
-SWEEP = ("show", "best", "report", "extend")
+SWEEP = ("show", "best", "report", "extend", "retry")
 MODEL = ("register", "deploy", "delete")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
@@ -51,6 +51,7 @@ SUCCEEDING = {
     "init": [("init", "project"), ("init", "everything", "--full", "--template", "finetune")],
     "explain": [("explain", "train.steps"), ("explain", "checkpoint", "--kind", "finetune")],
     "doctor": [("doctor",)],
+    "mlflow sync": [],  # tests/unit/orchestrator/test_mlflow_sync.py
     "sweep list": [("sweep", "list")],
     **{f"sweep {action}": [] for action in SWEEP},  # needs a sweep: tests/unit/sweeps
     **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire/test_azure_runs.py
@@ -82,6 +83,7 @@ FAILING = {
     "init": [("init", "project", "--template", "other"), ("init", "project", "--recipe", "base")],
     "explain": [("explain", "train.stepps"), ("explain", "train.steps", "--kind", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
+    "mlflow sync": [("mlflow", "sync", "missing"), ("mlflow", "sync")],
     "sweep list": [("sweep", "list", "--all")],
     **{f"sweep {action}": [("sweep", action, "missing")] for action in SWEEP if action != "extend"},
     "sweep extend": [("sweep", "extend", "missing", "--trials", "3"), ("sweep", "extend", "missing")],
