@@ -241,7 +241,7 @@ def _sequence_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:
     if (tokens := plan.job.train.batch_tokens) is not None:
         sequences = f"{plan.job.train.global_batch_size:,} sequences"
         counted = "as counted on the store" if plan.sequences else "if all are full; the job counts their tokens"
-        yield "batch tokens", f"{tokens:,} a step: {sequences} {counted}"
+        yield "tokens", f"{tokens:,} a step: {sequences} {counted}"
 
 
 def _model_rows(plan: PretrainPlan) -> Iterator[tuple[str, str]]:

@@ -194,7 +194,7 @@ def test_plan_on_a_store_says_how_sequences_use_the_text(folder: Path) -> None:
     rows = dict(pairs.facts())
     assert rows["sequences"].endswith("of pairs random")
     assert "100% of next-sentence pairs are random at 64 tokens" in " ".join(pairs.warnings)
-    assert rows["batch tokens"].startswith("64,000 a step: ")
+    assert rows["tokens"].startswith("64,000 a step: ")
     assert pairs.sequences is not None
     used = pairs.job.train.global_batch_size * pairs.sequences.tokens_per_sequence
     assert used == pytest.approx(64_000, rel=0.01)
