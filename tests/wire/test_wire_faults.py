@@ -169,10 +169,10 @@ def test_preempted_job_fails_without_a_warning(
     running_azure.wait("one", ["Running"])
     running_azure.preempt("one")
     assert running_azure.wait("one") == "Failed"
-    assert running_azure.job("one").error == {
-        "code": "ServiceError",
-        "message": "JobNodePreempted: a compute node of the job was preempted.",
-    }
+    error = running_azure.job("one").error
+    assert error is not None
+    assert error["code"] == "UserError"  # as the service does
+    assert "PreemptionError: Nodes of this job got pre-empted." in error["message"]
     assert running_azure.logs("one") == {"std_log.txt": ""}
     with pytest.raises(ValueError, match="only a running job"):
         running_azure.preempt("one")

@@ -36,7 +36,9 @@ def die_with_parent() -> None:
 def write_exit_code(path: Path, code: int) -> None:
     """Write the exit code of a rank; on a full disk, free the reserve of the ranks first."""
     try:
-        path.write_text(f"{code}\n")
+        with path.open("r+" if path.exists() else "w") as stream:  # in place: a placeholder has its bytes already
+            stream.write(f"{code}\n")
+            stream.truncate()
     except OSError:
         with suppress(OSError):
             Path(os.environ[RESERVE_VARIABLE]).unlink(missing_ok=True)
@@ -62,6 +64,9 @@ def main() -> int:
     # is reset to its default when the rank starts (POSIX, execve)
     signal.signal(signal.SIGTERM, lambda signum, frame: None)
     rank = os.environ["RANK"]
+    exit_file = Path(os.environ["RUN_EXITS"], f"rank-{rank}")
+    with suppress(OSError):
+        exit_file.write_text("\n")  # takes a block of the disk, for the exit code
     with _log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log")) as log:
         process = subprocess.Popen(sys.argv[1:], stdout=log, stderr=log, preexec_fn=die_with_parent)
     signal.signal(signal.SIGALRM, kill_orphan)
@@ -71,7 +76,7 @@ def main() -> int:
     code = process.wait()
     signal.alarm(0)
     code = SIGNALLED - code if code < 0 else code
-    write_exit_code(Path(os.environ["RUN_EXITS"], f"rank-{rank}"), code)
+    write_exit_code(exit_file, code)
     return code
 
 
