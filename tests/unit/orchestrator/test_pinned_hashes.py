@@ -39,13 +39,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
 @pytest.mark.parametrize(
     ("kind", "values", "name"),
     [
-        ("pretrain", {"data.text": ["text.txt"], "train.micro_batch_size": 4}, "pretrain-tiny-67818d00"),
+        ("pretrain", {"data.text": ["text.txt"], "train.micro_batch_size": 4}, "pretrain-tiny-138c3441"),
         (
             "pretrain",
             {"data.text": ["text.txt"], "data.vocabulary": "vocab.txt", "recipe": "base"},
             "pretrain-base-163e4ff9",
         ),
-        ("pretrain", {"data.text": ["text.txt"], "init_from": "bert", "train.steps": 5}, "pretrain-tiny-fc002de5"),
+        ("pretrain", {"data.text": ["text.txt"], "init_from": "bert", "train.steps": 5}, "pretrain-tiny-28774a7d"),
         ("prepare", {"data.text": ["text.txt"]}, "prepare-uncased-9d9c07d1"),
         ("prepare", {"data.text": [{"path": "text.txt", "weight": 2}], "recipe": "cased"}, "prepare-cased-d1743b17"),
         (

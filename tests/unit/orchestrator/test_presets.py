@@ -80,7 +80,7 @@ PINNED = {
     "pretrain/large-nvidia-phase2": "3abf0b044bea",
     "pretrain/small": "d5978e8c6522",
     "pretrain/small-512": "25f264ebb787",
-    "pretrain/tiny": "33d60a992e8a",
+    "pretrain/tiny": "8a453f7714db",
 }
 
 
