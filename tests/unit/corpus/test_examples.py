@@ -24,7 +24,7 @@ def stream(store: TokenStore, *, seed: int = 0, length: int = 32, duplicates: in
         data=data,
         plan=partial(plan_block, objective=ObjectiveConfig(next_sentence=True)),
         seed=seed,
-        duplicates=duplicates,
+        objective=ObjectiveConfig(duplicates=duplicates),
     )
 
 

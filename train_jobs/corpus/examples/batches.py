@@ -126,16 +126,15 @@ class PretrainingData:
         seed: int,
     ) -> None:
         self._store, self._data, self._seed = store, data, seed
-        self._plan, self._separator = plan, (store.manifest.special_ids.sep if objective.spans_documents else None)
+        self._plan, self._objective = plan, objective
         self._stream = ExampleStream(
             store,
             split,
             data=data,
             plan=plan,
             seed=seed,
-            duplicates=objective.duplicates,
+            objective=objective,
             sources=source_blocks(store, split, weighted=True),
-            separator=self._separator,
         )
         self._samples: dict[int, list[HeldOutSample]] = {}
         self._rule = MaskingRule(
@@ -173,7 +172,7 @@ class PretrainingData:
                 data=self._data,
                 plan=self._plan,
                 max_sequences=max_sequences,
-                separator=self._separator,
+                objective=self._objective,
             )
         return self._samples[max_sequences]
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from train_jobs.artifacts.store_manifest import Split
 from train_jobs.config.errors import ConflictError, DataError
-from train_jobs.config.pretrain import DataConfig
+from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples.epoch_order import SourceBlocks, Visit, epoch_order, generator
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
 from train_jobs.corpus.store.token_store import TokenStore
@@ -116,9 +116,8 @@ class ExampleStream:
         data: sequence_length and short_sequence_probability are used.
         plan: makes the examples of a block.
         seed: decides the order of blocks, the pairs and their order.
-        duplicates: passes after which examples repeat. None: never.
+        objective: decides whether sequences span documents, and after how many passes examples repeat.
         sources: blocks of the split by source. None: those of the store, all with weight 1.
-        separator: id of a token to insert after each document. None: documents are not joined.
     """
 
     def __init__(
@@ -129,13 +128,14 @@ class ExampleStream:
         data: DataConfig,
         plan: PlanBlock,
         seed: int,
-        duplicates: int | None = None,
+        objective: ObjectiveConfig | None = None,
         sources: Sequence[SourceBlocks] | None = None,
-        separator: int | None = None,
     ) -> None:
         assert store.blocks(split) > 0, "a store has blocks in both splits"
         self._store, self._split, self._data = store, split, data
-        self._make, self._seed, self._duplicates, self._separator = plan, seed, duplicates, separator
+        objective = objective or ObjectiveConfig()
+        self._make, self._seed, self._duplicates = plan, seed, objective.duplicates
+        self._separator = store.separator(objective)
         sources = sources or source_blocks(store, split, weighted=False)
         self._order = lru_cache(maxsize=1)(
             lambda epoch: epoch_order(sources, seed=seed, sequence_length=data.sequence_length, epoch=epoch)

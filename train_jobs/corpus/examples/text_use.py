@@ -58,10 +58,9 @@ def sequence_figures(
     sums, short = np.zeros(5), data.short_sequence_probability
     for number, weight in _sample(store, blocks):
         block = store.block("train", number)
-        separator = store.manifest.special_ids.sep
-        if objective.spans_documents:
+        if (separator := store.separator(objective)) is not None:
             block = block.separated(separator)
-        text = block.tokens != separator
+        text = block.tokens != store.manifest.special_ids.sep
         # Plans without and with only shortened documents are averaged: which of a few long books are shortened is
         # chance, and would decide the figures.
         for probability, part in ((0.0, 1 - short), (1.0, short)):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from train_jobs.config.errors import DataError
-from train_jobs.config.pretrain import DataConfig
+from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples.epoch_order import generator
 from train_jobs.corpus.examples.example_stream import PLAN_STREAM, ExampleSpan, copy_ranges
 from train_jobs.corpus.examples.masking import keys
@@ -38,7 +38,12 @@ class HeldOutSample(NamedTuple):
 
 
 def validation_sample(
-    store: TokenStore, *, data: DataConfig, plan: PlanBlock, max_sequences: int, separator: int | None = None
+    store: TokenStore,
+    *,
+    data: DataConfig,
+    plan: PlanBlock,
+    max_sequences: int,
+    objective: ObjectiveConfig | None = None,
 ) -> list[HeldOutSample]:
     """Return the sample of each source with held-out text.
 
@@ -47,7 +52,7 @@ def validation_sample(
         data: sequence_length and short_sequence_probability are used.
         plan: makes the examples of a block.
         max_sequences: of all sources together; a smaller split yields all of its examples.
-        separator: id of a token to insert after each document. None: documents are not joined.
+        objective: decides whether sequences span documents. None: they do not.
 
     Raises:
         DataError: the held-out text has no example.
@@ -61,6 +66,7 @@ def validation_sample(
         reserved = least * (len(sizes) - position - 1)
         wanted = min(max(round(room * sizes[source] / left), least), room - reserved)
         block = _documents(store, blocks[source], SPARE * wanted * data.sequence_length)
+        separator = None if objective is None else store.separator(objective)
         block = block if separator is None else block.separated(separator)
         found[source] = _examples(block, source, data=data, plan=plan, most=wanted)
         room, left = room - len(found[source]), left - sizes[source]

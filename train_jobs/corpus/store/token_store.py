@@ -35,6 +35,7 @@ from train_jobs.artifacts.store_manifest import (
     sum_counts,
 )
 from train_jobs.config.errors import DataError, in_shell
+from train_jobs.config.pretrain import ObjectiveConfig
 from train_jobs.corpus.arrow import number_column, numbers
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 
@@ -302,6 +303,10 @@ class TokenStore:
     def vocabulary(self) -> Path:
         """Path of the store's vocab.txt."""
         return self.folder / VOCABULARY_FILE
+
+    def separator(self, objective: ObjectiveConfig) -> int | None:
+        """Return the id to insert after each document; None: the sequences of the objective span no documents."""
+        return self.manifest.special_ids.sep if objective.spans_documents else None
 
     def blocks(self, split: Split) -> int:
         """Return the number of blocks of a split."""

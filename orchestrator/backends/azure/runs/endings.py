@@ -52,7 +52,7 @@ class RankError(NamedTuple):
     """Whether it only reports that another rank failed."""
 
 
-class Ending(NamedTuple):
+class JobEnding(NamedTuple):
     """End of an attempt."""
 
     state: RunState
@@ -113,7 +113,7 @@ def rank_error(document: bytes) -> RankError | None:
 
 def ending_of(
     details: Mapping[str, Any], own: RankError | None, *, limit: float | None = None, preempt: bool = False
-) -> Ending:
+) -> JobEnding:
     """Return how a finished job ended.
 
     Args:
@@ -124,26 +124,26 @@ def ending_of(
     """
     state, text, codes = state_of(str(details.get("status"))), error_text(details), error_codes(details)
     if state == RunState.COMPLETED:
-        return Ending(state, 0, None, None)
+        return JobEnding(state, 0, None, None)
     if EVICTION_CODES.intersection(codes) or (state == RunState.CANCELLED and preempt):
-        return Ending(RunState.PREEMPTED, PREEMPTED_CODE, EndCause.PREEMPTED, text or "preempted")
+        return JobEnding(RunState.PREEMPTED, PREEMPTED_CODE, EndCause.PREEMPTED, text or "preempted")
     if state == RunState.CANCELLED:
         started, ended = seconds(details.get("startTimeUtc")), seconds(details.get("endTimeUtc"))
         if limit and started and ended and ended - started > limit - LIMIT_TOLERANCE:
             reason = f"it reached its time limit of {limit / 3600:g} h"
-            return Ending(RunState.PREEMPTED, PREEMPTED_CODE, EndCause.TIME, reason)
-        return Ending(state, PREEMPTED_CODE, None, text or state.value)
+            return JobEnding(RunState.PREEMPTED, PREEMPTED_CODE, EndCause.TIME, reason)
+        return JobEnding(state, PREEMPTED_CODE, None, text or state.value)
     code = exit_code_of(text)
     if code == PREEMPTED_CODE:  # for Azure, any code but 0 is a failure
-        return Ending(RunState.PREEMPTED, code, EndCause.PREEMPTED, text)
+        return JobEnding(RunState.PREEMPTED, code, EndCause.PREEMPTED, text)
     # Without an exit code and an error of a rank, the service failed, and a job that was running lost its machine. A
     # job that was not (image, mount) is an error: it would fail again.
     lost = SERVICE_CODES.intersection(codes[:1]) and code is None and details.get("startTimeUtc")
     if own is not None and not (own.is_peer and lost):
-        return Ending(RunState.FAILED, own.exit_code, own.cause, own.text)
+        return JobEnding(RunState.FAILED, own.exit_code, own.cause, own.text)
     if lost:
-        return Ending(RunState.FAILED, 1, EndCause.MACHINE, text)
-    return Ending(RunState.FAILED, code or 1, EndCause.INPUT if code == USAGE_CODE else EndCause.ERROR, text)
+        return JobEnding(RunState.FAILED, 1, EndCause.MACHINE, text)
+    return JobEnding(RunState.FAILED, code or 1, EndCause.INPUT if code == USAGE_CODE else EndCause.ERROR, text)
 
 
 def seconds(time: Any) -> float | None:
