@@ -33,6 +33,7 @@ from train_jobs.artifacts.layers import (
     read_assignments,
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
@@ -88,7 +89,8 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
         )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)
-            metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
+            if not is_reported(output / METRICS_FILE):
+                metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
             storage.write_json(output / "result.json", figures)
             for line in text_use(store):
                 log(line)
@@ -128,6 +130,11 @@ def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "mb_per_second": text_bytes / 1e6 / max(seconds, 1e-3),
     }
+
+
+def is_reported(metrics: Path) -> bool:
+    """Return whether an earlier start reported the figures of the store and died before it could end."""
+    return metrics.exists() and any("dropped" in report["metrics"] for _, report in read_reports(metrics))
 
 
 def text_use(store: TokenStore) -> Iterator[str]:

@@ -248,6 +248,17 @@ def test_preparing_warns_of_unusual_sentences(tmp_path: Path) -> None:
     assert "(usual: 5 to 80): most next-sentence pairs are random" in done.stdout
 
 
+def test_repeated_start_reports_figures_once(tmp_path: Path) -> None:
+    """A supervisor may be killed after the figures are reported: the next start must not report them again."""
+    (text,) = sources(tmp_path, 1)
+    arguments = ["--config", "uncased", "--set", f"data.text=[{text}]", "--set", "data.vocab_size=200"]
+    words = [sys.executable, "-m", "train_jobs.prepare", *arguments, "--output", str(tmp_path / "out")]
+    for _ in range(2):
+        subprocess.run(words, capture_output=True, check=True)
+    reports = [json.loads(line)["metrics"] for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert sum("dropped" in report for report in reports) == 1
+
+
 def test_preparing_does_not_import_pandas(tmp_path: Path) -> None:
     """pandas costs a third of a second per process if installed: pyarrow imports it to convert lists or arrays."""
     arguments = [
