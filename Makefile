@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Tests start thousands of processes; without bytecode each of them would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pretrain test test-all lint check docs clean
+.PHONY: pretrain test test-all faults lint check docs clean
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
@@ -16,6 +16,10 @@ test: $(VENV)/.dev  ## all tests but those marked slow
 
 test-all: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+faults: $(VENV)/.dev  ## nine minutes of the campaign against faults, and its page docs/faults.md
+	$(BIN)/python -m tests.faults.campaign --minutes 9
+	$(BIN)/python -m tests.faults.campaign --page
 
 lint: $(VENV)/.dev  ## style, types, import contracts, file length, prose
 	$(BIN)/ruff check .

@@ -1,0 +1,76 @@
+"""Run a slice of the campaign, or write its page."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.faults.campaign.faults import FAULTS
+from tests.faults.campaign.page import PAGE, page
+from tests.faults.campaign.trial import Outcome, Undisturbed, run_trial, undisturbed
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+TIMES = 100  # trials of a fault, over all kinds that it can hit
+LEAST = 10  # trials of a fault and a kind
+
+
+def read_results() -> list[Outcome]:
+    """Return all outcomes so far."""
+    if not RESULTS.exists():
+        return []
+    return [Outcome.model_validate_json(line) for line in RESULTS.read_text().splitlines()]
+
+
+def wanted(found: list[Outcome], faults: list[str], kinds: list[str]) -> list[tuple[str, str]]:
+    """Return the cells (fault, kind) that need more trials, those with the fewest first."""
+    done = Counter((one.fault, one.kind) for one in found)
+    cells = [(fault, kind) for fault in faults for kind in FAULTS[fault].kinds if kind in kinds]
+    goal = {fault: max(-(-TIMES // len(FAULTS[fault].kinds)), LEAST) for fault in faults}
+    return sorted((cell for cell in cells if done[cell] < goal[cell[0]]), key=lambda cell: done[cell])
+
+
+def main() -> int:
+    """Run trials until the time is over; return 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.campaign", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=9.0, help="begin no trial after this time (default: 9)")
+    parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this fault; may be repeated")
+    parser.add_argument("--kind", action="append", help="only this kind of job; may be repeated")
+    parser.add_argument("--page", action="store_true", help="write docs/faults.md from the results, and run nothing")
+    given = parser.parse_args()
+    if given.page:
+        PAGE.write_text(page(read_results()))
+        return 0
+    kinds = given.kind or sorted({kind for fault in FAULTS.values() for kind in fault.kinds})
+    until, references, failed = time.monotonic() + 60 * given.minutes, dict[str, Undisturbed](), 0
+    tried = Counter((one.fault, one.kind, one.seed) for one in read_results())
+    while cells := wanted(read_results(), given.fault or list(FAULTS), kinds):
+        fault, kind = cells[0]
+        seed = next(number for number in range(10**6) if not tried[fault, kind, number])
+        tried[fault, kind, seed] += 1
+        if kind not in references:
+            references[kind] = undisturbed(kind)
+        if time.monotonic() > until:
+            break
+        outcome = run_trial(fault, kind, seed, references[kind], stamp())
+        if outcome is None:
+            continue
+        with RESULTS.open("a") as stream:
+            stream.write(outcome.model_dump_json() + "\n")
+        failed += not outcome.passed
+        print(f"{fault} {kind} {seed} at {outcome.moment:.0%}: {'ok' if outcome.passed else outcome}", flush=True)
+    return int(failed > 0)
+
+
+def stamp() -> dict[str, str]:
+    """Return commit and date of a trial."""
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    return {"commit": done.stdout.strip(), "date": datetime.now(UTC).date().isoformat()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

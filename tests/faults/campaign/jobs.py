@@ -1,0 +1,136 @@
+"""Kinds of jobs that faults hit: how each is submitted, and which bytes must be the same as without the fault."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.conftest import Console, write_corpus, write_spec
+from tests.unit.finetuning.finetune_jobs import WORDS, write_model
+
+# parts of names of figures that depend on the clock
+PROGRESS = ("documents_", "tokens_")  # of a preparation, which reports what each of its starts did
+CLOCKED = ("second", "slowest", "mfu", "share", "peak_memory", "eta")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kind of job."""
+
+    words: tuple[str, ...]
+    """Arguments of `orchestrator`."""
+    write: Callable[[Path], None]
+    """Write its inputs to a folder."""
+    results: Callable[[Path], Iterator[Path]]
+    """Files of a home folder that hold its result."""
+    is_sweep: bool = False
+    """Whether it is a sweep of runs."""
+
+    def digest(self, home: Path) -> str:
+        """Return a hash of the result of the job in a home folder."""
+        found = [(path.name, _content(path)) for path in sorted(self.results(home))]
+        return hashlib.sha256(repr(found).encode()).hexdigest() if found else "no result"
+
+
+def metric_points(home: Path) -> list[tuple[str, int, str, float]]:
+    """Return run, step, metric and value of every reported figure that does not depend on the clock."""
+    return sorted(
+        (path.parents[1].name, report["step"], name, value)
+        for path in home.glob("runs/*/outputs/metrics.jsonl")
+        for report in map(json.loads, path.read_text().splitlines())
+        for name, value in report["metrics"].items()
+        if not any(part in name for part in CLOCKED) and not name.startswith(PROGRESS)
+    )
+
+
+def _content(path: Path) -> bytes:
+    if path.name != "result.json":
+        return path.read_bytes()
+    document = json.loads(path.read_text())
+    return json.dumps(
+        {key: value for key, value in document.items() if _is_result(key, value)}, sort_keys=True
+    ).encode()
+
+
+def _is_result(key: str, value: Any) -> bool:
+    return not any(part in key for part in CLOCKED) and not (isinstance(value, str) and "/" in value)
+
+
+def _write_text(folder: Path) -> None:
+    text = write_corpus(folder / "corpus.txt")
+    train = {"steps": 40, "log_every": 4}
+    write_spec(folder / "job.yaml", data={"text": [str(text)]}, train=train, validation={"every": 20})
+    (folder / "prepare.yaml").write_text(yaml.safe_dump({"data": {"text": [str(text)], "vocab_size": 256}}))
+
+
+def _write_tables(folder: Path) -> None:
+    write_model(folder)
+    draw, words = random.Random(0), {"good": WORDS[:15], "bad": WORDS[15:30]}
+    for name, count in (("train", 64), ("dev", 24)):
+        labels = [draw.choice(sorted(words)) for _ in range(count)]
+        rows = [f"{' '.join(draw.choices(words[label], k=8))}\t{label}" for label in labels]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    task = {"train": "train.tsv", "validation": "dev.tsv", "max_length": 32}
+    settings = {"threads_per_process": 1}
+    finetune = {"data": task, "init_from": "model", "train": {"epochs": 3, "global_batch_size": 8}, "compute": settings}
+    (folder / "finetune.yaml").write_text(yaml.safe_dump(finetune))
+
+
+def _write_sweep(folder: Path) -> None:
+    _write_text(folder)
+    document = {"trial": "job.yaml", "space": {"optimizer.learning_rate": [0.01, 0.02, 0.03]}, "sampling": "grid"}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
+
+
+def _files(*patterns: str) -> Callable[[Path], Iterator[Path]]:
+    return lambda home: (path for pattern in patterns for path in home.glob(pattern) if "/." not in str(path))
+
+
+WEIGHTS = _files("runs/*/outputs/model/model.safetensors", "runs/*/outputs/result.json")
+JOBS = {
+    "prepare": Job(
+        ("submit", "prepare", "-f", "prepare.yaml"),
+        _write_text,
+        _files("token-stores/*/*.arrow", "token-stores/*/vocab.txt"),
+    ),
+    "pretrain": Job(("submit", "pretrain", "-f", "job.yaml", "--processes", "2"), _write_text, WEIGHTS),
+    "finetune": Job(("submit", "finetune", "-f", "finetune.yaml"), _write_tables, WEIGHTS),
+    "predict": Job(
+        ("submit", "predict", "--model", "tuned", "--input", "dev.tsv"),
+        _write_tables,
+        _files("runs/*/outputs/predictions.*"),
+    ),
+    "evaluate": Job(
+        ("submit", "evaluate", "--model", "tuned", "--data", "dev.tsv"),
+        _write_tables,
+        _files("runs/*/outputs/result.json"),
+    ),
+    "sweep": Job(("submit", "sweep", "-f", "sweep.yaml"), _write_sweep, WEIGHTS, is_sweep=True),
+}
+
+
+_FOLDERS = ExitStack()  # inputs of all trials of this process
+atexit.register(_FOLDERS.close)
+
+
+@cache
+def inputs(kind: str) -> Path:
+    """Return the folder with the inputs of a kind, made once; prediction and evaluation need a fine-tuned model."""
+    folder = Path(_FOLDERS.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+    JOBS[kind].write(folder)
+    if "tuned" in JOBS[kind].words:
+        done = Console(folder / "first", folder)("submit", "finetune", "-f", "finetune.yaml", "-o", "json")
+        assert done.code == 0, done.err
+        (folder / "tuned").symlink_to(done.json["model"])
+    return folder

@@ -1,0 +1,102 @@
+"""docs/faults.md, from the results of the campaign."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.machine import describe
+from tests.faults.campaign.faults import FAULTS
+from tests.faults.campaign.trial import Outcome
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
+HEAD = """# Faults
+
+What holds when something dies, counted. A trial submits a real job as a user does. A fault happens at a moment drawn
+uniformly from the duration of an undisturbed run, start-up and end included. Then the commands that a status proposes
+bring the job to its end: `resume`, or the same `submit` if no run exists yet. The reference is an undisturbed run.
+The goal is 100 trials of each fault, at least 10 with each kind of job; the table has those that ran.
+
+| column | counted as held if |
+| --- | --- |
+| same bytes | weights, token store, predictions or scores are byte-identical to those of the undisturbed run |
+| metrics once | every figure of every step is reported once, with the same value |
+| one MLflow run | every run is one MLflow run |
+| nothing left | no process and no temporary file remains |
+| reason true | a run that ended by the fault names it; a fault that may not end a run did not |
+| noticed | median and maximum of the seconds until the status reported the end |
+
+"""
+FOOT = """
+`make faults` runs a slice of nine minutes and resumes where the last one ended. `python -m tests.faults.campaign
+--page` writes this page from [the results](../tests/faults/campaign/results.jsonl).
+"""
+COLUMNS = (
+    "fault",
+    "job",
+    "times",
+    "same bytes",
+    "metrics once",
+    "one MLflow run",
+    "nothing left",
+    "reason true",
+    "noticed (s)",
+)
+
+
+def page(found: Sequence[Outcome]) -> str:
+    """Return the page.
+
+    Args:
+        found: all outcomes.
+    """
+    dates = sorted({one.date for one in found})
+    commits = sorted({one.commit for one in found})
+    what = (
+        f"{len(found)} trials, {dates[0]} to {dates[-1]}, commits {', '.join(commits)}, {describe('torch')}."
+        if found
+        else ""
+    )
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *_rows(found)]
+    return HEAD + what + "\n\n" + "\n".join(lines) + "\n" + "".join(_failures(found)) + FOOT
+
+
+def _rows(found: Sequence[Outcome]) -> Iterator[str]:
+    for name, fault in FAULTS.items():
+        for kind in fault.kinds:
+            ours = [one for one in found if (one.fault, one.kind) == (name, kind)]
+            if ours:
+                yield f'| <a id="{name}-{kind}"></a>{fault.text} | {kind} | {len(ours)} | {" | ".join(_cells(ours))} |'
+
+
+def _cells(ours: Sequence[Outcome]) -> Iterator[str]:
+    kept = (
+        [one.same_bytes for one in ours],
+        [one.metrics_once for one in ours],
+        [one.mlflow_runs for one in ours],
+        [not (one.processes_left or one.files_left) for one in ours],
+        [one.reason_true for one in ours],
+    )
+    for column in kept:
+        yield f"{sum(column)}" if all(column) else f"**{sum(column)}**"
+    seconds = [one.noticed for one in ours if one.noticed is not None]
+    yield f"{statistics.median(seconds):.1f} (at most {max(seconds):.1f})" if seconds else "-"
+
+
+def _failures(found: Sequence[Outcome]) -> Iterator[str]:
+    failing = [one for one in found if not one.passed]
+    if failing:
+        yield "\n## Failing trials\n\n"
+    for one in failing:
+        facts = {
+            "bytes differ": not one.same_bytes,
+            "metrics differ": not one.metrics_once,
+            "MLflow runs differ": not one.mlflow_runs,
+            f"processes left: {', '.join(one.processes_left)}": bool(one.processes_left),
+            f"files left: {', '.join(one.files_left)}": bool(one.files_left),
+            f"reason: {one.reason}": not one.reason_true,
+            f"not completed: {one.problem}": bool(one.problem),
+        }
+        what = "; ".join(text for text, holds in facts.items() if holds).replace("\n", " ")
+        yield f"- {one.fault}, {one.kind}, seed {one.seed} (at {one.moment:.0%}): {what}\n"
