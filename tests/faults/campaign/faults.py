@@ -146,7 +146,7 @@ FAULTS: Mapping[str, Fault] = {
     "kill-driver": Fault("the driver of a sweep is killed", _kill("driver"), ("driver lost",), ("sweep",)),
     "kill-all": Fault("all processes are killed together", _kill(), ("lost",)),
     "stop-rank": Fault(
-        "a rank is told to end (SIGTERM)",
+        "a rank gets SIGTERM",
         _kill("rank", every=False, number=signal.SIGTERM),
         ("preempted", "SIGTERM", "signal 15"),
     ),
