@@ -190,6 +190,12 @@ def write_spec(path: Path, **sections: Any) -> Path:
     return path
 
 
+def write_endless_spec(path: Path, corpus: Path) -> Path:
+    """Write a spec file of a job that does not end by itself, and saves nothing unless it is asked to stop."""
+    never = {"every": 20000}
+    return write_spec(path, data={"text": [str(corpus)]}, train={"steps": 20000}, checkpoint=never, validation=never)
+
+
 def write_bert(folder: Path, *, pieces: int = 40, weights: bytes = b"weights", **config: Any) -> Path:
     """Write the config and tokenizer of a Hugging Face BERT folder; its weights file has no tensors."""
     folder.mkdir(parents=True, exist_ok=True)

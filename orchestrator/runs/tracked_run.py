@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +155,17 @@ def sync(request: TrackingRequest) -> Synced:
         else:
             behind.unlink(missing_ok=True)
     return found
+
+
+def exit_code_of(sync_one: Callable[[], Synced]) -> int:
+    """Run a sync as the whole of a process: print the note or the error, and return the exit code."""
+    try:
+        if note := sync_one().note:
+            print(note)
+    except UserError as problem:
+        print(problem, file=sys.stderr)
+        return problem.exit_code
+    return 0
 
 
 def sync_command(name: str) -> str:

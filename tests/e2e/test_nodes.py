@@ -12,7 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import Console, committed, last_step, processes_of, rank_pid, wait_for, write_spec
+from tests.conftest import (
+    Console,
+    committed,
+    last_step,
+    processes_of,
+    rank_pid,
+    wait_for,
+    write_endless_spec,
+    write_spec,
+)
 
 TWO_NODES = ("--set", "compute.nodes=2", "--set", "compute.processes_per_node=1")
 
@@ -72,13 +81,7 @@ def test_dead_node_ends_other_and_restart_resumes(console: Console, corpus: Path
 
 def test_dead_launcher_of_second_node_ends_attempt(console: Console, corpus: Path) -> None:
     """Its rank saves and ends with the code of a preemption, but nothing preempted the run."""
-    write_spec(
-        console.cwd / "job.yaml",
-        data={"text": [str(corpus)]},
-        train={"steps": 20000},
-        checkpoint={"every": 20000},
-        validation={"every": 20000},
-    )
+    write_endless_spec(console.cwd / "job.yaml", corpus)
     name = console("submit", "pretrain", "-f", "job.yaml", *TWO_NODES, "-d", "-o", "json").json["name"]
     folder = console.folder(name)
     wait_for(lambda: last_step(folder) >= 4, what="step 4")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
+from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_endless_spec
 
 
 @pytest.fixture
@@ -27,13 +27,7 @@ def orphans(console: Console, corpus: Path) -> tuple[str, Path]:
 
 
 def submit(console: Console, corpus: Path) -> str:
-    write_spec(
-        console.cwd / "job.yaml",
-        data={"text": [str(corpus)]},
-        train={"steps": 20000},
-        checkpoint={"every": 20000},
-        validation={"every": 20000},
-    )
+    write_endless_spec(console.cwd / "job.yaml", corpus)
     words = ("submit", "pretrain", "-f", "job.yaml", "--processes", "2", "-d", "-o", "json")
     name = str(console(*words).json["name"])
     wait_for(lambda: last_step(console.folder(name)) >= 4, what="step 4")

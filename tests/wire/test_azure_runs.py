@@ -30,7 +30,7 @@ SIZE = "Standard_NC48ads_A100_v4"  # two GPUs
 
 @pytest.fixture
 def orchestrator(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Orchestrator:
-    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.0001")  # pauses before restarts are multiples of it
     return Orchestrator("azure", home=tmp_path / "home", environ={})
 
 

@@ -15,8 +15,17 @@ from pathlib import Path
 from orchestrator.backends.base import CONFIG, REQUEST, TAGS
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.run_progress import last_report
-from orchestrator.runs.tracked_run import RUNNING, STATUS, Synced, TrackingRequest, run_lock, start, submitted_tag, sync
-from orchestrator.support.errors import UserError
+from orchestrator.runs.tracked_run import (
+    RUNNING,
+    STATUS,
+    Synced,
+    TrackingRequest,
+    exit_code_of,
+    run_lock,
+    start,
+    submitted_tag,
+    sync,
+)
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE
 from train_jobs.config.reported import flatten
@@ -79,12 +88,7 @@ def main() -> int:
     """Sync one run."""
     run = RunFolder(Path(sys.argv[1]))
     with suppress(FileNotFoundError):  # the run was deleted
-        try:
-            if note := sync_run(run).note:
-                print(note)
-        except UserError as problem:
-            print(problem, file=sys.stderr)
-            return problem.exit_code
+        return exit_code_of(lambda: sync_run(run))
     return 0
 
 

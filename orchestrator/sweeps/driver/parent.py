@@ -17,12 +17,12 @@ from orchestrator.runs.tracked_run import (
     Synced,
     TrackingRequest,
     default_uri,
+    exit_code_of,
     run_lock,
     start,
     submitted_tag,
     sync,
 )
-from orchestrator.support.errors import UserError
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import sweep_status
 from train_jobs.config.reported import flatten
@@ -86,12 +86,7 @@ class ParentRun:
 def main() -> int:
     """Sync one sweep."""
     folder, home = Path(sys.argv[1]), Path(sys.argv[2])
-    try:
-        ParentRun(SweepFolder(folder), home).sync()
-    except UserError as problem:
-        print(problem, file=sys.stderr)
-        return problem.exit_code
-    return 0
+    return exit_code_of(ParentRun(SweepFolder(folder), home).sync)
 
 
 if __name__ == "__main__":

@@ -223,9 +223,9 @@ def test_model_differing_from_lineage_refused_early(folder: Path) -> None:
 
 
 def test_summary_estimates_disk_space() -> None:
-    made = plan("checkpoint.every=50", "checkpoint.keep_every=400")
+    made = plan("checkpoint.every=50", "checkpoint.keep_every=300")
     text = " ".join(made.summary().split())
-    assert "checkpoints every 50 steps and every 10 minutes; kept: last 2, best 1, multiples of 400" in text
+    assert "checkpoints every 50 steps and every 10 minutes; kept: last 2, best 1, multiples of 300" in text
     assert f"disk {bytes_text(made.estimates.disk_bytes)} at most: 6 checkpoints of" in text
     assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} of host memory for checkpoints (estimate)" in text
     assert made.warnings == ()
