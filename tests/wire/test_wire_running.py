@@ -38,16 +38,21 @@ def test_job_runs_and_its_outputs_are_downloaded(
     }
 
 
+def start_alone(ml: Any, command: str, code: Path, cloud: AzureDouble, folder: Path) -> Path:
+    """Submit a command as job "one" on one node, and return its log."""
+    prepare(ml, folder)
+    ml.jobs.create_or_update(
+        job("one", code, command=command, inputs={}, outputs={}, instance_count=1, distribution=None)
+    )
+    return cloud.folder("workspaceartifactstore") / "ExperimentRun/dcid.one/user_logs/std_log.txt"
+
+
 def test_running_job_is_cancelled_by_a_signal(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
-    ml = client(running_azure)
-    prepare(ml, tmp_path)
     waits = "trap 'echo saved; exit 0' TERM; echo ready; while true; do sleep 0.05; done"
-    ml.jobs.create_or_update(
-        job("one", code, command=waits, inputs={}, outputs={}, instance_count=1, distribution=None)
-    )
-    log = running_azure.folder("workspaceartifactstore") / "ExperimentRun/dcid.one/user_logs/std_log.txt"
+    ml = client(running_azure)
+    log = start_alone(ml, waits, code, running_azure, tmp_path)
     assert running_azure.wait("one", ["Running"]) == "Running"
     while not log.exists() or "ready" not in log.read_text():
         pass
@@ -59,13 +64,9 @@ def test_running_job_is_cancelled_by_a_signal(
 def test_requeued_job_runs_again_and_overwrites_its_log(
     running_azure: AzureDouble, client: Any, code: Path, tmp_path: Path
 ) -> None:
-    ml = client(running_azure)
-    prepare(ml, tmp_path)
     waits = "echo $$; while true; do sleep 0.05; done"
-    ml.jobs.create_or_update(
-        job("one", code, command=waits, inputs={}, outputs={}, instance_count=1, distribution=None)
-    )
-    log = running_azure.folder("workspaceartifactstore") / "ExperimentRun/dcid.one/user_logs/std_log.txt"
+    ml = client(running_azure)
+    log = start_alone(ml, waits, code, running_azure, tmp_path)
     first = wait_for(lambda: log.exists() and log.read_text(), what="the first life")
     started = running_azure.job("one").started
     running_azure.requeue("one")
