@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,8 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import describe
+from benchmarks.picture import draw
 from train_jobs.config.verdict import margin_text, verdict
-
-WINDOW = "1200,760"
 
 
 def submit() -> tuple[Path, float]:
@@ -40,24 +38,13 @@ def submit() -> tuple[Path, float]:
 
 
 def take_picture(folder: Path, to: Path) -> None:
-    """Write the top of a run's report as a PNG with 64 colours; needs Chromium."""
-    from PIL import Image
-
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        sys.exit("a picture needs Chromium: apt-get install chromium")
+    """Write the top of a run's report as a PNG; needs Chromium."""
     environ = {**os.environ, "ORCHESTRATOR_HOME": str(folder.parent.parent)}
     with tempfile.TemporaryDirectory() as scratch:
-        page, shot = Path(scratch, "report.html"), Path(scratch, "shot.png")
+        page = Path(scratch, "report.html")
         words = ["-m", "orchestrator.cli.main", "report", folder.name, "--to", str(page)]
         subprocess.run([sys.executable, *words], env=environ, check=True, stdout=subprocess.DEVNULL)
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={WINDOW}"]
-        subprocess.run(
-            [chromium, *flags, "--blink-settings=preferredColorScheme=1", f"--screenshot={shot}", f"file://{page}"],
-            check=True,
-            capture_output=True,
-        )
-        Image.open(shot).convert("RGB").quantize(colors=64).save(to, optimize=True)
+        draw(page, to, height=760)
 
 
 def main() -> None:
