@@ -257,7 +257,7 @@ def find_leftovers(home: Path, count: int) -> list[str]:
         names.append(run_script(home, "exit 0", **{"train.seed": number, "compute.processes_per_node": 1}))
         assert orchestrator.attach(names[-1]).wait().state == RunState.COMPLETED
     for name in names:
-        wait_for_copy(RunFolder(home / "runs" / name))  # a process that nobody waits for copies it to MLflow
+        wait_for_copy(RunFolder(home / "runs" / name))  # a separate process copies it to MLflow
     return _left(home, set(names), user, temporary)
 
 

@@ -1,7 +1,7 @@
 """The control group of a run (cgroup v2), on systems that let this user create one.
 
 A process cannot leave it by clearing its environment, or by starting another session and parent, which is how
-other processes are found and ended. `cgroup.kill` ends all members at once. Elsewhere (cgroup v1, most containers) no
+other processes are found and ended. `cgroup.kill` ends all members together. Elsewhere (cgroup v1, most containers) no
 group is created.
 """
 
