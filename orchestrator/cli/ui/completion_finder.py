@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argcomplete import CompletionFinder
+from argcomplete.finders import CompletionFinder
 
 
 class DistinctCompletions(CompletionFinder):
