@@ -56,7 +56,7 @@ class TrivialBackend(LocalBackend):
         process.returncode = 0  # ours no longer: it is watched by its lock, not by its parent
 
 
-backends._OURS["trivial"] = f"benchmarks.{HERE.stem}:TrivialBackend"
+backends._BUILT_IN["trivial"] = f"benchmarks.{HERE.stem}:TrivialBackend"
 
 
 def make(home: Path, name: str, trials: int) -> SweepFolder:

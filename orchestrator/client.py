@@ -26,7 +26,6 @@ from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import home_folder
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
@@ -191,14 +190,16 @@ class Orchestrator:
                 return Run(backend, backend.handle(existing.name))
         # Before the submission: if it is interrupted, the run it may have created must still be found by `list`.
         remember(backend.name, self._home)
-        try:
-            return Run(backend, backend.submit(submission), created=True)
-        except ConflictError:
-            # another process has submitted the same plan since the search above: its run is the one that was asked for
-            existing = None if new or submission.plan is None else self._existing_run(backend, submission.plan)
-            if existing is None:
-                raise
-            return Run(backend, backend.handle(existing.name))
+        while True:
+            try:
+                return Run(backend, backend.submit(submission), created=True)
+            except ConflictError:
+                # another process has submitted the same plan since the search for an existing run, or for a free name
+                if submission.plan is None or submission.run not in backend.names():
+                    raise
+                if not new and (existing := self._existing_run(backend, submission.plan)) is not None:
+                    return Run(backend, backend.handle(existing.name))
+                submission = self.prepare(submission.plan, new=True)
 
     def _existing_run(self, backend: Backend, plan: Plan) -> RunStatus | None:
         """Return the newest run of a plan's hash; None: there is no such run.
@@ -353,6 +354,8 @@ def _newest_of_hash(backend: Backend, plan: Plan) -> str | None:
 
 def _store_was_deleted(backend: Backend, plan: Plan) -> bool:
     """Return whether the newest run of a plan prepared a token store on this machine that no longer exists."""
+    from train_jobs.artifacts.store_manifest import MANIFEST_FILE
+
     name = _newest_of_hash(backend, plan)
     if name is None or backend.folder(name) is None:
         return False

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend, require
 from orchestrator.backends.capabilities import CopiesToMlflow, SweepsNatively
-from orchestrator.reports.pages.sweep_page import importance_of
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
@@ -179,6 +179,8 @@ class Sweep:
 
         Empty for too few trials with a result, or if all results are equal.
         """
+        from orchestrator.reports.pages.sweep_page import importance_of  # with the charts, which a table does without
+
         return importance_of(self.folder.record().spec.objective.goal, self.status().rows)
 
     def report(self, to: Path | None = None) -> Path:
@@ -396,6 +398,13 @@ class Sweeps:
     def all(self) -> list[Sweep]:
         """Return every sweep, the newest first."""
         return [Sweep(SweepFolder(self._home / SWEEPS / name), self._home) for name in sweep_names(self._home)]
+
+    def behind(self, known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
+        """Yield the names of ended sweeps that MLflow does not have in full; see `CopiesToMlflow.behind`."""
+        for sweep in self.all():
+            with suppress(OSError, ValueError, KeyError):  # damaged, or deleted meanwhile
+                if sweep.copies_to_mlflow and ParentRun(sweep.folder, self._home).is_behind(known):
+                    yield sweep.name
 
     def find(self, name: str) -> Sweep | None:
         """Return the sweep of exactly that name or handle; None: there is no such sweep.

@@ -82,9 +82,9 @@ def overview() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
-        import argcomplete
+        from orchestrator.cli.ui.completion_finder import DistinctCompletions
 
-        argcomplete.autocomplete(build_parser(), always_complete_options=False)  # prints them and exits
+        DistinctCompletions()(build_parser(), always_complete_options=False)  # prints them and exits
     given = list(sys.argv[1:] if argv is None else argv)
     # Removed here and not declared on each verb: argparse would reset a value that was given before the verb.
     words = [word for word in given if word not in EVERYWHERE]

@@ -11,12 +11,15 @@ from pathlib import Path
 from orchestrator.backends import load_backend
 from orchestrator.backends.capabilities import Examines
 from orchestrator.doctor import machine, packages, project
+from orchestrator.doctor.project import Behind, no_sweeps
 from orchestrator.support.finding import Finding
 
 __all__ = ["Finding", "examine"]
 
 
-def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_name: str | None) -> Iterator[Finding]:
+def examine(
+    *, home: Path, folder: Path, environ: Mapping[str, str], backend_name: str | None, sweeps_behind: Behind = no_sweeps
+) -> Iterator[Finding]:
     """Yield the findings of all checks, in the order in which one would fix the problems.
 
     Args:
@@ -24,6 +27,7 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
         folder: the project's folder.
         environ: environment variables.
         backend_name: the backend to check. None: the default of variables and project.
+        sweeps_behind: see `project.behind`.
     """
     backend_name = backend_name or project.chosen_backend(folder, environ)
     yield packages.python()
@@ -48,4 +52,4 @@ def examine(*, home: Path, folder: Path, environ: Mapping[str, str], backend_nam
     if chosen.level == "ok" and isinstance(backend := load_backend(backend_name, home), Examines):
         yield from backend.examine(folder, environ)
     yield project.store(folder, home, environ)
-    yield project.behind(home)
+    yield project.behind(home, sweeps_behind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,8 @@ COPIES = "MLflow copies"
 SYNC_ALL = "orchestrator mlflow sync --all"
 LOCK_SECONDS = 3.0  # MLflow holds its store for milliseconds
 SERVER_SECONDS = 60.0
+Behind = Callable[[Callable[[str], frozenset[str] | None]], Iterator[str]]
+"""Yields the names of what MLflow does not have in full; see `CopiesToMlflow.behind`."""
 PROBE = """
 import sys
 from mlflow.tracking import MlflowClient
@@ -109,11 +111,17 @@ def sqlite_store(path: Path, seconds: float = LOCK_SECONDS) -> Finding:
             return fail(NAME, found.reason, found.fix)
 
 
-def behind(home: Path) -> Finding:
-    """Check that MLflow has all that the ended runs of this home recorded.
+def no_sweeps(known: Callable[[str], frozenset[str] | None]) -> Iterator[str]:
+    """Yield nothing: the sweeps of a home are not examined."""
+    return iter(())
+
+
+def behind(home: Path, sweeps_behind: Behind = no_sweeps) -> Finding:
+    """Check that MLflow has all that the ended runs and sweeps of this home recorded.
 
     Args:
         home: the user's orchestrator folder.
+        sweeps_behind: yields the names of the sweeps that MLflow does not have in full.
     """
 
     @cache
@@ -122,12 +130,14 @@ def behind(home: Path) -> Finding:
         return None if path is None else examine(path, deep=True).runs
 
     copying = [load_backend(name, home) for name in used_backends(home) if capability_of(name, CopiesToMlflow)]
-    names = [name for one in copying for name in require(one, CopiesToMlflow).behind(known)]
-    if not names:
+    runs = [name for one in copying for name in require(one, CopiesToMlflow).behind(known)]
+    sweeps = list(sweeps_behind(known))
+    if not (names := [*sweeps, *runs]):
         return ok(COPIES, "MLflow has all metrics of the ended runs")
+    count = " and ".join(counted(len(found), noun) for found, noun in ((runs, "run"), (sweeps, "sweep")) if found)
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     fix = sync_command(names[0]) if len(names) == 1 else SYNC_ALL
-    return warn(COPIES, f"MLflow lacks metrics or the status of {counted(len(names), 'run')}: {listed}", fix)
+    return warn(COPIES, f"MLflow lacks metrics or the status of {count}: {listed}", fix)
 
 
 def server(uri: str, environ: Mapping[str, str], seconds: float = SERVER_SECONDS) -> Finding:

@@ -20,9 +20,9 @@ from pydantic import Field
 
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ServiceError, UserError
-from train_jobs.artifacts.files import hold, write_text
+from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.mlflow_copy import Destination, Mirror
+from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE, Destination, Mirror
 from train_jobs.artifacts.mlflow_store import SQLITE, first_line, prepare, sqlite_path
 from train_jobs.config.fields import Config
 
@@ -166,6 +166,21 @@ def exit_code_of(sync_one: Callable[[], Synced]) -> int:
         print(problem, file=sys.stderr)
         return problem.exit_code
     return 0
+
+
+def is_copied(metrics: Path, run_id: str | None, state: RunState, known: frozenset[str] | None = None) -> bool:
+    """Return whether MLflow has all that an ended run or sweep recorded.
+
+    Args:
+        metrics: its metrics.jsonl, which may be missing.
+        run_id: id of its MLflow run; None: not opened yet.
+        state: its state.
+        known: ids of the runs in its store; None: not checked.
+    """
+    size = metrics.stat().st_size if metrics.exists() else 0
+    expected = {"run_id": run_id, "status": STATUS.get(state, "KILLED"), "bytes": size}
+    made = read_object(metrics.with_name(MIRRORED_FILE))
+    return made == expected and (known is None or run_id in known)
 
 
 def sync_command(name: str) -> str:

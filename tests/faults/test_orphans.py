@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.folder.cgroup import enter_cgroup, kill_members, make_cgroup, members, remove_cgroup
 from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_endless_spec
+from tests.run_folders import run_script
+from train_jobs.artifacts.host import process_started
 
 
 @pytest.fixture
@@ -88,3 +91,28 @@ def test_resume_ends_surviving_rank_first(console: Console, orphans: tuple[str, 
     assert pid not in processes_of(folder)
     wait_for(lambda: rank_pid(folder, 1) is not None, what="the new rank")
     assert console("cancel", name).code == 0
+
+
+def test_detached_process_ends_with_its_run(console: Console, tmp_path: Path) -> None:
+    """A process in another session, with another parent and an empty environment is found by its control group."""
+    probe = make_cgroup(tmp_path)
+    if probe is None:
+        pytest.skip("no writable cgroup v2 with cgroup.kill on this machine")
+    remove_cgroup(tmp_path)
+    assert not probe.exists()
+    pid_file = tmp_path / "pid"
+    name = run_script(console.home, f"env -i setsid sleep 600 & echo $! >> {pid_file}; sleep 0.5; exit 3")
+    assert console("wait", name).code == 3
+    pids = [int(line) for line in pid_file.read_text().split()]
+    assert pids
+    assert [pid for pid in pids if process_started(pid) is not None] == []
+    assert not (console.folder(name) / "cgroup").exists()
+
+
+def test_missing_cgroup_is_no_error(tmp_path: Path) -> None:
+    """The path of a group that does not exist, as after a reboot of the machine."""
+    (tmp_path / "cgroup").write_text(f"{tmp_path}/missing\n")
+    enter_cgroup(tmp_path / "missing")
+    assert members(tmp_path) == set()
+    kill_members(tmp_path)
+    remove_cgroup(tmp_path)

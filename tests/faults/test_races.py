@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.client import Orchestrator
 from tests.conftest import Console, write_spec
 from tests.run_folders import run_script
 
@@ -21,6 +22,26 @@ def test_simultaneous_equal_submits_return_one_run(console: Console, corpus: Pat
     (name,) = {json.loads(out)["name"] for out, _ in answers}
     assert [run["name"] for run in console("list", "-o", "json").json] == [name]
     assert console("wait", name).code == 0
+
+
+def test_simultaneous_new_submits_return_own_runs(tmp_path: Path, corpus: Path) -> None:
+    """Both chose the same free name, before either of them created its run."""
+    orchestrator = Orchestrator(home=tmp_path / "home", environ={"CUDA_VISIBLE_DEVICES": ""})
+    plan = orchestrator.plan(overrides={"data.text": [str(corpus)], "train.steps": 1})
+    submissions = [orchestrator.prepare(plan, new=True) for _ in range(3)]
+    runs = [orchestrator.submit(submission, new=True) for submission in submissions]
+    try:
+        assert {one.run for one in submissions} == {plan.name}
+        assert [run.name for run in runs] == [plan.name, f"{plan.name}-2", f"{plan.name}-3"]
+        assert all(run.created for run in runs)
+        assert sorted(path.name for path in (tmp_path / "home" / "runs").iterdir()) == [run.name for run in runs]
+        for run in runs:
+            request = tmp_path / "home" / "runs" / run.name / "request.json"
+            assert json.loads(request.read_text())["name"] == run.name
+    finally:
+        for run in runs:
+            run.cancel()
+            run.wait()
 
 
 def test_hanging_webhook_does_not_block_resume(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Pain 1: a command line that starts slowly. Timings: benchmarks/cli_startup.py and list_runs.py."""
+"""Pain 1: a command line that starts slowly. Timings: benchmarks/cli_startup.py and load.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from tests.conftest import Console
 from tests.run_folders import make_run
 
 HEAVY = {"torch", "transformers", "mlflow", "azure", "optuna", "numpy", "pyarrow", "tokenizers", "pandas"}
+PLANNING = {
+    "orchestrator.jobs.pretrain.plan",
+    "orchestrator.specs.job",
+    *(f"train_jobs.config.{kind}" for kind in ("prepare", "pretrain", "finetune", "predict")),
+}
 VERBS = ("submit", "list", "logs", "data", "cost", "doctor", "completion")
 
 
@@ -53,6 +58,6 @@ def test_inspecting_runs_imports_no_planning_modules(console: Console, words: tu
     make_run(console.home, "one", plan={"world_size": 2, "changes": {}})
     found = loaded(console, *words)
     assert "orchestrator.backends.folder.backend" in found
-    assert not found & (HEAVY | {"orchestrator.jobs.pretrain.plan", "orchestrator.specs.job"})
+    assert not found & (HEAVY | PLANNING)
     if words[0] != "download":  # suggestions for an output that does not exist
         assert "yaml" not in found

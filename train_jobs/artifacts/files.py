@@ -87,15 +87,21 @@ POLL_SECONDS = 0.02
 
 @contextmanager
 def hold(
-    path: Path, *, seconds: float = -1, busy: Exception | None = None, waiting: Callable[[], object] = lambda: None
+    path: Path,
+    *,
+    seconds: float = -1,
+    busy: Exception | None = None,
+    waiting: Callable[[], object] = lambda: None,
+    remove: bool = False,
 ) -> Iterator[None]:
-    """Hold a lock file while the context is open; the file is created if it is missing, and stays.
+    """Hold a lock file while the context is open; the file is created if it is missing.
 
     Args:
         path: the lock file; its folder must exist.
         seconds: maximum time to wait for the lock. -1: without limit.
         busy: error to raise if the lock is not free in time. None: filelock's Timeout, a TimeoutError.
         waiting: called once if another process holds the lock.
+        remove: delete the file at the end; by default it stays.
 
     Raises:
         Exception: `busy`.
@@ -114,6 +120,9 @@ def hold(
     try:
         yield
     finally:
+        if remove:
+            # before the release: a process that locks the deleted file notices it (filelock 3.24) and starts over
+            path.unlink(missing_ok=True)
         lock.release()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.mlflow_store import Condition, examine, first_line, sqlite_path
 from train_jobs.config.errors import StorageError, UserError
-from train_jobs.config.reported import batches
 
 BATCH = 1000  # MLflow's limit of metrics per request
+MOST_PARAMETERS = 100  # MLflow's limit per request
+LONGEST_VALUE = 6000  # MLflow's limit for the value of a parameter, in characters
 MIRRORED_FILE = "mirrored.json"
 LINEAGE_TAG = "orchestrator.lineage"
 NOTHING: Mapping[str, str] = {}
@@ -131,3 +132,27 @@ class Mirror:
             history = self._client.get_metric_history(self._run_id, key)
             self._mirrored[key] = {metric.step for metric in history}
         return self._mirrored[key]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a nested mapping as dotted names with values as text, truncated to MLflow's limit.
+
+    Args:
+        tree: the mapping.
+        prefix: prefix of all names.
+    """
+    found: dict[str, str] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= flatten(value, f"{name}.")
+        else:
+            found[name] = str(value)[:LONGEST_VALUE]
+    return found
+
+
+def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the parameters in groups of MLflow's limit per request."""
+    items = list(parameters.items())
+    for start in range(0, len(items), MOST_PARAMETERS):
+        yield dict(items[start : start + MOST_PARAMETERS])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from train_jobs.config import Config, DataConfig, ObjectiveConfig
+from train_jobs.config.fields import Config
+
+if TYPE_CHECKING:  # slow to import, and most readers of these figures need no configuration
+    from train_jobs.config import DataConfig, ObjectiveConfig
 
 # Sentence pairs of English books at 64 tokens have 63% random ones, of Wikipedia 58%; of one-sentence documents 100%.
 MOST_RANDOM = 0.75

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -17,7 +17,10 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.text_rule import TextRule
-from train_jobs.config import Config, DataError, PretrainConfig, TextConfig, in_shell
+from train_jobs.config import Config, DataError, in_shell
+
+if TYPE_CHECKING:
+    from train_jobs.config import PretrainConfig, TextConfig
 
 # Tokens. Messages have 10 on average, English prose 25, statutes 45, Hindi that a small vocabulary cuts into pieces 60.
 USUAL_SENTENCE = (5, 80)

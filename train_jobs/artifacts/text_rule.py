@@ -11,12 +11,14 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 
 from train_jobs.config.fields import Config
-from train_jobs.config.prepare import AUTO, TextConfig
+
+if TYPE_CHECKING:  # slow to import, and readers of a rule need no configuration
+    from train_jobs.config.prepare import TextConfig
 
 MOST_AUTO_SHARE = 0.005  # English has 0.04% of such characters, Russian 1%, German 1.2%, Arabic 4%, Thai 20%
 MOST_LOST = 0.02  # of the characters or words, before plan and job warn
@@ -173,6 +175,8 @@ def resolve_rule(data: TextConfig, letters: LetterCounts, pieces: Iterable[str] 
         letters: of the text, or of a sample of it; decides if there is no vocabulary.
         pieces: of the given vocabulary, whose own rule counts. None: one is trained on the text.
     """
+    from train_jobs.config.prepare import AUTO
+
     strip, split = data.strip_accents, data.split_unspaced
     known = None if pieces is None else list(pieces)
     if strip == AUTO:

@@ -5,16 +5,10 @@ Metrics that only some machines or steps report are left out: mfu, loss_scale, c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 from train_jobs.config.fields import is_user_code
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.pretrain import PretrainConfig
 from train_jobs.config.tasks import NUMBER_METRICS, OWN, TASKS, ClassMetrics, SentenceTask, own_metrics
-
-MOST_PARAMETERS = 100  # MLflow's limit per request
-LONGEST_VALUE = 6000  # MLflow's limit for the value of a parameter, in characters
 
 CORRELATIONS = frozenset({"matthews", "pearson", "spearman"})  # from -1 to 1; all other metrics are 0 or more
 RATES = ("gradient_norm", "sequences_per_second", "tokens_per_second", "data_wait_share")
@@ -88,27 +82,3 @@ def _own(config: FinetuneConfig) -> ClassMetrics:
 
 def _named(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{prefix}_{name}" for name in names)
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a nested mapping as dotted names with values as text, truncated to MLflow's limit.
-
-    Args:
-        tree: the mapping.
-        prefix: prefix of all names.
-    """
-    found: dict[str, str] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= flatten(value, f"{name}.")
-        else:
-            found[name] = str(value)[:LONGEST_VALUE]
-    return found
-
-
-def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the parameters in groups of MLflow's limit per request."""
-    items = list(parameters.items())
-    for start in range(0, len(items), MOST_PARAMETERS):
-        yield dict(items[start : start + MOST_PARAMETERS])

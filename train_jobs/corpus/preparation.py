@@ -209,7 +209,7 @@ def _exclusive(folder: Path, node: Node, progress: PreparationProgress) -> Itera
     place = folder if node.leads else folder.with_name(f"{folder.name}.node-{node.rank}")
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = partial(progress.log, f"waiting: another process prepares {folder}")
-    with hold(place.with_name(f".{place.name}.lock"), waiting=waiting):
+    with hold(place.with_name(f".{place.name}.lock"), waiting=waiting, remove=True):
         yield
 
 

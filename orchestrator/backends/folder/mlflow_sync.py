@@ -21,14 +21,13 @@ from orchestrator.runs.tracked_run import (
     Synced,
     TrackingRequest,
     exit_code_of,
+    is_copied,
     run_lock,
     start,
     submitted_tag,
     sync,
 )
-from train_jobs.artifacts.files import read_object
-from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE
-from train_jobs.config.reported import flatten
+from train_jobs.artifacts.mlflow_copy import flatten
 
 HANDLE_TAG = "orchestrator.handle"
 
@@ -71,12 +70,9 @@ def is_behind(run: RunFolder, known: frozenset[str] | None = None) -> bool:
         run: its folder.
         known: ids of the runs in its store; None: not checked.
     """
-    state, made = run.state(), read_object(run.outputs / MIRRORED_FILE)
-    if not state.state.terminal or not state.attempts:
-        return False
-    size = run.metrics.stat().st_size if run.metrics.exists() else 0
-    expected = {"run_id": run.mlflow_run_id, "status": STATUS.get(state.state, "KILLED"), "bytes": size}
-    return made != expected or (known is not None and made["run_id"] not in known)
+    state = run.state()
+    ended = state.state.terminal and bool(state.attempts)
+    return ended and not is_copied(run.metrics, run.mlflow_run_id, state.state, known)
 
 
 def start_sync(run: RunFolder) -> None:

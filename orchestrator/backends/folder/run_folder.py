@@ -11,6 +11,7 @@ RUN/
   lock             held by the supervisor as long as it lives
   cancel           created by any process that asks the run to end
   logs/            rank-0.log ..., agent-0.log, supervisor.log, mirror.log; each with its .times (see log_files.py)
+  cgroup           path of the control group of its processes, during an attempt and where one can be created
   launcher/        files of torchrun, deleted at the end of an attempt
   exits/           exit code of each rank of an attempt
   outputs/         the job's own: metrics.jsonl, checkpoints/, model/, result.json, lineage.json

@@ -1,4 +1,4 @@
-"""The processes of a run: found by the run's folder in their environment, and ended.
+"""The processes of a run: found by their environment or their control group, and ended.
 
 Launcher, ranks and data workers die with their parent (see local/rank_process.py). This finds those that survive all
 the same, such as a stopped or hung rank whose supervisor was killed.
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.backends.folder.cgroup import kill_members, members, remove_cgroup
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, RunFolder
 from orchestrator.support.errors import ConflictError
 from train_jobs.artifacts.host import boot_id, process_started
@@ -24,20 +25,20 @@ POLL_SECONDS = 0.02
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the ids of all processes that have a run's folder in their environment, except this process."""
+    """Return the ids of all processes of a run, found by environment or control group, except this process."""
     # The environment is inherited by all descendants and, unlike process groups and parents, survives setsid and the
     # death of the launcher: data loader workers are found too.
-    found = []
+    found = members(folder) - {os.getpid()}
     needle = f"{RUN_VARIABLE}={folder}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             if needle in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                found.add(int(entry.name))
         except OSError:
             continue  # the process ended, or belongs to another user
-    return found
+    return sorted(found)
 
 
 def survivors(run: RunFolder) -> list[int]:
@@ -89,7 +90,9 @@ def kill_leftovers(folder: Path) -> None:
     """
     killed = processes_of(folder)
     _signal_all(killed, signal.SIGKILL)
+    kill_members(folder)
     _wait_for(killed, EXIT_SECONDS)
+    remove_cgroup(folder)
 
 
 def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from orchestrator.backends.folder.cgroup import enter_cgroup, make_cgroup
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest, RunFolder
 from orchestrator.backends.local import rank_process
 from orchestrator.backends.local.rank_process import RESERVE_VARIABLE, die_with_parent
@@ -73,12 +74,17 @@ def start_agents(
     exits.mkdir(parents=True, exist_ok=True)
     common = {**os.environ, **_variables(run, request, exits), **variables}
     port = str(request.master_port or free_port())
-    return [_start_agent(run, request, node, port, common) for node in range(request.nodes)]
+    group = make_cgroup(run.path)
+    return [_start_agent(run, request, node, port, common, group) for node in range(request.nodes)]
 
 
 def _start_agent(
-    run: RunFolder, request: LocalRequest, node: int, port: str, common: Mapping[str, str]
+    run: RunFolder, request: LocalRequest, node: int, port: str, common: Mapping[str, str], group: Path | None
 ) -> subprocess.Popen[bytes]:
+    def prepare() -> None:
+        die_with_parent()
+        enter_cgroup(group)
+
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(request.nodes), "--node-rank", str(node)),
@@ -98,7 +104,7 @@ def _start_agent(
             stderr=subprocess.STDOUT,
             # a session of its own: Ctrl-C in the user's terminal and the supervisor's process group do not reach it
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=prepare,
         )
 
 

@@ -67,9 +67,16 @@ def _key_lines(entry: dict[str, Any]) -> list[str]:
 def doctor(arguments: argparse.Namespace) -> int:
     """Print each finding; the exit code is 1 if a check fails."""
     from orchestrator.doctor import examine
+    from orchestrator.sweep import Sweeps
 
-    found, backend = [], arguments.backend
-    for finding in examine(home=home_folder(os.environ), folder=Path.cwd(), environ=os.environ, backend_name=backend):
+    found, home = [], home_folder(os.environ)
+    for finding in examine(
+        home=home,
+        folder=Path.cwd(),
+        environ=os.environ,
+        backend_name=arguments.backend,
+        sweeps_behind=Sweeps(home).behind,
+    ):
         found.append(finding)
         if arguments.output == "text":
             print("\n".join(_finding_lines(finding)), flush=True)

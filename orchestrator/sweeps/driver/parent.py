@@ -8,6 +8,7 @@ The driver starts the process that syncs it and never waits for it: trials are e
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.runs.tracked_run import (
@@ -18,6 +19,7 @@ from orchestrator.runs.tracked_run import (
     TrackingRequest,
     default_uri,
     exit_code_of,
+    is_copied,
     run_lock,
     start,
     submitted_tag,
@@ -25,7 +27,7 @@ from orchestrator.runs.tracked_run import (
 )
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import sweep_status
-from train_jobs.config.reported import flatten
+from train_jobs.artifacts.mlflow_copy import flatten
 
 LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 
@@ -60,13 +62,27 @@ class ParentRun:
         command = ["-m", "orchestrator.sweeps.driver.parent", str(self._folder.path), str(self._home)]
         start(command, self._folder.path / "driver.log")
 
+    def is_behind(self, known: Callable[[str], frozenset[str] | None]) -> bool:
+        """Return whether MLflow lacks something of the ended sweep.
+
+        Args:
+            known: returns the ids of the MLflow runs in a store; None: unknown.
+        """
+        folder, state = self._folder, self._folder.state().state
+        run_id = folder.mlflow_run_id or folder.stored_state().mlflow_run_id
+        return state.terminal and not is_copied(folder.metrics, run_id, state, known(self._uri))
+
+    @property
+    def _uri(self) -> str:
+        return str(self._record.trial["tracking"]["uri"] or default_uri(self._home))
+
     def request(self) -> TrackingRequest:
         """Return the MLflow run that the sweep should have now."""
         state, record = self._folder.state(), self._record
         tracking, own = record.trial["tracking"], submitted_tag(record.created)
         rows = sweep_status(self._folder).rows if state.state.terminal else []
         return TrackingRequest(
-            uri=str(tracking["uri"] or default_uri(self._home)),
+            uri=self._uri,
             experiment=str(tracking["experiment"]),
             run_name=record.name,
             identity={SWEEP_TAG: record.name, **own},

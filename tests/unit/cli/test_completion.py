@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.ui.completion_finder import DistinctCompletions
 from tests.conftest import Console
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
@@ -124,3 +125,22 @@ def test_completion_on_terminal_shows_installation(orchestrator: Command, monkey
 
 def test_unknown_shell_is_a_usage_error(orchestrator: Command) -> None:
     assert orchestrator("completion", "tcsh").code == 2
+
+
+class CountedText(str):
+    """A text that counts its comparisons."""
+
+    compared = 0
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        type(self).compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_completions_are_not_compared_with_each_other() -> None:
+    names = [CountedText(f"run-{number}") for number in range(2000)]
+    assert DistinctCompletions().filter_completions([*names, *names]) == names
+    assert CountedText.compared < 10 * len(names)

@@ -60,3 +60,25 @@ def test_timeout_uses_default_error(tmp_path: Path) -> None:
             raise AssertionError
     with hold(path), path.open() as other:
         assert not try_lock(other)
+
+
+COUNTER = """
+import sys
+from pathlib import Path
+from train_jobs.artifacts.files import hold
+folder = Path(sys.argv[1])
+for _ in range(50):
+    with hold(folder / "lock", remove=True):
+        inside = folder / "inside"
+        inside.touch(exist_ok=False)
+        (folder / "count").write_text(str(int((folder / "count").read_text()) + 1))
+        inside.unlink()
+"""
+
+
+def test_lock_that_is_removed_still_has_one_holder(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNTER, str(tmp_path)]) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert (tmp_path / "count").read_text() == "200"
+    assert [path.name for path in tmp_path.iterdir()] == ["count"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.cli.ui import completers
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState, RunStatus
 from tests.run_folders import make_run
@@ -70,6 +74,37 @@ def test_finished_runs_are_read_from_the_index_alone(home: Path, monkeypatch: py
     monkeypatch.setattr(LocalBackend, "describe", counted)
     assert listed(home) == expected
     assert sorted(read) == ["damaged", "running"]
+
+
+def opened_files(home: Path, command: Callable[[], object]) -> Counter[str]:
+    """Return the names of the files of runs that a call opens, with their number."""
+    found: list[Path] = []
+    active = True
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if active and event == "open" and str(arguments[0]).startswith(str(home / "runs")):
+            found.append(Path(str(arguments[0])))
+
+    sys.addaudithook(note)  # a hook cannot be removed
+    try:
+        command()
+    finally:
+        active = False
+    return Counter(path.name for path in found)
+
+
+def test_commands_open_no_file_of_other_finished_runs(tmp_path: Path) -> None:
+    """Their time then grows by some stat calls for each run; prune also reads the text of each plan."""
+    for number in range(30):
+        make_run(tmp_path, f"run-{number:02}", age=100 + number, ended=2000.0, plan={"data": {"sha256": "a"}})
+    settle(tmp_path)
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    assert opened_files(tmp_path, orchestrator.runs)["plan.json"] == 30
+    assert not opened_files(tmp_path, orchestrator.runs)
+    one = opened_files(tmp_path, lambda: orchestrator.attach("run-07").status())
+    assert one["plan.json"] == one["request.json"] == 1
+    assert opened_files(tmp_path, lambda: completers.runs("run")) == {}
+    assert opened_files(tmp_path, lambda: orchestrator.pruning(older_than=1.0)) == {"plan.json": 30}
 
 
 def test_changed_runs_are_read_again(home: Path) -> None:

@@ -6,7 +6,7 @@ Report k is 1000 x learning_rate + 1 / k + (last digit of the seed) / 1000, one 
 With the first report it writes a checkpoint and a model, reduced to the files that tests read.
 With validation.max_sequences 13, the first attempt fails before its second report; with 14, the second report is NaN;
 with 15, the input is invalid; with 19, each attempt fails before its second report. With 20, the supervisor of the
-first three attempts is lost there, with 21 their disk is full.
+first three attempts is lost there, with 21 their disk is full. With 22, it reports another metric.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL = 13, 14, 15, 19, 20, 21
+CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL, SILENT = 13, 14, 15, 19, 20, 21, 22
 BAD_ATTEMPTS = 3
 
 
@@ -53,7 +53,8 @@ def run(folder: Path) -> None:
         if report == 2 and odd == LOST and state["attempt"] <= BAD_ATTEMPTS:
             os.kill(os.getpid(), signal.SIGKILL)
         value = 1000 * config["optimizer"]["learning_rate"] + 1 / report + config["train"]["seed"] % 10 / 1000
-        metrics = {"validation_loss": float("nan") if report == 2 and odd == DIVERGES else value}
+        name = "train_loss" if odd == SILENT else "validation_loss"
+        metrics = {name: float("nan") if report == 2 and odd == DIVERGES else value}
         with path.open("a") as stream:
             stream.write(json.dumps({"step": report, "time": time.time(), "metrics": metrics}) + "\n")
         step = report

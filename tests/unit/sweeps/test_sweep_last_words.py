@@ -11,8 +11,11 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
+from orchestrator.support.errors import NotFoundError
+from orchestrator.sweep import Sweep
 from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.control import DriverControl
+from orchestrator.sweeps.driver.sweep_status import sweep_status
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make
 
@@ -63,6 +66,16 @@ def test_driver_without_disk_space_reports_its_failure(sweeps: Sweeps) -> None:
     assert folder.stored_state().state == RunState.FAILED
     assert folder.state().reason == f"Is a directory: {folder.metrics}"
     assert (folder.path / "reserve").stat().st_size > 0
+
+
+def test_completed_trial_without_metric_is_completed(sweeps: Sweeps) -> None:
+    """The table and the status of its run agree, and `sweep best` has an error instead of a crash."""
+    folder = sweeps.run(trial={"validation": {"max_sequences": 22}}, limits={"trials": 1})  # see quick_trial.py
+    (row,) = sweep_status(folder).rows
+    assert (row.state, row.outcome, row.reports) == ("completed", None, 0)
+    with pytest.raises(NotFoundError, match=r"no trial of sweep .* has a result") as failure:
+        Sweep(folder, sweeps.home).best()
+    assert failure.value.fix == f"orchestrator sweep show {folder.name}"
 
 
 def test_flag_without_effect_on_a_sweep_is_a_warning(

@@ -9,16 +9,20 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from orchestrator.backends.folder.mlflow_sync import sync_run
+from orchestrator.doctor import project
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri
+from orchestrator.sweep import Sweeps
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.parent import ParentRun
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import Decision
 from tests.mlflow_runs import ENDED, make_tracked_run, stored
 
 
-def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None:
+def make_search(home: Path) -> SweepFolder:
+    """Create a sweep without a driver."""
     document: dict[str, Any] = {"space": {"optimizer.learning_rate": [1, 2]}, "limits": {"trials": 4}}
     record = SweepRecord(
         name="search-1",
@@ -32,7 +36,30 @@ def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None
         warnings=[],
         earlier=[EarlierSweep(sweep="search-0", used=3, outside=0)],
     )
-    folder = make_sweep(record, tmp_path)
+    return make_sweep(record, home)
+
+
+def test_doctor_names_sweeps_whose_copy_is_behind(tmp_path: Path) -> None:
+    folder, sweeps = make_search(tmp_path), Sweeps(tmp_path)
+    assert project.behind(tmp_path, sweeps.behind).level == "ok", "it has not ended"
+    folder.write_state(SweepState(state=RunState.FAILED, ended=ENDED))
+    found = project.behind(tmp_path, sweeps.behind)
+    assert found.text == "MLflow lacks metrics or the status of 1 sweep: search-1"
+    assert found.fix == "orchestrator mlflow sync search-1"
+    make_tracked_run(tmp_path, "run")
+    both = project.behind(tmp_path, sweeps.behind)
+    assert both.text.endswith("of 1 run and 1 sweep: search-1, run")
+    ParentRun(folder, tmp_path).sync()
+    assert project.behind(tmp_path, sweeps.behind).text.endswith("of 1 run: run")
+    folder.write_state(SweepState(state=RunState.COMPLETED, ended=ENDED))
+    assert list(sweeps.behind(lambda uri: None)) == ["search-1"], "retried, and not copied since"
+    ParentRun(folder, tmp_path).sync()
+    (tmp_path / "mlflow.db").unlink()
+    assert "search-1" in project.behind(tmp_path, sweeps.behind).text, "the store was deleted"
+
+
+def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None:
+    folder = make_search(tmp_path)
     trial = make_tracked_run(tmp_path, "search-1-t0000")
     tags = trial.read_json("tags.json") | ParentRun(folder, tmp_path).tags()
     (trial.path / "tags.json").write_text(json.dumps(tags))
