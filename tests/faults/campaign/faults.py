@@ -155,6 +155,7 @@ FAULTS: Mapping[str, Fault] = {
         "5% of all calls to the double of Azure fail: 429, 5xx, resets, cut bodies",
         around=clouds.failing_calls,
         after=clouds.heal,
+        reasons=("error[service]",),
         kinds=("azure",),
     ),
     "prune": Fault("prune deletes what it may meanwhile", races.prune, kinds=ALL),

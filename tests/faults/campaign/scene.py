@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from orchestrator.testing import AzureDouble
 from tests.conftest import Console
 from train_jobs.config.fields import Config
 
+HANGS = 200.0  # seconds after which a command is given up
 ROLES = {  # first two arguments of the interpreter, a pattern that a shell understands too -> role of the process
     "-I -S": "wrapper",
     "-m orchestrator.cli.main": "command",
@@ -56,6 +58,8 @@ class Scene:
     """What was hit, for the report."""
     errors: list[str] = field(default_factory=list)
     """What commands wrote to stderr."""
+    hanging: str = ""
+    """A command that did not end."""
     cloud: AzureDouble | None = None
     """The workspace of Azure that it is submitted to."""
     traces: Path | None = None
@@ -71,7 +75,18 @@ class Scene:
     def type_together(self, *commands: tuple[str, ...]) -> None:
         """Start commands at the same time, and wait until all have ended."""
         started = [self.console.start(*words) for words in commands]
-        self.errors += [process.communicate()[1] for process in started]
+        for words, process in zip(commands, started, strict=True):
+            self.finish(process, words[0])
+
+    def finish(self, process: subprocess.Popen[str], verb: str) -> None:
+        """Wait for a command that was started; one that does not end is killed."""
+        try:
+            errors = process.communicate(timeout=HANGS)[1]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            errors = process.communicate()[1]
+            self.hanging = f"{verb} hangs for {HANGS:.0f} s"
+        self.errors.append(errors)
 
 
 def processes(home: Path) -> dict[int, str]:

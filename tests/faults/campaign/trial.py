@@ -7,7 +7,6 @@ import os
 import random
 import resource
 import sqlite3
-import subprocess
 import tempfile
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -22,7 +21,7 @@ from tests.conftest import Console
 from tests.faults.campaign.clouds import azure
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.jobs import JOBS, inputs, metric_points
-from tests.faults.campaign.scene import Scene, Undisturbed, processes, signal_all
+from tests.faults.campaign.scene import HANGS, Scene, Undisturbed, processes, signal_all
 from train_jobs.config.fields import Config
 
 COMMANDS = 6  # that a user may need until the job is done
@@ -32,7 +31,6 @@ CLOUD_STATES = {
     "Failed": RunState.FAILED,
     "Canceled": RunState.CANCELLED,
 }
-HANGS = 200.0  # seconds after which a command is given up
 BUGS = ("Traceback (most recent call last)", "error[bug]")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), from linux/prctl.h
 SETTLING = 60.0  # seconds that processes have to end after the last command
@@ -134,29 +132,26 @@ def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
         time.sleep(scene.moment * scene.reference.seconds)
         hit = fault.act(scene)
     at = time.monotonic()
-    try:
-        scene.errors.append(command.communicate(timeout=HANGS)[1])
-    except subprocess.TimeoutExpired:
-        command.kill()
-        scene.errors.append(command.communicate()[1])
-        return _judged(scene, fault, None, None) | {"problem": f"the submission hangs for {HANGS:.0f} s"}
+    scene.finish(command, scene.words[0])
     if fault.after is not None:
         hit = fault.after(scene) and hit
     if not hit:
         return None
     ended, noticed = _ended(scene.home, at)
-    return _judged(scene, fault, ended, noticed if fault.act is not None else None)
+    reason = None if ended is None else ended.reason or ""
+    if ended is None and command.returncode > 0 and not _states(scene):
+        reason = scene.errors[-1][-500:]  # the command itself failed, before there was a run
+    return _judged(scene, fault, reason, noticed if fault.act is not None else None)
 
 
-def _judged(scene: Scene, fault: Fault, ended: RunStatus | None, noticed: float | None) -> dict[str, Any]:
-    """Bring the job to its end and return the columns."""
+def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | None) -> dict[str, Any]:
+    """Bring the job to its end and return the columns; the reason is None if nothing ended by the fault."""
     home, reference = scene.home, scene.reference
-    reason = (ended.reason or "") if ended is not None else ""
     commands, problem = _bring_to_its_end(scene)
     left = _left(home)  # first: the last copy to MLflow may still run
     if fault.last:
         commands.append(" ".join(fault.last))
-        scene.errors.append(scene.console(*fault.last).err)
+        scene.type_together(fault.last)
     bugs = [text for text in scene.errors if any(mark in text for mark in BUGS)]
     return {
         "same_bytes": JOBS[scene.kind].digest(home) == reference.digest,
@@ -164,11 +159,11 @@ def _judged(scene: Scene, fault: Fault, ended: RunStatus | None, noticed: float 
         "mlflow_runs": len(scene.cloud.jobs.all()) == 1 if scene.cloud else _one_mlflow_run_each(home),
         "processes_left": left,
         "files_left": sorted(str(path.relative_to(home)) for one in LEFT_BEHIND for path in home.glob(one)),
-        "reason": reason.replace(str(home), "HOME"),
-        "reason_true": _is_true(reason, fault.reasons, ended=ended is not None),
+        "reason": (reason or "").replace(str(home), "HOME"),
+        "reason_true": reason is None or any(words in reason for words in fault.reasons),
         "noticed": noticed,
         "commands": commands,
-        "problem": problem or "".join(text[-500:] for text in bugs[:1]),
+        "problem": scene.hanging or problem or "".join(text[-500:] for text in bugs[:1]),
     }
 
 
@@ -178,14 +173,15 @@ def _runs(home: Path) -> list[RunStatus]:
 
 def _ended(home: Path, at: float) -> tuple[RunStatus | None, float | None]:
     """Return the run that ended without completing, and the seconds until its status reported it."""
-    while True:
+    while time.monotonic() - at < HANGS:
         runs = _runs(home)
         for run in runs:
             if run.state.terminal and run.state != RunState.COMPLETED:
                 return run, round(time.monotonic() - at, 1)
         if not processes(home) or all(run.state.terminal for run in runs):
-            return None, None
+            break
         time.sleep(0.2)
+    return None, None
 
 
 def _bring_to_its_end(scene: Scene) -> tuple[list[str], str]:
@@ -196,31 +192,29 @@ def _bring_to_its_end(scene: Scene) -> tuple[list[str], str]:
         if words is None:
             return typed, ""
         typed.append(" ".join(words))
-        try:
-            scene.errors.append(scene.console(*words, timeout=HANGS).err)
-        except subprocess.TimeoutExpired:
-            return typed, f"{words[0]} hangs for {HANGS:.0f} s"
+        scene.type_together(words)
     return typed, "" if _next_command(scene) is None else scene.errors[-1][-500:] or "not completed"
+
+
+def _states(scene: Scene) -> list[tuple[str, RunState]]:
+    """Return name and state of the sweep, of the job in the cloud, or else of the run."""
+    if scene.cloud is not None:
+        return [(job.name, CLOUD_STATES.get(job.status, RunState.RUNNING)) for job in scene.cloud.jobs.all()]
+    if JOBS[scene.kind].is_sweep:
+        names = sorted(path.name for path in (scene.home / "sweeps").glob("[!.]*"))
+        return [(sweep.name, sweep.state()) for name in names if (sweep := Sweeps(scene.home).find(name))]
+    return [(run.name, run.state) for run in _runs(scene.home)]
 
 
 def _next_command(scene: Scene) -> tuple[str, ...] | None:
     """Return what the status proposes; None: the job is done."""
-    states = [(run.name, run.state) for run in _runs(scene.home)]
-    if scene.cloud is not None:
-        states = [(job.name, CLOUD_STATES.get(job.status, RunState.RUNNING)) for job in scene.cloud.jobs.all()]
-    if JOBS[scene.kind].is_sweep:
-        names = sorted(path.name for path in (scene.home / "sweeps").glob("[!.]*"))
-        states = [(sweep.name, sweep.state()) for name in names if (sweep := Sweeps(scene.home).find(name))]
+    states = _states(scene)
     if not states:
         return scene.words
     name, state = states[0]
     if state == RunState.COMPLETED:
         return None
     return ("resume" if state.terminal else "wait", name)
-
-
-def _is_true(reason: str, expected: tuple[str, ...], *, ended: bool) -> bool:
-    return not ended if not expected else not ended or any(words in reason for words in expected)
 
 
 def _named_alike(points: list[tuple[str, int, str, float]]) -> list[tuple[str, int, str, float]]:
