@@ -22,6 +22,7 @@ from tests.unit.finetuning.finetune_jobs import WORDS, write_model
 # parts of names of figures that depend on the clock
 PROGRESS = ("documents_", "tokens_")  # of a preparation, which reports what each of its starts did
 METRICS = ("runs/*/outputs/metrics.jsonl", "azure-double/**/metrics.jsonl")
+NO_RESULT = "no result"
 LARGE_BYTES = 18 << 20  # a step with fewer bytes has no workers
 CLOCKED = ("second", "slowest", "mfu", "share", "peak_memory", "eta")
 
@@ -44,7 +45,7 @@ class Job:
     def digest(self, home: Path) -> str:
         """Return a hash of the result of the job in a home folder."""
         found = [(path.name, _content(path)) for path in sorted(self.results(home))]
-        return hashlib.sha256(repr(found).encode()).hexdigest() if found else "no result"
+        return hashlib.sha256(repr(found).encode()).hexdigest() if found else NO_RESULT
 
 
 def metric_points(home: Path) -> list[tuple[str, int, str, float]]:

@@ -20,7 +20,7 @@ from orchestrator.testing import AzureDouble
 from tests.conftest import Console
 from tests.faults.campaign.clouds import azure
 from tests.faults.campaign.faults import FAULTS, Fault
-from tests.faults.campaign.jobs import JOBS, inputs, metric_points
+from tests.faults.campaign.jobs import JOBS, NO_RESULT, inputs, metric_points
 from tests.faults.campaign.scene import HANGS, Scene, Undisturbed, processes, signal_all
 from train_jobs.config.fields import Config
 
@@ -85,6 +85,7 @@ def undisturbed(kind: str) -> Undisturbed:
             seconds = time.monotonic() - started
         assert done.code == 0, done.err
         assert not _left(console.home)
+        assert JOBS[kind].digest(console.home) != NO_RESULT
         found = Undisturbed(
             seconds=seconds,
             digest=JOBS[kind].digest(console.home),
