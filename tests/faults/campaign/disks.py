@@ -76,7 +76,7 @@ def repair(scene: Scene) -> bool:
         time.sleep(0.2)
     _run("umount", "-l", str(scene.home))
     image = str(scene.home.with_suffix(".image"))
-    with suppress(subprocess.CalledProcessError):  # its exit code says that it has repaired something
+    with suppress(subprocess.CalledProcessError):  # exit code 1: errors were corrected
         _run("e2fsck", "-fy", image)
     _run("mount", "-o", "loop,errors=remount-ro", image, str(scene.home))
     return True

@@ -27,7 +27,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def own_network(scene: Scene) -> Iterator[None]:
-    """Start the submission in a network with nothing but the interface by which the nodes talk."""
+    """Start the submission in a network with only the interface by which the nodes talk."""
     _ip("netns", "add", NAMESPACE)
     usual = scene.console.program
     try:

@@ -73,7 +73,7 @@ class Scene:
         return self.console.home
 
     def type_together(self, *commands: tuple[str, ...]) -> None:
-        """Start commands at the same time, and wait until all have ended."""
+        """Start commands at the same time, and wait until all are done."""
         started = [self.console.start(*words) for words in commands]
         for words, process in zip(commands, started, strict=True):
             self.finish(process, words[0])

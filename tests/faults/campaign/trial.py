@@ -146,7 +146,7 @@ def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
 
 
 def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | None) -> dict[str, Any]:
-    """Bring the job to its end and return the columns; the reason is None if nothing ended by the fault."""
+    """Bring the job to its end and return the columns; no reason if nothing ended by the fault."""
     home, reference = scene.home, scene.reference
     commands, problem = _bring_to_its_end(scene)
     left = _left(home)  # first: the last copy to MLflow may still run
