@@ -79,27 +79,30 @@ def _interpreter(scene: Scene, traced: dict[str, str], *, once: bool = False, ho
 
 
 @cache
-def calls(kind: str) -> dict[str, list[tuple[str, int]]]:
-    """Return the system calls of an undisturbed job: role -> each call with its number in its thread.
+def calls(kind: str, role: str) -> list[tuple[str, int]]:
+    """Return the system calls of a role in an undisturbed job, each with its number in its thread.
 
-    Several processes of a role add theirs; all have the same right to be hit.
+    One role at a time: strace cannot trace a process that the strace of its parent follows.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        traced = dict.fromkeys(ROLES.values(), f"-f -e trace={','.join(CALLS)}")
-        for role in ("command", "supervisor", "driver", "agent"):  # their children have roles of their own
-            traced[role] = traced[role].removeprefix("-f ")
         environment = Path(folder) / "env"
-        console = Console(Path(folder, "home"), inputs(kind), program=(make_interpreter(environment, traced),))
-        done = console(*JOBS[kind].words)
+        program = make_interpreter(environment, {role: f"{_threads(role)}-e trace={','.join(CALLS)}"})
+        done = Console(Path(folder, "home"), inputs(kind), program=(program,))(*JOBS[kind].words)
         assert done.code == 0, done.err
-        found: dict[str, list[tuple[str, int]]] = {}
+        found = []
         for path in sorted(environment.glob("*.calls")):
             numbers: dict[tuple[str, str], int] = {}
             for line in path.read_text(errors="replace").splitlines():
                 if match := LINE.match(line):
                     number = numbers[match[1], match[2]] = numbers.get((match[1], match[2]), 0) + 1
-                    found.setdefault(path.name.partition(".")[0], []).append((match[2], number))
+                    found.append((match[2], number))
+        assert found, f"a {role} of {kind} makes none of these calls"
         return found
+
+
+def _threads(role: str) -> str:
+    """Return the option by which strace follows threads; children of other roles are separate."""
+    return "-f " if role in ("rank", "worker") else ""
 
 
 def kill_at_call(role: str) -> Callable[[Scene], AbstractContextManager[None]]:
@@ -107,10 +110,9 @@ def kill_at_call(role: str) -> Callable[[Scene], AbstractContextManager[None]]:
 
     @contextmanager
     def around(scene: Scene) -> Iterator[None]:
-        possible = calls(scene.kind).get(role, [])
+        possible = calls(scene.kind, role)
         call, number = possible[int(scene.moment * len(possible))]
-        threads = "-f " if role in ("rank", "worker", "mirror") else ""
-        options = f"{threads}-e trace={call} -e inject={call}:signal=KILL:when={number}"
+        options = f"{_threads(role)}-e trace={call} -e inject={call}:signal=KILL:when={number}"
         with _interpreter(scene, {role: options}, once=True) as folder:
             scene.detail = f"{call} {number} of a {role}"
             scene.traces = folder
