@@ -85,6 +85,8 @@ class Console:
     cwd: Path
     variables: dict[str, str] = field(default_factory=dict)
     """In the environment of every command."""
+    program: tuple[str, ...] = (sys.executable,)
+    """The interpreter, and words before it."""
 
     def environ(self, **more: str) -> dict[str, str]:
         """Return the environment of the command."""
@@ -93,7 +95,7 @@ class Console:
 
     def __call__(self, *words: str, timeout: float = 240, **more: str) -> Finished:
         done = subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main", *words],
+            [*self.program, "-m", "orchestrator.cli.main", *words],
             capture_output=True,
             text=True,
             cwd=self.cwd,
@@ -106,7 +108,7 @@ class Console:
     def start(self, *words: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
         """Start the command without waiting for it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli.main", *words],
+            [*self.program, "-m", "orchestrator.cli.main", *words],
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,

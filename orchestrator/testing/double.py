@@ -22,7 +22,7 @@ from orchestrator.testing.jobs.job_table import COMPLETED, CloudJob, Jobs
 from orchestrator.testing.jobs.sweep_jobs import SweepJob
 from orchestrator.testing.proxy.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes
-from orchestrator.testing.proxy.server import Answer, Fault, Moment, Proxy, Recorded, server_context
+from orchestrator.testing.proxy.server import Answer, Fault, Faults, Moment, Proxy, Recorded, server_context
 from orchestrator.testing.services.mlflow_service import Tracking
 from orchestrator.testing.services.run_history import RunHistory
 
@@ -43,10 +43,16 @@ class AzureDouble:
         place: names of the subscription, the workspace and so on.
         run_jobs: whether a command job's command is run, on this machine, and a sweep's trials. False: a job stays
             in its status until `move`.
+        faults: decides which calls fail; None: those of `fail_next` and `reset_next`.
     """
 
     def __init__(
-        self, home: Path | None = None, *, place: WorkspaceAddress | None = None, run_jobs: bool = True
+        self,
+        home: Path | None = None,
+        *,
+        place: WorkspaceAddress | None = None,
+        run_jobs: bool = True,
+        faults: Faults | None = None,
     ) -> None:
         self.place = place or WorkspaceAddress()
         self._temporary = tempfile.mkdtemp(prefix="azure-double-") if home is None else None
@@ -74,7 +80,7 @@ class AzureDouble:
             LOOPBACK: self._runs.answer,
             self.place.blob_host: BlobService(self.place, self.storage, self.login).answer,
         }
-        self._proxy = Proxy(self._answer, self._is_known_host, context)
+        self._proxy = Proxy(self._answer, self._is_known_host, context, faults)
         self.faults = self._proxy.faults
         self._environment_before: dict[str, str | None] = {}
         self._closed = False
@@ -189,7 +195,7 @@ class AzureDouble:
         Args:
             match: see `fail_next`.
             when: `connection`: before anything was read; `upload`: half-way through the body; `reply`: after the call
-                was carried out, instead of the answer.
+                was carried out, instead of the answer; `cut`: likewise, after half of the answer.
             times: number of calls.
         """
         self.faults.append(Fault(match, Moment(when), times))

@@ -110,10 +110,11 @@ def test_reset_upload_is_resumed_without_loss(
     assert jobs(cloud) == [run.name]
 
 
+@pytest.mark.parametrize("when", ["reply", "cut"])
 def test_lost_reply_is_settled_by_asking(
-    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
+    when: str, cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    cloud.reset_next(JOB, when="reply")
+    cloud.reset_next(JOB, when=when)
     run = orchestrator.submit(plan())
     assert (jobs(cloud), puts(cloud)) == ([run.name], 1)
     (record,) = records(orchestrator, tmp_path)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
 import pytest
 
 from tests.faults.campaign.__main__ import wanted
 from tests.faults.campaign.faults import FAULTS
+from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
 from tests.faults.campaign.trial import Outcome, run_trial, undisturbed
 
@@ -17,6 +24,34 @@ def outcome(**more: object) -> Outcome:
     lists: dict[str, list[str]] = {"processes_left": [], "files_left": [], "commands": []}
     facts = {"fault": "kill-rank", "kind": "pretrain", "seed": 0, "moment": 0.5, "noticed": 1.5}
     return Outcome.model_validate({**STAMP, **held, **lists, **facts, **more})
+
+
+def test_preparation_whose_processes_are_killed_passes() -> None:
+    found = run_trial("kill-all", "prepare", 0, undisturbed("prepare"), STAMP)
+    assert found is not None
+    assert found.passed, found
+    assert found.commands
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_interpreter_kills_one_process_at_a_system_call(tmp_path: Path) -> None:
+    options = "-e trace=openat -e inject=openat:signal=KILL:when=40"
+    program = make_interpreter(tmp_path / "environment", {"command": options}, once=True)
+    command = [program, "-m", "orchestrator.cli.main", "--version"]
+    codes = [subprocess.run(command, capture_output=True, check=False).returncode for _ in range(2)]
+    assert codes == [-signal.SIGKILL, 0]
+    (trace,) = (tmp_path / "environment").glob("command.*.calls")
+    assert "killed by SIGKILL" in trace.read_text()
+
+
+def test_interpreter_sets_the_clock(tmp_path: Path) -> None:
+    (tmp_path / "clock").write_text("86400")
+    program = make_interpreter(tmp_path / "environment", {}, hook=CLOCK.format(path=str(tmp_path / "clock")))
+    script = "import sys, time; print(sys.executable); print(time.time())"
+    done = subprocess.run([program, "-c", script], capture_output=True, text=True, check=True)
+    executable, now = done.stdout.split()
+    assert executable == program
+    assert 86_000 < float(now) - time.time() < 87_000
 
 
 @pytest.mark.slow

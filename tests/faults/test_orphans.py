@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.folder.cgroup import enter_cgroup, kill_members, make_cgroup, members, remove_cgroup
+from orchestrator.backends.local import rank_process
 from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_endless_spec
 from tests.run_folders import run_script
 from train_jobs.artifacts.host import process_started
@@ -116,3 +119,21 @@ def test_missing_cgroup_is_no_error(tmp_path: Path) -> None:
     assert members(tmp_path) == set()
     kill_members(tmp_path)
     remove_cgroup(tmp_path)
+
+
+ADOPTER = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as `systemd --user` does
+command = f"sleep 0.3; exec {sys.executable} -I -S {sys.argv[1]} sleep 60"
+variables = {"RANK": "0", "RUN_EXITS": sys.argv[2], "RUN_LOGS": sys.argv[2]}
+subprocess.run(["sh", "-c", f"({command}) & exit 0"], env={**os.environ, **variables})
+os.wait()
+"""
+
+
+def test_rank_ends_whose_launcher_died_before_it_started(tmp_path: Path) -> None:
+    """Its parent is then not init but a process that adopts orphans, such as the one of a desktop session."""
+    variables = {key: value for key, value in os.environ.items() if key != "RUN_EXITS"}
+    command = [sys.executable, "-c", ADOPTER, rank_process.__file__, str(tmp_path)]
+    subprocess.run(command, env=variables, check=True, timeout=20, start_new_session=True)
+    assert (tmp_path / "rank-0").read_text() == "143\n"

@@ -33,6 +33,19 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def is_launcher(pid: int) -> bool:
+    """Return whether a process belongs to the run of this one; init, or `systemd --user`, adopts orphans.
+
+    Args:
+        pid: its parent.
+    """
+    mark = f"RUN_EXITS={os.environ['RUN_EXITS']}"
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return pid != 1
+
+
 def write_exit_code(path: Path, code: int) -> None:
     """Write the exit code of a rank; on a full disk, free the reserve of the ranks first."""
     try:
@@ -71,7 +84,7 @@ def main() -> int:
         process = subprocess.Popen(sys.argv[1:], stdout=log, stderr=log, preexec_fn=die_with_parent)
     signal.signal(signal.SIGALRM, kill_orphan)
     signal.signal(signal.SIGTERM, end_orphan)
-    if os.getppid() != launcher or launcher == 1:  # it died before the handler was there
+    if os.getppid() != launcher or not is_launcher(launcher):  # it died before the handler was there
         process.terminate()
     code = process.wait()
     signal.alarm(0)

@@ -120,6 +120,8 @@ class Moment(StrEnum):
     """The connection is reset after half of the body; nothing is done."""
     REPLY = "reply"
     """The call is carried out; the connection is reset instead of the answer."""
+    CUT = "cut"
+    """The call is carried out; the connection is reset after half of the answer."""
 
 
 @dataclass
@@ -164,15 +166,22 @@ class Proxy(ThreadingMixIn, TCPServer):
         answer: answers a call.
         is_known_host: whether a host is one of the double's.
         context: TLS context of these hosts.
+        faults: faults to inject; None: those that a test appends.
     """
 
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, answer: Answer, is_known_host: Callable[[str], bool], context: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        is_known_host: Callable[[str], bool],
+        context: ssl.SSLContext,
+        faults: Faults | None = None,
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answer, self.is_known_host, self.context = answer, is_known_host, context
-        self.faults = Faults()
+        self.faults = Faults() if faults is None else faults
         self.recorded: list[Recorded] = []
         self.refused: list[str] = []
         self.crashes: list[BaseException] = []
@@ -306,16 +315,20 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.moment is Moment.REPLY:
             self._reset(call)
             return
+        if fault is not None and fault.moment is Moment.CUT:
+            self._send(reply, cut=True)
+            self._reset(call)
+            return
         self.server.recorded.append(record(call, reply.status))
         self._send(reply)
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: Reply, *, cut: bool = False) -> None:
         self.send_response(reply.status)
         for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(reply.body)
+            self.wfile.write(reply.body[: len(reply.body) // 2] if cut else reply.body)
 
     def _refuse(self, host: str) -> None:
         self.server.refused.append(host)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.faults.campaign.faults import FAULTS
 from tests.faults.campaign.page import PAGE, page
-from tests.faults.campaign.trial import Outcome, Undisturbed, run_trial, undisturbed
+from tests.faults.campaign.scene import Undisturbed
+from tests.faults.campaign.trial import Outcome, adopt_processes, run_trial, undisturbed
 
 RESULTS = Path(__file__).parent / "results.jsonl"
 TIMES = 100  # trials of a fault, over all kinds that it can hit
@@ -45,10 +46,12 @@ def main() -> int:
     if given.page:
         PAGE.write_text(page(read_results()))
         return 0
+    faults = [name for name in given.fault or FAULTS if not _skipped(name)]
+    adopt_processes()
     kinds = given.kind or sorted({kind for fault in FAULTS.values() for kind in fault.kinds})
     until, references, failed = time.monotonic() + 60 * given.minutes, dict[str, Undisturbed](), 0
     tried = Counter((one.fault, one.kind, one.seed) for one in read_results())
-    while cells := wanted(read_results(), given.fault or list(FAULTS), kinds):
+    while cells := wanted(read_results(), faults, kinds):
         fault, kind = cells[0]
         seed = next(number for number in range(10**6) if not tried[fault, kind, number])
         tried[fault, kind, seed] += 1
@@ -58,12 +61,22 @@ def main() -> int:
             break
         outcome = run_trial(fault, kind, seed, references[kind], stamp())
         if outcome is None:
+            print(f"{fault} {kind} {seed}: there was nothing to hit", flush=True)
             continue
         with RESULTS.open("a") as stream:
             stream.write(outcome.model_dump_json() + "\n")
         failed += not outcome.passed
-        print(f"{fault} {kind} {seed} at {outcome.moment:.0%}: {'ok' if outcome.passed else outcome}", flush=True)
+        told = f"{fault} {kind} {seed} at {outcome.moment:.0%}, {outcome.cpu:.0f} s of CPU"
+        print(f"{told}: {'ok' if outcome.passed else outcome}", flush=True)
     return int(failed > 0)
+
+
+def _skipped(fault: str) -> bool:
+    """Return whether a fault cannot be tried on this machine, and print why."""
+    why = FAULTS[fault].needs()
+    if why:
+        print(f"skipped {fault}: {why}", file=sys.stderr, flush=True)
+    return bool(why)
 
 
 def stamp() -> dict[str, str]:

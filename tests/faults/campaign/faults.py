@@ -1,161 +1,169 @@
-"""Faults: what happens to a submission at a moment."""
+"""The table of faults: what happens to a submission, to which kinds of jobs, and what it may do to a run."""
 
 from __future__ import annotations
 
-import os
+import shutil
 import signal
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
+from tests.faults.campaign import clouds, disks, interpreter, networks, races
 from tests.faults.campaign.jobs import JOBS
+from tests.faults.campaign.scene import Scene, kill
 
-ROLES = {  # words of a command line -> role of the process
-    "rank_process.py": "wrapper",
-    "orchestrator.cli.main": "command",
-    "orchestrator.backends.local.supervisor": "supervisor",
-    "orchestrator.sweeps.driver": "driver",
-    "mlflow_sync": "mirror",
-    "torch.distributed.run": "agent",
-    "multiprocessing": "worker",
-    "train_jobs.": "rank",
-}
-LOCK_SECONDS = 15.0
+Act = Callable[[Scene], bool]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a running submission."""
+    """Something that happens to a submission."""
 
     text: str
     """Row of the table."""
-    hit: Callable[[Path], bool]
-    """Let it happen in a home folder; False: there was nothing to hit."""
+    act: Act | None = None
+    """Let it happen at the moment; False: there was nothing to hit. None: it happens all the time, by `around`."""
     reasons: tuple[str, ...] = ()
     """One of these is in the reason of a run that ends by it; empty: no run may end by it."""
-    kinds: tuple[str, ...] = tuple(JOBS)
+    kinds: tuple[str, ...] = tuple(kind for kind in JOBS if kind not in ("prepare-large", "nodes-2", "azure"))
     """Kinds of jobs that it can hit."""
+    around: Callable[[Scene], AbstractContextManager[None]] = nullcontext
+    """Surroundings of the whole trial."""
+    after: Act | None = None
+    """What a user repairs once the submission has ended; False: nothing was hit."""
+    needs: Callable[[], str] = str
+    """Return why it cannot be tried on this machine; empty: it can."""
+    last: tuple[str, ...] = ()
+    """The last command of a user."""
 
 
-def processes(home: Path) -> dict[int, str]:
-    """Return the living processes that have a home folder in their environment: pid -> role."""
-    found = {}
-    mark = f"ORCHESTRATOR_HOME={home}\0".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                if mark in (entry / "environ").read_bytes():
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    found[int(entry.name)] = _role(command)
-    return found
+def _needs_strace() -> str:
+    return "" if shutil.which("strace") else "strace is not installed"
 
 
-def _role(command: str) -> str:
-    return next((role for words, role in ROLES.items() if words in command), "other")
+def _at_call(role: str, reasons: tuple[str, ...], kinds: tuple[str, ...]) -> Fault:
+    return Fault(
+        f"a {role} is killed as it enters its n-th fsync, rename, unlink or mkdir",
+        around=interpreter.kill_at_call(role),
+        after=interpreter.was_killed,
+        reasons=reasons,
+        kinds=kinds,
+        needs=_needs_strace,
+    )
 
 
-def _kill(*roles: str, every: bool = True, number: int = signal.SIGKILL) -> Callable[[Path], bool]:
-    """Return a fault that signals all processes of these roles, or one; no role: all processes of the submission."""
-
-    def hit(home: Path) -> bool:
-        chosen = sorted(pid for pid, role in processes(home).items() if not roles or role in roles)
-        for pid in chosen if every else chosen[-1:]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        return bool(chosen)
-
-    return hit
+def _network(seconds: int) -> Fault:
+    return Fault(
+        f"the network between two nodes is away for {seconds} s",
+        networks.cut(seconds),
+        ("lost", "onnection", "peer", "unreachable"),
+        NODES,
+        around=networks.own_network,
+        needs=networks.needs_namespaces,
+    )
 
 
-def _lock_database(home: Path) -> bool:
-    """Hold the write lock of the MLflow store for some seconds."""
-    database = home / "mlflow.db"
-    if not database.exists():
-        return False
-    with suppress(sqlite3.Error), sqlite3.connect(database, timeout=1) as held:
-        held.execute("BEGIN EXCLUSIVE")
-        time.sleep(LOCK_SECONDS)
-        held.rollback()
-    return True
-
-
-def _break_database(home: Path) -> bool:
-    """Overwrite the middle of the MLflow store."""
-    database = home / "mlflow.db"
-    if not database.exists():
-        return False
-    with database.open("r+b") as stream:
-        stream.seek(database.stat().st_size // 3)
-        stream.write(os.urandom(20_000))
-    return True
-
-
-def _newest(paths: Iterable[Path]) -> Path | None:
-    found = [path for path in paths if path.is_file() and path.stat().st_size]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
-
-
-def _damage(change: Callable[[Path], None]) -> Callable[[Path], bool]:
-    """Return a fault that kills everything and damages the file of a checkpoint or store that was written last."""
-
-    def hit(home: Path) -> bool:
-        killed = _kill()(home)
-        files = (
-            path
-            for pattern in ("runs/*/outputs/checkpoints/*/*", "token-stores/*/parts/*")
-            for path in home.glob(pattern)
-        )
-        if (newest := _newest(files)) is not None:
-            change(newest)
-        return killed and newest is not None
-
-    return hit
-
-
-def _flip(path: Path) -> None:
-    with path.open("r+b") as stream:
-        stream.seek(path.stat().st_size // 2)
-        byte = stream.read(1)
-        stream.seek(-1, os.SEEK_CUR)
-        stream.write(bytes([byte[0] ^ 0x40]))
-
-
-def _tear(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-TRAINS = ("pretrain", "finetune", "sweep")
+TRAINS = ("pretrain", "nodes-2", "finetune", "sweep")
+STORES = ("prepare", *TRAINS)
+NODES = ("nodes-2",)
+ALL = ("prepare", "pretrain", "nodes-2", "finetune", "predict", "evaluate", "sweep")
+SINGLE = ("prepare", "pretrain", "nodes-2", "finetune", "predict", "evaluate")
+LARGE = ("prepare-large",)
+SYNC = ("mlflow", "sync", "--all")
+RANK_KILLED = ("signal 9", "SIGKILL", "killed")
+DISK = ("storage", "disk is full", "No space left", "cannot write", "Read-only", "read-only")
 FAULTS: Mapping[str, Fault] = {
-    "kill-rank": Fault("a rank is killed (SIGKILL)", _kill("rank", every=False), ("signal 9", "SIGKILL", "killed")),
-    "kill-agent": Fault("the launcher is killed", _kill("agent"), ("launcher", "agent", "killed")),
-    "kill-supervisor": Fault("the supervisor is killed", _kill("supervisor"), ("supervisor lost",)),
+    "kill-rank": Fault("a rank is killed (SIGKILL)", kill("rank", every=False), RANK_KILLED, ALL),
+    "kill-agent": Fault("a launcher is killed", kill("agent", every=False), ("launcher", "killed"), ALL),
+    "kill-supervisor": Fault("the supervisor is killed", kill("supervisor"), ("supervisor lost",), ALL),
     "kill-both": Fault(
-        "supervisor and launcher are killed together", _kill("supervisor", "agent"), ("supervisor lost",)
+        "supervisor and launcher are killed together", kill("supervisor", "agent"), ("supervisor lost",), ALL
     ),
-    "kill-command": Fault("the command is killed that submits and follows", _kill("command"), ("supervisor lost",)),
-    "kill-mirror": Fault("the copy to MLflow is killed", _kill("mirror")),
+    "kill-command": Fault("the command is killed that submits and follows", kill("command"), ("supervisor lost",), ALL),
+    "kill-mirror": Fault("the copy to MLflow is killed", kill("mirror"), last=SYNC),
     "kill-worker": Fault(
-        "a worker of the preparation is killed",
-        _kill("worker", every=False),
-        ("worker", "killed"),
-        ("prepare", "pretrain"),
+        "a worker of the preparation is killed", kill("worker", every=False), ("worker", "killed"), LARGE
     ),
-    "kill-driver": Fault("the driver of a sweep is killed", _kill("driver"), ("driver lost",), ("sweep",)),
-    "kill-all": Fault("all processes are killed together", _kill(), ("lost",)),
+    "kill-driver": Fault("the driver of a sweep is killed", kill("driver"), ("driver lost",), ("sweep",)),
+    "kill-all": Fault("all processes are killed together", kill(), ("lost",), ALL),
     "stop-rank": Fault(
         "a rank gets SIGTERM",
-        _kill("rank", every=False, number=signal.SIGTERM),
+        kill("rank", every=False, number=signal.SIGTERM),
         ("preempted", "SIGTERM", "signal 15"),
+        ALL,
     ),
-    "locked-database": Fault("the MLflow store is locked for 15 s", _lock_database),
-    "broken-database": Fault("the MLflow store is overwritten with random bytes", _break_database),
+    "call-rank": _at_call("rank", RANK_KILLED, ALL),
+    "call-supervisor": _at_call("supervisor", ("supervisor lost",), ALL),
+    "call-command": _at_call("command", ("supervisor lost",), ALL),
+    "call-driver": _at_call("driver", ("driver lost",), ("sweep",)),
+    "call-worker": _at_call("worker", ("worker", "killed"), LARGE),
+    "full-disk": Fault(
+        "the disk is full at some stage",
+        around=disks.small_disk,
+        after=disks.add_space,
+        reasons=DISK,
+        kinds=ALL,
+        needs=disks.needs_root,
+        last=SYNC,
+    ),
+    "read-only-disk": Fault(
+        "the disk becomes read-only",
+        disks.make_read_only,
+        (*DISK, "supervisor lost"),
+        ALL,
+        around=disks.own_disk,
+        after=disks.repair,
+        needs=disks.needs_root,
+        last=SYNC,
+    ),
+    "slow-disk": Fault(
+        "each fsync, rename, unlink and mkdir takes 50 ms longer",
+        around=interpreter.slow_disk,
+        kinds=ALL,
+        needs=_needs_strace,
+    ),
     "flipped-bit": Fault(
-        "all are killed, and a bit of the newest file of a checkpoint or store flips", _damage(_flip), ("lost",), TRAINS
+        "all are killed, and a bit of any file of a checkpoint or store flips",
+        disks.damage(disks.flip),
+        ("lost",),
+        STORES,
     ),
     "torn-file": Fault(
-        "all are killed, and the newest file of a checkpoint or store is cut in half", _damage(_tear), ("lost",), TRAINS
+        "all are killed, and any file of a checkpoint or store is cut", disks.damage(disks.tear), ("lost",), STORES
+    ),
+    "network-1": _network(1),
+    "network-10": _network(10),
+    "network-100": _network(100),
+    "pause-rank": Fault("a rank is stopped for 1 to 20 s (SIGSTOP)", races.pause("rank"), kinds=ALL),
+    "pause-agent": Fault("a launcher is stopped for 1 to 20 s", races.pause("agent"), kinds=ALL),
+    "pause-supervisor": Fault("the supervisor is stopped for 1 to 20 s", races.pause("supervisor"), kinds=ALL),
+    "clock": Fault(
+        "the clock jumps back by 2 hours or ahead by 400 days",
+        interpreter.jump,
+        kinds=ALL,
+        around=interpreter.adjustable_clock,
+    ),
+    "locked-database": Fault("the MLflow store is locked for 15 s", races.lock_database, last=SYNC),
+    "broken-database": Fault("the MLflow store is overwritten with random bytes", races.break_database, last=SYNC),
+    "deleted-database": Fault("the MLflow store is deleted", races.delete_database, last=SYNC),
+    "submit-twice": Fault("the same job is submitted again meanwhile", races.submit_again, kinds=ALL),
+    "resume-twice": Fault("all are killed, and two commands resume the run", races.resume_twice, ("lost",), ALL),
+    "cancel-resume": Fault(
+        "a command cancels the run while another resumes it", races.cancel_and_resume, ("cancelled",), ALL
+    ),
+    "azure-calls": Fault(
+        "5% of all calls to the double of Azure fail: 429, 5xx, resets, cut bodies",
+        around=clouds.failing_calls,
+        after=clouds.heal,
+        reasons=("error[service]",),
+        kinds=("azure",),
+    ),
+    "prune": Fault("prune deletes what it may meanwhile", races.prune, kinds=ALL),
+    "hanging-webhook": Fault(
+        "the webhook never answers, and a rank is killed",
+        kill("rank", every=False),
+        RANK_KILLED,
+        SINGLE,
+        around=races.hanging_webhook,
     ),
 }

@@ -21,6 +21,9 @@ from tests.unit.finetuning.finetune_jobs import WORDS, write_model
 
 # parts of names of figures that depend on the clock
 PROGRESS = ("documents_", "tokens_")  # of a preparation, which reports what each of its starts did
+METRICS = ("runs/*/outputs/metrics.jsonl", "azure-double/**/metrics.jsonl")
+NO_RESULT = "no result"
+LARGE_BYTES = 18 << 20  # a step with fewer bytes has no workers
 CLOCKED = ("second", "slowest", "mfu", "share", "peak_memory", "eta")
 
 
@@ -36,18 +39,21 @@ class Job:
     """Files of a home folder that hold its result."""
     is_sweep: bool = False
     """Whether it is a sweep of runs."""
+    is_cloud: bool = False
+    """Whether it runs in a workspace of Azure."""
 
     def digest(self, home: Path) -> str:
         """Return a hash of the result of the job in a home folder."""
         found = [(path.name, _content(path)) for path in sorted(self.results(home))]
-        return hashlib.sha256(repr(found).encode()).hexdigest() if found else "no result"
+        return hashlib.sha256(repr(found).encode()).hexdigest() if found else NO_RESULT
 
 
 def metric_points(home: Path) -> list[tuple[str, int, str, float]]:
     """Return run, step, metric and value of every reported figure that does not depend on the clock."""
     return sorted(
         (path.parents[1].name, report["step"], name, value)
-        for path in home.glob("runs/*/outputs/metrics.jsonl")
+        for pattern in METRICS
+        for path in home.glob(pattern)
         for report in map(json.loads, path.read_text().splitlines())
         for name, value in report["metrics"].items()
         if not any(part in name for part in CLOCKED) and not name.startswith(PROGRESS)
@@ -74,6 +80,17 @@ def _write_text(folder: Path) -> None:
     (folder / "prepare.yaml").write_text(yaml.safe_dump({"data": {"text": [str(text)], "vocab_size": 256}}))
 
 
+def _write_large_text(folder: Path) -> None:
+    """Write as much text as a preparation gives to worker processes: two parts."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghijklmnoprstuvw", k=draw.randint(2, 9))) for _ in range(2000)]
+    with (folder / "corpus.txt").open("w") as stream:
+        for _ in range(LARGE_BYTES // 20_000):
+            stream.write(" ".join(draw.choices(words, k=3200)) + "\n\n")
+    data = {"text": ["corpus.txt"], "vocab_size": 256, "workers": 2}
+    (folder / "prepare.yaml").write_text(yaml.safe_dump({"data": data}))
+
+
 def _write_tables(folder: Path) -> None:
     write_model(folder)
     draw, words = random.Random(0), {"good": WORDS[:15], "bad": WORDS[15:30]}
@@ -89,7 +106,7 @@ def _write_tables(folder: Path) -> None:
 
 def _write_sweep(folder: Path) -> None:
     _write_text(folder)
-    document = {"trial": "job.yaml", "space": {"optimizer.learning_rate": [0.01, 0.02, 0.03]}, "sampling": "grid"}
+    document = {"trial": "job.yaml", "space": {"optimizer.learning_rate": [0.01, 0.02]}, "sampling": "grid"}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
 
 
@@ -98,13 +115,17 @@ def _files(*patterns: str) -> Callable[[Path], Iterator[Path]]:
 
 
 WEIGHTS = _files("runs/*/outputs/model/model.safetensors", "runs/*/outputs/result.json")
+CLOUD = ("--cluster", "cpu-ds3", "--sku", "Standard_DS3_v2", "--set", "azure.preflight=false")
+STORE = _files("token-stores/*/*.arrow", "token-stores/*/vocab.txt")
 JOBS = {
-    "prepare": Job(
-        ("submit", "prepare", "-f", "prepare.yaml"),
-        _write_text,
-        _files("token-stores/*/*.arrow", "token-stores/*/vocab.txt"),
-    ),
+    "prepare": Job(("submit", "prepare", "-f", "prepare.yaml"), _write_text, STORE),
+    "prepare-large": Job(("submit", "prepare", "-f", "prepare.yaml"), _write_large_text, STORE),
     "pretrain": Job(("submit", "pretrain", "-f", "job.yaml", "--processes", "2"), _write_text, WEIGHTS),
+    "nodes-2": Job(
+        ("submit", "pretrain", "-f", "job.yaml", "--set", "compute.nodes=2", "--set", "compute.processes_per_node=1"),
+        _write_text,
+        WEIGHTS,
+    ),
     "finetune": Job(("submit", "finetune", "-f", "finetune.yaml"), _write_tables, WEIGHTS),
     "predict": Job(
         ("submit", "predict", "--model", "tuned", "--input", "dev.tsv"),
@@ -115,6 +136,12 @@ JOBS = {
         ("submit", "evaluate", "--model", "tuned", "--data", "dev.tsv"),
         _write_tables,
         _files("runs/*/outputs/result.json"),
+    ),
+    "azure": Job(
+        ("submit", "pretrain", "-f", "job.yaml", "-b", "azure", *CLOUD),
+        _write_text,
+        _files("azure-double/**/model/model.safetensors"),
+        is_cloud=True,
     ),
     "sweep": Job(("submit", "sweep", "-f", "sweep.yaml"), _write_sweep, WEIGHTS, is_sweep=True),
 }

@@ -14,9 +14,10 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 HEAD = """# Faults
 
 What holds when something dies, counted. A trial submits a real job as a user does. A fault happens at a moment drawn
-uniformly from the duration of an undisturbed run, start-up and end included. Then the commands that a status proposes
-bring the job to its end: `resume`, or the same `submit` if no run exists yet. The reference is an undisturbed run.
-The goal is 100 trials of each fault, at least 10 with each kind of job; the table has those that ran.
+uniformly from the duration of an undisturbed run, start-up and end included. A system call is drawn uniformly from all
+of an undisturbed run; a full disk has room for a uniformly drawn part of what such a run leaves. Then the commands that
+a status proposes bring the job to its end: `resume`, or the same `submit` if no run exists yet. The reference is an
+undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; the table has those that ran.
 
 | column | counted as held if |
 | --- | --- |
@@ -59,7 +60,7 @@ def page(found: Sequence[Outcome]) -> str:
         else ""
     )
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *_rows(found)]
-    return HEAD + what + "\n\n" + "\n".join(lines) + "\n" + "".join(_failures(found)) + FOOT
+    return HEAD + what + "\n\n" + "\n".join(lines) + "\n" + "".join(_failures(found)) + _costs(found) + FOOT
 
 
 def _rows(found: Sequence[Outcome]) -> Iterator[str]:
@@ -84,6 +85,18 @@ def _cells(ours: Sequence[Outcome]) -> Iterator[str]:
     yield f"{statistics.median(seconds):.1f} (at most {max(seconds):.1f})" if seconds else "-"
 
 
+def _costs(found: Sequence[Outcome]) -> str:
+    """Return a line with the processor time of trials by kind of job."""
+    seconds: dict[str, list[float]] = {}
+    for one in found:
+        if one.cpu:
+            seconds.setdefault(one.kind, []).append(one.cpu)
+    if not seconds:
+        return ""
+    costs = ", ".join(f"{kind} {statistics.median(found):.0f} s" for kind, found in seconds.items())
+    return f"\nProcessor time of a trial with the commands after the fault, median: {costs}.\n"
+
+
 def _failures(found: Sequence[Outcome]) -> Iterator[str]:
     failing = [one for one in found if not one.passed]
     if failing:
@@ -99,4 +112,5 @@ def _failures(found: Sequence[Outcome]) -> Iterator[str]:
             f"not completed: {one.problem}": bool(one.problem),
         }
         what = "; ".join(text for text, holds in facts.items() if holds).replace("\n", " ")
-        yield f"- {one.fault}, {one.kind}, seed {one.seed} (at {one.moment:.0%}): {what}\n"
+        where = f"at {one.moment:.0%}" + (f", {one.detail}" if one.detail else "")
+        yield f"- {one.fault}, {one.kind}, seed {one.seed} ({where}): {what}\n"

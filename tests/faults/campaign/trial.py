@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
-import signal
+import resource
 import sqlite3
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.sweep import Sweeps
+from orchestrator.testing import AzureDouble
 from tests.conftest import Console
-from tests.faults.campaign.faults import FAULTS, processes
-from tests.faults.campaign.jobs import JOBS, inputs, metric_points
+from tests.faults.campaign.clouds import azure
+from tests.faults.campaign.faults import FAULTS, Fault
+from tests.faults.campaign.jobs import JOBS, NO_RESULT, inputs, metric_points
+from tests.faults.campaign.scene import HANGS, Scene, Undisturbed, processes, signal_all
 from train_jobs.config.fields import Config
 
 COMMANDS = 6  # that a user may need until the job is done
 LEFT_BEHIND = ("runs/.*", "sweeps/.*", "token-stores/.*.building", "**/*.tmp", "**/torchelastic_*", "**/.probe-*")
+CLOUD_STATES = {
+    "Completed": RunState.COMPLETED,
+    "Failed": RunState.FAILED,
+    "Canceled": RunState.CANCELLED,
+}
+BUGS = ("Traceback (most recent call last)", "error[bug]")
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), from linux/prctl.h
 SETTLING = 60.0  # seconds that processes have to end after the last command
-
-
-class Undisturbed(Config):
-    """A job without a fault."""
-
-    seconds: float
-    digest: str
-    metrics: list[tuple[str, int, str, float]]
 
 
 class Outcome(Config):
@@ -55,7 +60,11 @@ class Outcome(Config):
     commands: list[str]
     """What a user typed until the job was done."""
     problem: str = ""
-    """Why the job did not get done."""
+    """Why the job did not get done, or an error that no user should see."""
+    detail: str = ""
+    """What was hit."""
+    cpu: float = 0.0
+    """Seconds of processor time of all processes of the trial."""
 
     @property
     def passed(self) -> bool:
@@ -66,63 +75,97 @@ class Outcome(Config):
 
 def undisturbed(kind: str) -> Undisturbed:
     """Run a job of a kind without a fault."""
+    inputs(kind)
+    before = _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         console = Console(Path(folder), inputs(kind))
-        started = time.monotonic()
-        done = console(*JOBS[kind].words)
-        seconds = time.monotonic() - started
+        with surroundings(console, kind):
+            started = time.monotonic()
+            done = console(*JOBS[kind].words)
+            seconds = time.monotonic() - started
         assert done.code == 0, done.err
         assert not _left(console.home)
-        return Undisturbed(
+        assert JOBS[kind].digest(console.home) != NO_RESULT
+        found = Undisturbed(
             seconds=seconds,
             digest=JOBS[kind].digest(console.home),
             metrics=metric_points(console.home),
+            bytes=sum(512 * path.lstat().st_blocks for path in console.home.rglob("*")),
         )
+    print(f"{kind} undisturbed: {seconds:.0f} s, {_cpu_seconds() - before:.0f} s of CPU", flush=True)
+    return found
 
 
-def run_trial(fault: str, kind: str, seed: int, reference: Undisturbed, stamp: dict[str, str]) -> Outcome | None:
+def surroundings(console: Console, kind: str) -> AbstractContextManager[AzureDouble | None]:
+    """Return what a kind of job needs around it: a workspace of Azure, or nothing."""
+    return azure(console) if JOBS[kind].is_cloud else nullcontext()
+
+
+def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: dict[str, str]) -> Outcome | None:
     """Run one trial; None: at its moment there was nothing that the fault could hit.
 
     Args:
-        fault: name of the fault.
+        name: name of the fault.
         kind: kind of job.
         seed: decides the moment.
         reference: the job without a fault.
         stamp: commit and date.
     """
-    moment = random.Random(f"{fault}/{kind}/{seed}").random()
+    fault, draw, before = FAULTS[name], random.Random(f"{name}/{kind}/{seed}"), _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        console = Console(Path(folder), inputs(kind))
-        command = console.start(*JOBS[kind].words)
-        time.sleep(moment * reference.seconds)
-        hit, at = FAULTS[fault].hit(console.home), time.monotonic()
-        command.communicate()
-        if not hit:
-            _end_all(console.home)
-            return None
-        ended, noticed = _ended(console.home, at)
-        commands, problem = _bring_to_its_end(console, kind)
-        left = _left(console.home)  # first: the last copy to MLflow may still run
-        reason = (ended.reason or "") if ended is not None else ""
-        return Outcome(
-            fault=fault,
-            kind=kind,
-            seed=seed,
-            moment=round(moment, 4),
-            **stamp,
-            same_bytes=JOBS[kind].digest(console.home) == reference.digest,
-            metrics_once=_named_alike(metric_points(console.home)) == _named_alike(reference.metrics),
-            mlflow_runs=_one_mlflow_run_each(console.home),
-            processes_left=left,
-            files_left=sorted(
-                str(path.relative_to(console.home)) for one in LEFT_BEHIND for path in console.home.glob(one)
-            ),
-            reason=reason,
-            reason_true=_is_true(reason, FAULTS[fault].reasons, ended=ended is not None),
-            noticed=noticed,
-            commands=commands,
-            problem=problem,
-        )
+        home = Path(folder, "home")
+        home.mkdir()
+        scene = Scene(Console(home, inputs(kind)), kind, draw.random(), reference, JOBS[kind].words, draw)
+        with surroundings(scene.console, kind) as scene.cloud, fault.around(scene):
+            try:
+                judged = _hit_and_judge(scene, fault)
+            finally:
+                _end_all(home)
+    if judged is None:
+        return None
+    facts = {"fault": name, "kind": kind, "seed": seed, "moment": round(scene.moment, 4), "detail": scene.detail}
+    return Outcome.model_validate({**facts, **stamp, **judged, "cpu": round(_cpu_seconds() - before, 1)})
+
+
+def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
+    command, hit = scene.console.start(*scene.words), True
+    if fault.act is not None:
+        time.sleep(scene.moment * scene.reference.seconds)
+        hit = fault.act(scene)
+    at = time.monotonic()
+    scene.finish(command, scene.words[0])
+    if fault.after is not None:
+        hit = fault.after(scene) and hit
+    if not hit:
+        return None
+    ended, noticed = _ended(scene.home, at)
+    reason = None if ended is None else ended.reason or ""
+    if ended is None and command.returncode > 0 and not _states(scene):
+        reason = scene.errors[-1][-500:]  # the command itself failed, before there was a run
+    return _judged(scene, fault, reason, noticed if fault.act is not None else None)
+
+
+def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | None) -> dict[str, Any]:
+    """Bring the job to its end and return the columns; no reason if nothing ended by the fault."""
+    home, reference = scene.home, scene.reference
+    commands, problem = _bring_to_its_end(scene)
+    left = _left(home)  # first: the last copy to MLflow may still run
+    if fault.last:
+        commands.append(" ".join(fault.last))
+        scene.type_together(fault.last)
+    bugs = [text for text in scene.errors if any(mark in text for mark in BUGS)]
+    return {
+        "same_bytes": JOBS[scene.kind].digest(home) == reference.digest,
+        "metrics_once": _named_alike(metric_points(home)) == _named_alike(reference.metrics),
+        "mlflow_runs": len(scene.cloud.jobs.all()) == 1 if scene.cloud else _one_mlflow_run_each(home),
+        "processes_left": left,
+        "files_left": sorted(str(path.relative_to(home)) for one in LEFT_BEHIND for path in home.glob(one)),
+        "reason": (reason or "").replace(str(home), "HOME"),
+        "reason_true": reason is None or any(words in reason for words in fault.reasons),
+        "noticed": noticed,
+        "commands": commands,
+        "problem": scene.hanging or problem or "".join(text[-500:] for text in bugs[:1]),
+    }
 
 
 def _runs(home: Path) -> list[RunStatus]:
@@ -131,45 +174,48 @@ def _runs(home: Path) -> list[RunStatus]:
 
 def _ended(home: Path, at: float) -> tuple[RunStatus | None, float | None]:
     """Return the run that ended without completing, and the seconds until its status reported it."""
-    while True:
+    while time.monotonic() - at < HANGS:
         runs = _runs(home)
         for run in runs:
             if run.state.terminal and run.state != RunState.COMPLETED:
                 return run, round(time.monotonic() - at, 1)
         if not processes(home) or all(run.state.terminal for run in runs):
-            return None, None
+            break
         time.sleep(0.2)
+    return None, None
 
 
-def _bring_to_its_end(console: Console, kind: str) -> tuple[list[str], str]:
+def _bring_to_its_end(scene: Scene) -> tuple[list[str], str]:
     """Type what a user types until the job is done; return the commands, and the last error if it is not done."""
     typed: list[str] = []
     for _ in range(COMMANDS):
-        words = _next_command(console, kind)
+        words = _next_command(scene)
         if words is None:
             return typed, ""
         typed.append(" ".join(words))
-        done = console(*words)
-    return typed, done.err[-500:] or "not completed"
+        scene.type_together(words)
+    return typed, "" if _next_command(scene) is None else scene.errors[-1][-500:] or "not completed"
 
 
-def _next_command(console: Console, kind: str) -> tuple[str, ...] | None:
-    if JOBS[kind].is_sweep:
-        sweeps = sorted(path.name for path in (console.home / "sweeps").glob("[!.]*"))
-        if not sweeps:
-            return JOBS[kind].words
-        state = console("sweep", "show", sweeps[0], "-o", "json").json["state"]
-        return None if state == "completed" else ("resume" if state in ("failed", "cancelled") else "wait", sweeps[0])
-    runs = _runs(console.home)
-    if not runs:
-        return JOBS[kind].words
-    if runs[0].state == RunState.COMPLETED:
+def _states(scene: Scene) -> list[tuple[str, RunState]]:
+    """Return name and state of the sweep, of the job in the cloud, or else of the run."""
+    if scene.cloud is not None:
+        return [(job.name, CLOUD_STATES.get(job.status, RunState.RUNNING)) for job in scene.cloud.jobs.all()]
+    if JOBS[scene.kind].is_sweep:
+        names = sorted(path.name for path in (scene.home / "sweeps").glob("[!.]*"))
+        return [(sweep.name, sweep.state()) for name in names if (sweep := Sweeps(scene.home).find(name))]
+    return [(run.name, run.state) for run in _runs(scene.home)]
+
+
+def _next_command(scene: Scene) -> tuple[str, ...] | None:
+    """Return what the status proposes; None: the job is done."""
+    states = _states(scene)
+    if not states:
+        return scene.words
+    name, state = states[0]
+    if state == RunState.COMPLETED:
         return None
-    return ("resume" if runs[0].state.terminal else "wait", runs[0].name)
-
-
-def _is_true(reason: str, expected: tuple[str, ...], *, ended: bool) -> bool:
-    return not ended if not expected else not ended or any(words in reason for words in expected)
+    return ("resume" if state.terminal else "wait", name)
 
 
 def _named_alike(points: list[tuple[str, int, str, float]]) -> list[tuple[str, int, str, float]]:
@@ -185,6 +231,20 @@ def _one_mlflow_run_each(home: Path) -> bool:
     return False
 
 
+def _cpu_seconds() -> float:
+    """Return the processor time of all finished processes of the trials."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def adopt_processes() -> None:
+    """Become the parent of processes whose parent dies, as `systemd --user` is, so that their time is counted."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
 def _left(home: Path) -> list[str]:
     deadline = time.monotonic() + SETTLING
     while (left := processes(home)) and time.monotonic() < deadline:
@@ -194,6 +254,5 @@ def _left(home: Path) -> list[str]:
 
 
 def _end_all(home: Path) -> None:
-    for pid in processes(home):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    while signal_all(home):
+        time.sleep(0.1)

@@ -1,0 +1,129 @@
+"""The scene of a trial: a submission with its home, its moment, and the processes in it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from orchestrator.testing import AzureDouble
+from tests.conftest import Console
+from train_jobs.config.fields import Config
+
+HANGS = 200.0  # seconds after which a command is given up
+ROLES = {  # first two arguments of the interpreter, a pattern that a shell understands too -> role of the process
+    "-I -S": "wrapper",
+    "-m orchestrator.cli.main": "command",
+    "-m orchestrator.backends.local.supervisor": "supervisor",
+    "-m orchestrator.backends.folder.mlflow_sync": "mirror",
+    "-m orchestrator.sweeps.driver.parent": "mirror",
+    "-m orchestrator.sweeps.driver.driver": "driver",
+    "-m torch.distributed.run": "agent",
+    "-m train_jobs.corpus.executors.worker": "worker",
+    "-m train_jobs.tools.*": "mirror",
+    "-m train_jobs.*": "rank",
+}
+
+
+class Undisturbed(Config):
+    """A job without a fault."""
+
+    seconds: float
+    digest: str
+    metrics: list[tuple[str, int, str, float]]
+    bytes: int
+    """Size of its home folder at the end."""
+
+
+@dataclass
+class Scene:
+    """A submission that a fault hits."""
+
+    console: Console
+    kind: str
+    moment: float
+    """Share of the undisturbed run, 0 to 1, at which the fault happens."""
+    reference: Undisturbed
+    words: tuple[str, ...]
+    """Arguments of the submission."""
+    draw: random.Random
+    """Decides everything else that is random."""
+    detail: str = ""
+    """What was hit, for the report."""
+    errors: list[str] = field(default_factory=list)
+    """What commands wrote to stderr."""
+    hanging: str = ""
+    """A command that did not end."""
+    cloud: AzureDouble | None = None
+    """The workspace of Azure that it is submitted to."""
+    traces: Path | None = None
+    """Folder with the files of strace."""
+    clock: Path | None = None
+    """File with the offset of the clock in seconds."""
+
+    @property
+    def home(self) -> Path:
+        """The home folder."""
+        return self.console.home
+
+    def type_together(self, *commands: tuple[str, ...]) -> None:
+        """Start commands at the same time, and wait until all are done."""
+        started = [self.console.start(*words) for words in commands]
+        for words, process in zip(commands, started, strict=True):
+            self.finish(process, words[0])
+
+    def finish(self, process: subprocess.Popen[str], verb: str) -> None:
+        """Wait for a command that was started; one that does not end is killed."""
+        try:
+            errors = process.communicate(timeout=HANGS)[1]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            errors = process.communicate()[1]
+            self.hanging = f"{verb} hangs for {HANGS:.0f} s"
+        self.errors.append(errors)
+
+
+def processes(home: Path) -> dict[int, str]:
+    """Return the living processes that have a home folder in their environment: pid -> role."""
+    found = {}
+    mark = f"ORCHESTRATOR_HOME={home}\0".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if mark in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = _role((entry / "cmdline").read_bytes().decode(errors="replace"))
+    return found
+
+
+def _role(command: str) -> str:
+    words = " ".join(command.split("\0")[1:3])
+    return next((role for pattern, role in ROLES.items() if fnmatchcase(words, pattern)), "other")
+
+
+def signal_all(home: Path, *roles: str, number: int = signal.SIGKILL) -> list[int]:
+    """Signal all processes of these roles; no role: all. Return their ids."""
+    chosen = sorted(pid for pid, role in processes(home).items() if not roles or role in roles)
+    for pid in chosen:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return chosen
+
+
+def kill(*roles: str, every: bool = True, number: int = signal.SIGKILL) -> Callable[[Scene], bool]:
+    """Return a fault that signals all processes of these roles, or one; no role: all processes of the submission."""
+
+    def hit(scene: Scene) -> bool:
+        if every:
+            return bool(signal_all(scene.home, *roles, number=number))
+        chosen = [pid for pid, role in sorted(processes(scene.home).items()) if role in roles]
+        with suppress(IndexError, ProcessLookupError):
+            os.kill(scene.draw.choice(chosen), number)
+        return bool(chosen)
+
+    return hit
