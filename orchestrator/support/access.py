@@ -164,7 +164,7 @@ def user_name(uid: int) -> str:
 
 
 def process_owner(pid: int) -> str:
-    """Return the name of the user of a process; `nobody` of one that has ended."""
+    """Return the name of the user of a process; `nobody` of one that has finished."""
     try:
         return user_name(Path(f"/proc/{pid}").stat().st_uid)
     except OSError:
@@ -267,7 +267,7 @@ def _apply(home: Path, *, shared: bool, group: int = -1) -> None:
     """
     acl = _SHARED if shared else _PRIVATE
     if not shared:
-        home.chmod(PRIVATE_MODE)  # first: from here on, nobody can enter
+        home.chmod(PRIVATE_MODE)  # first: from here on, no other user can enter
     top = home.resolve()  # fwalk does not follow links, and a home may be one
     for path, _, files, place in os.fwalk(top):
         if path != str(top):
