@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from heapq import merge
 from itertools import chain, count, islice
@@ -23,6 +24,7 @@ from orchestrator.backends.base import Backend, Submission
 from orchestrator.backends.capabilities import Discovers, ReadsJobFiles, Registers
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
+from orchestrator.support.access import open_home, shared_group
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import home_folder
 from train_jobs.artifacts.host import disable_telemetry
@@ -45,6 +47,9 @@ class Orchestrator:
         backend: backend of runs to find, and of jobs whose spec does not set one. None: the spec's, or local.
         home: folder of runs, caches and the tracking store. None: ORCHESTRATOR_HOME, or ~/.orchestrator.
         environ: environment variables; None: those of this process.
+
+    Raises:
+        StorageError: other users have access to the home folder, or it is a file; see `open_home`.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Orchestrator:
         disable_telemetry()
         self._environ = dict(os.environ if environ is None else environ)
         self._home = home or home_folder(self._environ)
+        open_home(self._home)
         self._backend = backend
 
     def plan(
@@ -158,7 +164,11 @@ class Orchestrator:
         """
         backend = load_backend(plan.spec.backend, self._home)
         new = new or _store_was_deleted(backend, plan)
-        return backend.prepare(plan, run=self._free_name(backend, plan) if new else plan.name)
+        submission = backend.prepare(plan, run=self._free_name(backend, plan) if new else plan.name)
+        if (group := shared_group(self._home)) is None:
+            return submission
+        note = f"home: shared with group {group}, whose members can read and change this run"
+        return replace(submission, notes=(*submission.notes, note))
 
     def prepare_file(self, file: Path) -> Submission:
         """Return the request that `submit` would send for a job file of another program, such as `az ml`.

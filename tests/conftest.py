@@ -24,6 +24,7 @@ from train_jobs.artifacts.host import disable_telemetry
 
 os.environ["OMP_NUM_THREADS"] = "1"  # set before torch is imported: tests run in parallel, more threads only spin
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test contacts the Hugging Face Hub
+os.umask(0o077)  # home folders that tests write by hand are private, as real ones are
 disable_telemetry()  # some tests import onnxruntime themselves
 SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.runs.status import Handle, RunState
+from orchestrator.support.access import open_home
 from orchestrator.support.errors import NotFoundError, StorageError
 from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
 from train_jobs.config import Config, did_you_mean
@@ -125,6 +126,7 @@ class Backend(ABC):
     """Whether concurrent runs share the cores, memory and GPUs of this machine."""
 
     def __init__(self, home: Path) -> None:
+        open_home(home, create=False)
         self._home = home
 
     @abstractmethod

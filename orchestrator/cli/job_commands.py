@@ -50,6 +50,32 @@ START = (
         JOB,
     ),
     Command(
+        "home",
+        "share the home folder with a group",
+        "Share the home folder with a group, or close it again. A home folder is private unless it is shared: 0700, its"
+        " files 0600, whatever the umask.",
+        ["home share --group bert-team"],
+        actions=[
+            Command(
+                "share",
+                "give a group full access",
+                "Give a group full access to the home folder: its members can read, change and run everything in it,"
+                " also what is created later. Members set ORCHESTRATOR_HOME to this folder.",
+                ["home share --group bert-team"],
+                "setup.share",
+                [argument("--group", required=True, metavar="NAME", help="a group of which you are a member"), OUTPUT],
+            ),
+            Command(
+                "unshare",
+                "close the home folder to all other users",
+                "Close the home folder, with everything in it, to all other users.",
+                ["home unshare"],
+                "setup.unshare",
+                [OUTPUT],
+            ),
+        ],
+    ),
+    Command(
         "init",
         "create a project",
         "Create the commented files of a project: a job, the project's defaults, and the ignore list of files that are"

@@ -16,6 +16,7 @@ from orchestrator.cli.job_commands import START
 from orchestrator.cli.resource_commands import CLOUD, DATA
 from orchestrator.cli.run_commands import MANAGE, WATCH
 from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, print_document, terminal_of
+from orchestrator.support.home import run_as_command
 from orchestrator.support.version import __version__
 
 SECTIONS = {"start": START, "watch": WATCH, "manage": MANAGE, "data": DATA, "cloud": CLOUD}
@@ -89,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Removed here and not declared on each verb: argparse would reset a value that was given before the verb.
     words = [word for word in given if word not in EVERYWHERE]
     forbid_colours("--no-color" in given)
+    run_as_command()
     try:
         if not words:
             print(overview())

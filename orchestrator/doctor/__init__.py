@@ -41,12 +41,17 @@ def examine(
     yield machine.memory()
     yield machine.shared_memory(Path("/dev/shm"))
     yield machine.open_files()
-    yield from machine.home_folder(home)
+    access = machine.access(home)
+    yield access
+    if access.level != "fail":
+        yield from machine.home_folder(home)
     yield from machine.disks(home)
     yield machine.loopback()
     yield machine.clock(home)
     yield project.git(environ)
     yield from project.defaults(folder, environ)
+    if access.level == "fail":  # what follows reads the home
+        return
     chosen = project.backend(backend_name, home)
     yield chosen
     if chosen.level == "ok" and isinstance(backend := load_backend(backend_name, home), Examines):

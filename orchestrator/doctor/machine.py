@@ -14,10 +14,13 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.specs.compute import SMI_QUERY, SMI_SECONDS, listed_gpus, usable_cores
+from orchestrator.support.access import open_entries, open_home, shared_group
+from orchestrator.support.errors import StorageError
 from orchestrator.support.finding import Finding, fail, ok, warn
-from orchestrator.support.formatting import bytes_text
+from orchestrator.support.formatting import bytes_text, counted
 from train_jobs.artifacts.files import try_lock
 from train_jobs.artifacts.host import host_memory
+from train_jobs.config.errors import in_shell
 
 LOOPBACK = "127.0.0.1"
 MIN_MEMORY = 2e9  # Python with torch and MLflow takes 0.4 of these
@@ -121,9 +124,6 @@ def home_folder(home: Path) -> Iterator[Finding]:
     place = nearest_existing(home)
     kind = file_system(place)
     where = f"{home} ({kind})"
-    if home.exists() and not home.is_dir():
-        yield fail("home", f"{home} is a file", MOVE_HOME)
-        return
     try:
         with tempfile.TemporaryDirectory(dir=place, prefix=".doctor-") as probe:
             Path(probe, "bytes").write_bytes(bytes(PROBE_BYTES))
@@ -149,6 +149,25 @@ def home_folder(home: Path) -> Iterator[Finding]:
         yield warn("locks", f"they work, but {kind} may lose them when its server is unreachable", MOVE_HOME)
     else:
         yield ok("locks", f"they work on {kind}")
+
+
+def access(home: Path) -> Finding:
+    """Check who has access to the home folder, and the modes of everything in it."""
+    try:
+        open_home(home, create=False)
+    except StorageError as problem:
+        facts = "".join(f"; {label}: {value}" for label, value in problem.facts.items())
+        return fail("access", f"{problem.message}{facts}", str(problem.fix))
+    group = shared_group(home)
+    text = (
+        f"only you can enter {home}"
+        if group is None
+        else f"{home} is shared with group {group}: its members can change everything"
+    )
+    if count := open_entries(home):
+        fix = f"chmod -R {'go' if group is None else 'o'}-rwx {in_shell(home)}"
+        return warn("access", f"{text}, but {counted(count, 'file')} in it allow more", fix)
+    return ok("access", text)
 
 
 def disks(home: Path) -> Iterator[Finding]:

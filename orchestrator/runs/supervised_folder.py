@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from orchestrator.runs.status import RunState
+from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ConflictError, ServiceError, StorageError
 from train_jobs.artifacts.files import hold, is_held, read_object, write_text
 from train_jobs.config.fields import Config
@@ -229,6 +230,7 @@ class SupervisedFolder(ABC, Generic[State]):
                 start_new_session=True,
                 pass_fds=[writing],
                 cwd=cwd,
+                umask=child_umask(self.path),
             )
         os.close(writing)  # or the read below would never end: this process would hold the pipe open itself
         with os.fdopen(reading, "rb") as stream:

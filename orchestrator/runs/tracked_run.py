@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
+from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.host import disable_telemetry
@@ -118,6 +119,7 @@ def start(command: Sequence[str], log: Path) -> None:
             stderr=output,
             start_new_session=True,
             env={**DEFAULTS, **os.environ},
+            umask=child_umask(log.parent),
         )
         process.returncode = 0  # it outlives this process: without a code, Popen warns of a child that still runs
 

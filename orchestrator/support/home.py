@@ -15,6 +15,19 @@ RUNS = "runs"  # below it: a folder for each local run
 SWEEPS = "sweeps"  # a folder for each sweep
 TOKEN_STORES = "token-stores"  # prepared data, shared by all runs
 
+_command = False
+
+
+def run_as_command() -> None:
+    """Declare that this process is a command of the project, not a user's program that imports it."""
+    global _command
+    _command = True
+
+
+def is_command() -> bool:
+    """Return whether this process is a command: only then may its umask change."""
+    return _command
+
 
 def home_folder(environ: Mapping[str, str]) -> Path:
     """Return the absolute home folder: `ORCHESTRATOR_HOME` unless empty, else ~/.orchestrator. It may not exist."""

@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import Console, last_step, wait_for, write_spec
+from tests.home_modes import other_modes, umask
 from tests.mlflow_runs import wait_for_copy
 
 
@@ -37,7 +38,8 @@ def test_sweep_survives_killed_driver(console: Console, corpus: Path) -> None:
     planned = console("submit", "sweep", "-f", "sweep.yaml", "--dry-run", "-o", "json")
     assert planned.code == 0, planned.err
     assert not (console.home / "sweeps").exists()
-    begun = console("submit", "sweep", "-f", "sweep.yaml", "-d")
+    with umask(0):
+        begun = console("submit", "sweep", "-f", "sweep.yaml", "-d")
     assert begun.code == 0, begun.err
     name = begun.out.strip()
     assert name == planned.json["sweep"]["name"]
@@ -61,6 +63,7 @@ def test_sweep_survives_killed_driver(console: Console, corpus: Path) -> None:
     assert yaml.safe_load((console.cwd / "best.yaml").read_text())["optimizer"]["learning_rate"] == 0.01
     assert console("validate", "pretrain", "-f", "best.yaml").code == 0
     assert console("resume", name).err.startswith(f"error[conflict]: sweep {name} has all of its 2 trials")
+    assert other_modes(console.home) == {}
 
     for run in runs:
         wait_for_copy(RunFolder(console.folder(run)))

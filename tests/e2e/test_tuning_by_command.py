@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console
+from tests.home_modes import mode_of, other_modes, umask
 from tests.unit.finetuning.finetune_jobs import WORDS, write_model
 from tests.unit.reports.drawings import figures
 
@@ -57,7 +58,8 @@ def test_model_is_tuned_registered_and_predicts(work: Console) -> None:
     words = ("submit", "finetune", "--task", "own/reviews.yaml", "--model", "model", *TUNING, "--set", "seeds=[1,2]")
     planned = result_of(work, *words, "--dry-run")
     assert planned["plan"]["rows"] == {"own": {"train": 96, "validation": 24, "test": 0}}
-    status = result_of(work, *words)
+    with umask(0):
+        status = result_of(work, *words)
     name = status["name"]
     assert (status["kind"], status["state"], status["step"], status["counts"]) == ("finetune", "completed", 2, "runs")
     run = work.folder(name)
@@ -102,8 +104,11 @@ def test_model_is_tuned_registered_and_predicts(work: Console) -> None:
     assert scored == pytest.approx(accuracy["max"], abs=1e-4)
 
     command = ("submit", "predict", "--model", f"local://{name}", "--input", "own/new.tsv")
-    done = work(*command, *SHORT[2:], "--output", "labels.jsonl")
+    with umask(0o022):
+        done = work(*command, *SHORT[2:], "--output", "labels.jsonl")
     assert done.code == 0, done.err
+    assert mode_of(work.cwd / "labels.jsonl") == 0o644, "the umask's, outside of the home folder"
+    assert other_modes(work.home) == {}
     truth = [line.split("\t")[1] for line in (work.cwd / "own" / "new.tsv").read_text().splitlines()[1:]]
     assert labels_in(work.cwd / "labels.jsonl") == truth
     again = work(*command, *SHORT[2:], "--output", "elsewhere.jsonl")  # the run already exists

@@ -18,6 +18,7 @@ from orchestrator.runs.status import EndCause, RunState
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.job_table import PREEMPTED
 from tests.conftest import wait_for, write_corpus, write_spec
+from tests.home_modes import other_modes, umask
 
 pytestmark = pytest.mark.usefixtures("small_snapshot")
 
@@ -190,6 +191,19 @@ def test_requeued_job_is_queued_and_runs_again(submit: Submit, azure: AzureDoubl
         seen = run.status()
     assert (seen.state, seen.attempt) == (RunState.RUNNING, 2)
     assert seen.attempts[0].ended is not None
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_submission_leaves_nothing_to_others(submit: Submit, azure: AzureDouble, tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        run = submit()
+        azure.move(run.name, "Running")
+        write_log(azure, run.name, "one line\n")
+        text_of(run)
+        end(azure, run.name, None)
+        assert run.status().state == RunState.COMPLETED
+    assert {path.name for path in (tmp_path / "home").iterdir()} >= {"azure", "backends", "cache"}
+    assert other_modes(tmp_path / "home") == {}
 
 
 def test_secret_in_a_saved_log_is_redacted(submit: Submit, azure: AzureDouble, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -108,7 +108,7 @@ def hold(
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
+    lock = FileLock(path, mode=_lock_mode(path))
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -124,6 +124,19 @@ def hold(
             # before the release: a process that locks the deleted file notices it (filelock 3.24) and starts over
             path.unlink(missing_ok=True)
         lock.release()
+
+
+def _lock_mode(path: Path) -> int:
+    """Return the mode of a lock file: only users who may write to its folder can open it, and therefore hold it.
+
+    An existing file of a wider mode is changed.
+    """
+    writers = path.parent.stat().st_mode & 0o222
+    mode = 0o600 | writers | writers << 1
+    with suppress(OSError):  # it does not exist yet, or is another user's
+        if path.stat().st_mode & 0o777 & ~mode:
+            path.chmod(mode)
+    return mode
 
 
 def is_held(path: Path) -> bool:

@@ -39,6 +39,7 @@ from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.runs.tracked_run import Synced
+from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from train_jobs.artifacts.files import write_draft, write_text
@@ -180,7 +181,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         # First the file, then the signal: a supervisor that is only starting has no pid to signal, and looks for the
         # file before it starts the job.
         run.cancel_file.touch()
-        with suppress(ConflictError):  # it has no supervisor, or none yet
+        with suppress(ConflictError):  # it has no supervisor, none yet, or another user's, which reads the file
             self._signal(name, signal.SIGTERM)
 
     def stacks(self, name: str) -> dict[int, str]:
@@ -378,15 +379,22 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """Send a signal to the supervisor of a run.
 
         Raises:
-            ConflictError: it has none.
+            ConflictError: it has none, or another user's.
         """
         run = self._existing(name)
         pid = run.state().pid
         # the lock proves that the pid is the supervisor's: that of a dead one may belong to any other process
         if pid is None or not run.locked():
             raise ConflictError(f"cannot preempt run {name}: it is not running", fix=f"orchestrator status {name}")
-        with suppress(ProcessLookupError):
+        try:
             os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            owner = process_owner(pid)
+            raise ConflictError(
+                f"cannot preempt run {name}: its processes belong to user {owner}", fix=f"ask {owner} to do it"
+            ) from None
 
     def _job(self, name: str, plan: Plan) -> Config:
         """Return the job's configuration, with the run's own copies of small inputs: they outlive the originals."""

@@ -106,7 +106,8 @@ def _copy(sources: list[Path], draft: Path, progress: Progress | None) -> None:
             # before the rename makes the copy visible: after a crash, a complete name must not have empty content
             writing.flush()
             os.fsync(writing.fileno())
-        shutil.copystat(path, copy)
+        found = path.stat()
+        os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))  # not the modes, which are those of a home folder
 
 
 def _files(source: Path) -> Iterator[Path]:

@@ -97,7 +97,7 @@ def kill_leftovers(folder: Path) -> None:
 
 def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # another user's: the caller reports them
             os.kill(pid, number)
 
 

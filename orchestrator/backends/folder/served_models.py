@@ -16,6 +16,7 @@ from orchestrator.backends.capabilities import check_endpoint, model_name, model
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import RunStatus
 from orchestrator.runs.supervised_folder import last_line
+from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
@@ -145,6 +146,7 @@ def delete(home: Path, endpoint: str) -> None:
     """Stop the server of an endpoint.
 
     Raises:
+        ConflictError: its server is another user's.
         NotFoundError: the endpoint does not exist.
         UsageError: its name is invalid.
     """
@@ -153,7 +155,13 @@ def delete(home: Path, endpoint: str) -> None:
     if not path.is_file():
         raise NotFoundError(f"endpoint {endpoint} does not exist", fix="orchestrator model deploy RUN --endpoint NAME")
     if (known := _running_server(path)) is not None:
-        os.kill(known["pid"], signal.SIGTERM)
+        try:
+            os.kill(known["pid"], signal.SIGTERM)
+        except PermissionError:
+            owner = process_owner(known["pid"])
+            raise ConflictError(
+                f"cannot stop endpoint {endpoint}: its server belongs to user {owner}", fix=f"ask {owner} to do it"
+            ) from None
     path.unlink()
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.support.access import process_owner
 from train_jobs.artifacts.host import boot_id, process_started, process_state
 
 SETTLED_SECONDS = 0.3  # faulthandler writes no end mark: a dump is complete when it has not grown for this time
@@ -95,6 +96,8 @@ def _request(folder: Path, rank: int) -> StackDump | str:
         signal.pidfd_send_signal(process, signal.SIGUSR2)
     except ProcessLookupError:
         return gone
+    except PermissionError:
+        return f"its process {pid} belongs to user {process_owner(pid)}, who alone can ask it for its stacks"
     finally:
         os.close(process)
     return StackDump(path, pid, begin, begin, time.monotonic())

@@ -12,6 +12,7 @@ from orchestrator.cli.ui.targets import attach_run
 from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
 from orchestrator.specs.site import builtin_sites
+from orchestrator.support.access import open_home
 from orchestrator.support.errors import UsageError
 from orchestrator.support.formatting import money
 from orchestrator.support.home import home_folder
@@ -116,6 +117,7 @@ def delete_cluster(arguments: argparse.Namespace) -> None:
 def list_sizes(arguments: argparse.Namespace) -> None:
     """Print machine sizes."""
     home, region = home_folder(os.environ), arguments.region if arguments.refresh else None
+    open_home(home)
     sites = [site for site in builtin_sites() if site.size_names()]
     rows = [row for site in sites for row in site.sizes(home, arguments.gpus, region)]
     header = ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")

@@ -1,4 +1,4 @@
-"""init, explain, doctor, completion: the commands before the first run."""
+"""init, explain, home, doctor, completion: the commands before the first run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.ui.terminal import hint, paint_word, print_document, print_result, terminal_of
 from orchestrator.support.formatting import WIDTH, fact_lines
-from orchestrator.support.home import home_folder
+from orchestrator.support.home import HOME_VARIABLE, home_folder
 
 # A shell runs `orchestrator completion` at every start, so imports of the other verbs are inside their functions.
 if TYPE_CHECKING:
@@ -94,6 +94,26 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     yield from rest
     if finding.fix:
         yield f"      {'fix':<15}  {finding.fix}"
+
+
+def share(arguments: argparse.Namespace) -> None:
+    """Give a group access to the home folder."""
+    from orchestrator.support.access import share_home
+
+    home = home_folder(os.environ)
+    share_home(home, arguments.group)
+    text = f"{home}: members of group {arguments.group} can read, change and run everything in it"
+    print_result(arguments.output, {"home": str(home), "group": arguments.group}, text)
+    hint(f"\nfor each member\n  export {HOME_VARIABLE}={home}")
+
+
+def unshare(arguments: argparse.Namespace) -> None:
+    """Close the home folder to all other users."""
+    from orchestrator.support.access import unshare_home
+
+    home = home_folder(os.environ)
+    unshare_home(home)
+    print_result(arguments.output, {"home": str(home), "group": None}, f"{home}: only you can enter it")
 
 
 def completion(arguments: argparse.Namespace) -> None:

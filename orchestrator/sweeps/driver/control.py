@@ -252,7 +252,7 @@ class DriverControl(SweepControl):
         folder.cancel_file.touch()
         if folder.locked():
             if state.pid is not None:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, PermissionError):  # another user's driver reads the file
                     os.kill(state.pid, signal.SIGTERM)
             return
         backend = load_backend(folder.record().trial["backend"], self._home)

@@ -258,8 +258,8 @@ def test_unwritable_home_fails(tmp_path: Path) -> None:
 
 def test_home_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
-    (finding,) = machine.home_folder(tmp_path / "home")
-    assert (finding.level, finding.text) == ("fail", f"{tmp_path / 'home'} is a file")
+    finding = machine.access(tmp_path / "home")
+    assert (finding.level, finding.text) == ("fail", f"cannot use home folder {tmp_path / 'home'}: it is a file")
 
 
 def test_full_home_fails_with_its_disk(tmp_path: Path) -> None:

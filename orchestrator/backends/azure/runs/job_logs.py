@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -189,7 +188,8 @@ class _Log:
         if self._saved is None:
             return
         self._saved.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(self._saved, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+        self._saved.touch()  # `r+b` needs a file, and `wb` would empty it
+        with self._saved.open("r+b") as stream:
             stream.seek(start)
             stream.writelines(map(_redacted_in_place, BytesIO(lines)))
 

@@ -1,0 +1,226 @@
+"""Other users of the machine: what they can read of a home folder, and what they get to see when they try."""
+
+from __future__ import annotations
+
+import grp
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from errno import ENOTSUP
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Orchestrator
+from orchestrator.doctor import machine
+from orchestrator.support import access
+from orchestrator.support.access import open_home
+from orchestrator.support.errors import StorageError, UsageError
+from tests.conftest import Console, Finished, write_spec
+from tests.home_modes import mode_of, other_modes, umask
+from train_jobs.artifacts.files import hold
+
+NOBODY, DAEMON = 65534, 1  # uids of every Linux; the group of DAEMON has the same number
+REPOSITORY = Path(__file__).resolve().parents[3]
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run commands as another user")
+
+
+@pytest.fixture
+def open_console() -> Iterator[Console]:
+    """Yield the command line in a folder that every user can enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Console(home=Path(folder, "home"), cwd=Path(folder))
+
+
+def run_as(
+    uid: int, *words: str, groups: tuple[int, ...] = (), environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python command as another user."""
+    more = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
+    command = ["setpriv", "--reuid", str(uid), "--regid", str(uid), *more, sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd="/", env=environ, timeout=240, check=False)
+
+
+def as_user(console: Console, uid: int, *words: str, groups: tuple[int, ...] = ()) -> Finished:
+    """Run `orchestrator WORD...` as another user."""
+    environ = console.environ(HOME="/nonexistent", PYTHONPATH=str(REPOSITORY))
+    done = run_as(uid, "-m", "orchestrator.cli.main", *words, groups=groups, environ=environ)
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("mask", [0, 0o022])
+def test_run_and_prepare_leave_nothing_to_others(console: Console, corpus: Path, mask: int) -> None:
+    spec = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
+    with umask(mask):
+        for kind in ("prepare", "pretrain"):
+            flags = ("-f", str(spec)) if kind == "pretrain" else ("--data", str(corpus), "--set", "data.vocab_size=256")
+            done = console("submit", kind, *flags)
+            assert done.code == 0, done.err
+        assert console("list").code == 0
+        assert console("download", "@last", "metrics", "--to", "mine").code == 0
+    assert {path.name for path in console.home.iterdir()} >= {
+        "cache",
+        "mlflow.db",
+        "mlflow.lock",
+        "runs",
+        "token-stores",
+    }
+    assert other_modes(console.home) == {}
+    assert mode_of(console.cwd / "mine") == 0o777 & ~mask
+    assert mode_of(console.cwd / "mine" / "metrics.jsonl") == 0o666 & ~mask
+
+
+def test_sdk_keeps_the_umask_of_its_process(tmp_path: Path) -> None:
+    with umask(0o002):
+        Orchestrator(home=tmp_path / "place" / "home").runs()
+        (tmp_path / "place" / "home" / "cache").mkdir()
+        (tmp_path / "mine").touch()
+        assert os.umask(0o002) == 0o002
+    assert mode_of(tmp_path / "mine") == 0o664
+    assert other_modes(tmp_path / "place" / "home") == {}
+
+
+def test_home_of_earlier_version_becomes_private_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    elsewhere.touch()
+    elsewhere.chmod(0o644)
+    (home / "runs" / "one" / "code").mkdir(parents=True)
+    (home / "runs" / "one" / "lock").touch()
+    (home / "link").symlink_to(elsewhere)
+    for path in (home, *home.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    (home / "runs" / "one" / "code" / "tool.sh").touch()
+    (home / "runs" / "one" / "code" / "tool.sh").chmod(0o755)
+
+    open_home(home)
+    said = f"home folder {home} was open to other users (0755): it and everything in it is now private\n"
+    assert capsys.readouterr().err == said
+    assert other_modes(home) == {"runs/one/code/tool.sh": "0700"}
+    assert mode_of(elsewhere) == 0o644
+    open_home(home)
+    assert capsys.readouterr().err == ""
+    with umask(0):
+        (home / "runs" / "one" / "later").touch()
+    assert mode_of(home / "runs" / "one" / "later") == 0o600
+
+
+def test_home_reached_by_a_link_becomes_private(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "runs").mkdir(parents=True, mode=0o755)
+    (tmp_path / "home").symlink_to(tmp_path / "disk")
+    open_home(tmp_path / "home")
+    assert other_modes(tmp_path / "disk") == {}
+
+
+def test_wide_lock_of_private_home_is_repaired(tmp_path: Path) -> None:
+    open_home(tmp_path / "home")
+    lock = tmp_path / "home" / "lock"
+    lock.touch()
+    lock.chmod(0o644)
+    with hold(lock):
+        assert mode_of(lock) == 0o600
+
+
+@root_only
+def test_other_user_cannot_hold_a_lock(open_console: Console) -> None:
+    lock = open_console.cwd / "lock"
+    lock.touch(0o644)
+    with hold(lock):
+        done = run_as(NOBODY, "-c", f"import fcntl; fcntl.flock(open({str(lock)!r}), fcntl.LOCK_SH)")
+        assert "PermissionError" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["status", "@last"], ["plan", "pretrain"], ["skus"], ["cancel", "x"]])
+def test_home_that_is_a_file_is_a_storage_error(console: Console, command: list[str]) -> None:
+    console.home.touch()
+    done = console(*command)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error[storage]: cannot use home folder {console.home}: it is a file\n  fix  ")
+
+
+def test_home_that_anyone_can_replace_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    (place / "home").mkdir(parents=True)
+    place.chmod(0o777)
+    with pytest.raises(StorageError, match="any user can replace it") as caught:
+        open_home(place / "home")
+    assert str(caught.value.fix).startswith(f"chmod o-w {place}")
+    place.chmod(0o1777)
+    open_home(place / "home")
+
+
+def test_whole_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "letters").touch()
+    (tmp_path / "letters").chmod(0o644)
+    with pytest.raises(StorageError, match="all your other files"):
+        open_home(tmp_path)
+    assert mode_of(tmp_path / "letters") == 0o644
+
+
+@root_only
+def test_home_of_another_user_is_refused(open_console: Console) -> None:
+    console = open_console
+    assert console("list").code == 0
+    for verb in (["list"], ["cancel", "run"], ["preempt", "run"], ["debug", "run"]):
+        done = as_user(console, NOBODY, *verb)
+        assert done.code == 1, done
+        assert done.err.splitlines()[:3] == [
+            f"error[storage]: cannot use home folder {console.home}: it belongs to another user",
+            "  owner  root",
+            "  you    nobody",
+        ]
+
+
+def test_file_system_without_acls_takes_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(ENOTSUP, "not supported")
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    monkeypatch.setattr(os, "getxattr", refuse)
+    with umask(0o022):
+        open_home(tmp_path / "home")
+        assert os.umask(0o022) == 0o022  # a user's program
+        monkeypatch.setattr(access, "is_command", lambda: True)
+        open_home(tmp_path / "home")
+        assert os.umask(0o022) == 0o077
+    assert (mode_of(tmp_path / "home"), access.child_umask(tmp_path / "home")) == (0o700, 0o077)
+    with pytest.raises(StorageError, match="no ACLs, which sharing needs"):
+        access.share_home(tmp_path / "home", grp.getgrgid(os.getegid()).gr_name)
+
+
+def test_unknown_or_foreign_group_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown group 'no-such-team'"):
+        access.share_home(tmp_path / "home", "no-such-team")
+    mine = {os.getegid(), *os.getgroups()}
+    foreign = next(group.gr_name for group in grp.getgrall() if group.gr_gid not in mine)
+    with pytest.raises(UsageError, match=f"cannot share the home folder with group {foreign}: you are not in it"):
+        access.share_home(tmp_path / "home", foreign)
+    assert access.shared_group(tmp_path / "home") is None
+
+
+def test_shared_home_gives_its_group_everything(console: Console) -> None:
+    group = grp.getgrgid(os.getegid()).gr_name
+    assert console("list").code == 0
+    assert console("home", "share", "--group", group, "-o", "json").json == {"home": str(console.home), "group": group}
+    with umask(0o077):
+        plan = console("plan", "pretrain", "--recipe", "tiny")
+        (console.home / "runs").mkdir()
+    assert f"shared with group {group}, whose members can read and change this run" in plan.out
+    assert f"is shared with group {group}" in machine.access(console.home).text
+    assert other_modes(console.home, 0o2770, 0o660) == {}
+    assert console("home", "unshare").code == 0
+    assert other_modes(console.home) == {}
+    assert machine.access(console.home).text == f"only you can enter {console.home}"
+
+
+def test_doctor_reports_files_that_others_may_read(tmp_path: Path) -> None:
+    open_home(tmp_path / "home")
+    (tmp_path / "home" / "restored").touch()
+    (tmp_path / "home" / "restored").chmod(0o644)
+    finding = machine.access(tmp_path / "home")
+    assert (finding.level, finding.fix) == ("warn", f"chmod -R go-rwx {tmp_path / 'home'}")
+    assert finding.text.endswith("but 1 file in it allow more")
