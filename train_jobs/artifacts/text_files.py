@@ -264,7 +264,7 @@ def _described(head: bytes) -> str:
     if not head:
         return "an empty file"
     # The first bytes of a text are part of it: only those that identify a format are shown.
-    name = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
-    if name is None and _WEB_PAGE.match(head.lstrip()):
-        name = "a web page"
-    return name or f"other content: {value_text(head[:24])}"
+    if _WEB_PAGE.match(head.lstrip()):
+        return "a web page"
+    compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
+    return compression or f"other content: {value_text(head[:24])}"

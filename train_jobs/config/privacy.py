@@ -1,4 +1,4 @@
-"""What messages may say about the user's data: places, types and lengths, but no values unless the user asks for them.
+"""Messages about the user's data: places, types and lengths, but no values unless the user asks for them.
 
 A row, a note or a token may be private, and messages are copied to logs, reports, tracking servers and issues.
 docs/privacy.md lists what counts as a value and what as metadata.
@@ -22,18 +22,28 @@ MOST_NAME_WORDS = 3
 LONGEST_CLASS = 64  # characters of a class that occurs once
 MOST_RARE_CLASSES = 20
 _MARKERS = {"", "nan", "na", "n/a", "null", "none", "inf", "infinity", "?"}
-"""Texts that stand for a missing or infinite value, and therefore say nothing."""
-_HEADERS = frozenset(
-    "answer body category class content context date document id idx index label labels message name note notes"
-    " question rating review score sentence sentence1 sentence2 source split stars subject tag tags target text text1"
-    " text2 title token tokens topic type word words".split(" ")  # noqa: SIM905  # a list of forty words would be one a line
+"""Texts that stand for a missing or infinite value, and therefore reveal nothing."""
+_HEADERS = re.compile(
+    "answer|body|category|class|content|context|date|document|id|idx|index|labels?|message|name|notes?|question|rating"
+    "|review|score|sentence[12]?|source|split|stars|subject|tags?|target|text[12]?|title|tokens?|topic|type|words?",
+    re.IGNORECASE,
 )
 """Names of columns that are common in tables of text: a first line with one of them is a header."""
 _NUMBER = re.compile(r"[-+]?[\d.,:/ -]*\d[\d.,:/ -]*")
 # From the first quotation mark that opens a word to the last one: messages of libraries quote values.
 _QUOTED = re.compile(r"(?<!\w)b?['\"].*['\"](?!\w)", re.DOTALL)
 # Errors whose messages name files, modules, attributes, shapes or devices.
-_WITHOUT_DATA = (OSError, ImportError, AttributeError, NameError, MemoryError, AssertionError, RuntimeError, TypeError)
+_WITHOUT_DATA = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    MemoryError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+)
 
 
 def values_shown() -> bool:
@@ -84,8 +94,8 @@ def is_header(fields: Sequence[str], wanted: Collection[str]) -> bool:
         fields: the fields of the line.
         wanted: the columns that the user named.
     """
-    known = {*_HEADERS, *map(str.lower, wanted)}
-    return values_shown() or (all(map(is_name, fields)) and any(field.lower() in known for field in fields))
+    known = any(field in wanted or _HEADERS.fullmatch(field) for field in fields)
+    return values_shown() or (known and all(map(is_name, fields)))
 
 
 def header_text(fields: Sequence[str], wanted: Collection[str]) -> str:

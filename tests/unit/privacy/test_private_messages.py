@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from canary import SENTENCE, WORDS, files_with_canary, found_in
 
 from tests.unit.finetuning.finetune_jobs import settings, write_model
+from tests.unit.privacy.canary import SENTENCE, WORDS, files_with_canary, found_in
 from train_jobs import finetune, predict, prepare
 from train_jobs.config.privacy import SHOW_VALUES, names_text, problem_text, traceback_text, unexpected_text
 
