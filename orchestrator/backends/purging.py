@@ -281,6 +281,7 @@ def _remaining_files(home: Path, folders: Mapping[str, Path | None], mine: Seque
     plans = {path.parent: _read(path) for path in sorted(home.glob(f"*/*/{PLAN}"))}
     gone = [folder for folder in folders.values() if folder is not None]
     inside = {status.name for status in mine}
+    texts = {_text_of(store) for store in (home / TOKEN_STORES).glob("[!.]*")}
     for name, folder in folders.items():
         if folder is None or name not in inside:
             continue
@@ -290,8 +291,8 @@ def _remaining_files(home: Path, folders: Mapping[str, Path | None], mine: Seque
             yield f"predictions of {name}: rm {in_shell(delivered)}"
         if (store := result.get("store")) and not Path(store).is_relative_to(home):
             yield f"the token store of {name}: rm -r {in_shell(store)}"
-        text = plan.get("data", {}).get("sha256")
-        users = [other.name for other, found in plans.items() if other not in gone and _sha(found) == text]
+        text = _sha(plan)
+        users = [other.name for other, found in plans.items() if other not in gone and _sha(found) == text in texts]
         if users:
             yield f"token stores of the text of {name}, which other runs use: purge {' '.join(users)} too"
     for other, plan in plans.items():

@@ -1,4 +1,4 @@
-"""No private text outside of the files that docs/privacy.md lists, after jobs by the command line."""
+"""Private text after jobs by the command line: only in the files that docs/privacy.md lists."""
 
 from __future__ import annotations
 

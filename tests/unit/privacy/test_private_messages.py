@@ -1,4 +1,4 @@
-"""No value of the user's data is in a message, a traceback or a file of a job that refuses the data."""
+"""Messages, tracebacks and files of jobs that refuse the user's data: without values of the data."""
 
 from __future__ import annotations
 
