@@ -31,6 +31,7 @@ from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
+    from orchestrator.backends.purging import Purging
     from orchestrator.backends.retention import Pruned, Pruning
     from orchestrator.jobs.base import Plan
     from orchestrator.jobs.phases import Phases
@@ -286,6 +287,47 @@ class Orchestrator:
         from orchestrator.backends.retention import prune
 
         return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
+
+    def purging(self, *names: str) -> Purging:
+        """Return the traces of runs and sweeps that `purge` would delete, and those that would remain; delete nothing.
+
+        Args:
+            names: runs and sweeps, as for `attach`; a sweep includes its trials.
+
+        Raises:
+            ConflictError: one of them is running.
+            NotFoundError: a name has no match.
+        """
+        from orchestrator.backends.purging import plan_purging
+        from orchestrator.runs.tracked_run import default_uri
+
+        runs: dict[str, Run] = {}
+        sweeps: dict[str, str] = {}
+        for name in names:
+            if (sweep := self.sweeps.find(name)) is None:
+                run = self.attach(name)
+                runs[run.name] = run
+                continue
+            sweeps[sweep.name] = str(sweep.folder.record().trial["tracking"]["uri"] or default_uri(self._home))
+            known = {run.name: run for run in self.attach_all()}
+            runs |= {trial: known[trial] for row in sweep.status().rows for trial in row.runs if trial in known}
+        backends = {backend.name: backend for backend in self._backends()}
+        return plan_purging([run.status() for run in runs.values()], sweeps, backends, self._home)
+
+    def purge(self, purging: Purging) -> Purging:
+        """Delete what `purging` lists, permanently; return it.
+
+        Args:
+            purging: the result of `purging`.
+
+        Raises:
+            ConflictError: a run was resumed since.
+            ServiceError: MLflow refused.
+            StorageError: a file cannot be deleted.
+        """
+        from orchestrator.backends.purging import purge
+
+        return purge(purging, {backend.name: backend for backend in self._backends()}, self._home)
 
     def delete_endpoint(self, endpoint: str) -> None:
         """Delete an endpoint, and the machine behind it.

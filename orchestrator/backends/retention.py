@@ -169,7 +169,7 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
             # resumed or deleted while the user read the plan: report it, and delete the others
             kept[item.name] = problem.message
     for item in pruning.leftovers:
-        _remove(home / item.name)
+        delete_tree(home / item.name)
         deleted.append(item)
     unused = unused_stores(home, read_plans(home), ())  # a run may have been submitted since the pruning was planned
     for item in pruning.token_stores:
@@ -177,7 +177,7 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
         if store in unused:
             # Renamed first: a job that starts at this moment sees a complete store or none, and a hidden folder is
             # never taken for a store.
-            _remove(store.rename(store.with_name(f".{store.name}.{os.getpid()}.building")))
+            delete_tree(store.rename(store.with_name(f".{store.name}.{os.getpid()}.building")))
             lock = store.with_name(f".{store.name}.lock")
             if not is_held(lock):  # no process prepares the store again
                 lock.unlink(missing_ok=True)
@@ -251,7 +251,12 @@ def _item(home: Path, folder: Path) -> Item:
     return Item(name=str(folder.relative_to(home)), bytes=tree_bytes(folder))
 
 
-def _remove(folder: Path) -> None:
+def delete_tree(folder: Path) -> None:
+    """Delete a folder; one that another command deletes too is no error.
+
+    Raises:
+        StorageError: it cannot be deleted.
+    """
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:

@@ -103,6 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"unknown arguments of {arguments.verb}: {' '.join(unknown)}",
                 fix=f"orchestrator {arguments.verb} --help",
             )
+        if getattr(arguments, "show_values", False):
+            from train_jobs.config.privacy import SHOW_VALUES
+
+            os.environ[SHOW_VALUES] = "1"  # also for errors of the plan, which reads data in this process
         module, _, function = arguments.handler.partition(".")
         code = getattr(import_module(f"orchestrator.cli.verbs.{module}"), function)(arguments)
         sys.stdout.flush()  # inside the try: at interpreter exit, a closed pipe would print an error message
@@ -120,16 +124,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Print an error on stderr, and on stdout if the user asked for JSON or YAML; return its exit code."""
     from orchestrator.support.errors import UserError
+    from train_jobs.config.privacy import traceback_text, unexpected_text
 
     stderr = terminal_of(sys.stderr)
     if debug:
-        import traceback
-
         from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
 
-        print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
+        print(redact(traceback_text(problem)), end="", file=sys.stderr)
     if not isinstance(problem, UserError):
-        print(paint_head(f"error[bug]: {type(problem).__name__}: {problem}", stderr), file=sys.stderr)
+        print(paint_head(f"error[bug]: {unexpected_text(problem)}", stderr), file=sys.stderr)
         print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)
         return 1
     if style := _requested_style(given):

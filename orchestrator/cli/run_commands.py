@@ -330,8 +330,9 @@ MANAGE = (
         "prune",
         "delete old runs",
         "Delete finished runs, oldest first, and leftovers of interrupted commands. A run is deleted only if all given"
-        " rules match, and never while it is active. MLflow keeps its record of a deleted run.",
-        ["prune --keep-last 10 --older-than 30d --dry-run"],
+        " rules match, and never while it is active. MLflow keeps its record of a deleted run. --purge deletes all"
+        " traces of the named runs instead: token stores, MLflow records, registered models and caches too.",
+        ["prune --keep-last 10 --older-than 30d --dry-run", "prune --purge notes-0966ffa5 --dry-run"],
         "run_files.prune",
         [
             argument("--keep-last", type=positive, metavar="N", help="keep the N newest finished runs"),
@@ -340,6 +341,13 @@ MANAGE = (
             ),
             states("--state", choices=ENDED),
             switch("--stores", help_text="also delete token stores that no remaining run uses"),
+            argument(
+                "--purge",
+                nargs="+",
+                completer=completers.runs,
+                metavar="RUN",
+                help="runs and sweeps to delete with all their traces; lists what remains elsewhere",
+            ),
             switch("--dry-run", "--dryrun", help_text="show what would be deleted without deleting it"),
             YES,
             BACKEND,

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import Format, SourceConfig
+from train_jobs.config.privacy import value_text
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
@@ -260,4 +261,10 @@ def text_bytes(file: SourceFile) -> int:
 
 
 def _described(head: bytes) -> str:
-    return f"starts with {head[:24]!r}" if head else "an empty file"
+    if not head:
+        return "an empty file"
+    # The first bytes of a text are part of it: only those that identify a format are shown.
+    if _WEB_PAGE.match(head.lstrip()):
+        return "a web page"
+    compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
+    return compression or f"other content: {value_text(head[:24])}"

@@ -20,6 +20,7 @@ import numpy as np
 
 from train_jobs.artifacts.files import read_object, sync, write_text
 from train_jobs.config import DataError
+from train_jobs.config.privacy import problem_text
 from train_jobs.engine.runtime import storage
 
 Record = dict[str, Any]
@@ -139,7 +140,7 @@ class Parquet(OutputFormat):
     def _mixed(self, names: str, problem: Exception) -> DataError:
         return DataError(
             f"cannot write Parquet: column {names} has values of several types",
-            facts={"why": str(problem).splitlines()[0]},
+            facts={"why": problem_text(problem).splitlines()[0]},
             fix="--set output=predictions.jsonl",
         )
 

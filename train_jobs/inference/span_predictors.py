@@ -13,6 +13,7 @@ from tokenizers import Encoding
 
 from train_jobs.config import did_you_mean
 from train_jobs.config.predict import AUTO
+from train_jobs.config.privacy import value_text
 from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows
 from train_jobs.inference.input_windows import ANSWERS, CONTEXT, ID, QUESTION, TAGS, WORDS, SquadReader
@@ -59,7 +60,7 @@ class TagPredictor(Predictor):
             for tag in dict.fromkeys(tags):
                 if tag not in self.folder.labels:
                     guess = did_you_mean(tag, self.folder.labels)
-                    problems.add(table.where(row), f"unknown tag {tag!r}{guess}")
+                    problems.add(table.where(row), f"unknown tag: {value_text(tag)}{guess}")
 
     def predict(self, table: RowTable, first: int) -> Predicted:
         if not self.is_split:

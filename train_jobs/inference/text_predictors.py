@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from train_jobs.config import PredictConfig, SpecError, did_you_mean
+from train_jobs.config.privacy import classes_text, value_text
 from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, own_metrics, sentence_task
 from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
 from train_jobs.evaluation.resampling import intervals
@@ -51,7 +52,7 @@ class LabelPredictor(Predictor):
         if used and (positive not in labels or len(labels) != 2):
             raise SpecError(
                 f"data.positive_label {positive!r} is not one of the model's two labels",
-                facts={"have": ", ".join(labels[:10])},
+                facts={"have": classes_text(labels)},
                 fix="--set data.positive_label=LABEL, or null",
             )
 
@@ -146,7 +147,7 @@ class LabelPredictor(Predictor):
         names = self.folder.labels
 
         def unknown(name: str) -> str:
-            return f"unknown label {name!r}, known are {', '.join(names)}{did_you_mean(name, names)}"
+            return f"unknown label: {value_text(name)}; known are {classes_text(names)}{did_you_mean(name, names)}"
 
         return class_ids(table, self.config.data.label, self._known_labels(), problems, unknown)
 

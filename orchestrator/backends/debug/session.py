@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from runpy import run_module
@@ -18,6 +17,7 @@ from typing import Any, TextIO
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest
 from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
 from orchestrator.runs.status import RunState
+from train_jobs.config.privacy import traceback_text
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # signals whose handlers this module or the job replaces
 INTERRUPT_CODE = 130  # 128 + SIGINT, as shells report it
@@ -74,8 +74,8 @@ class DebugSession(Supervision):
         except KeyboardInterrupt:
             self.run.cancel_file.touch()
             return INTERRUPT_CODE
-        except Exception:  # from the user's own module; our jobs turn errors into exit codes
-            traceback.print_exc()
+        except Exception as problem:  # from the user's own module; our jobs turn errors into exit codes
+            print(traceback_text(problem), file=sys.stderr, flush=True)
             return 1
         finally:
             sys.argv = before

@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,6 +29,7 @@ from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, Restart
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
 from orchestrator.support.errors import InternalError, StorageError, UserError
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
+from train_jobs.config.privacy import traceback_text, unexpected_text
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
@@ -290,8 +290,8 @@ class Supervision(ABC):
         except OSError as problem:
             ending = self._storage_ending(problem)
         except Exception as problem:  # a bug of ours: the run has failed, and its state must show it
-            traceback.print_exc()
-            reason = str(InternalError(f"{type(problem).__name__}: {problem}"))
+            print(traceback_text(problem), file=sys.stderr, flush=True)
+            reason = str(InternalError(unexpected_text(problem)))
             ending = Ending(RunState.FAILED, InternalError.exit_code, reason)
         last = last_report(self.run.metrics)
         record = {

@@ -207,6 +207,13 @@ SPEC_FLAGS = (
         metavar="K[=V]",
         help="environment variable of the job; may be repeated",
     ),
+    argument(
+        "--show-values",
+        action="store_true",
+        default=None,
+        help="show values of the data in errors and warnings, and so in logs; by default only places, types and"
+        " lengths are shown (docs/privacy.md)",
+    ),
     argument("--tag", key="tags", action="append", default=[], metavar="K=V", help="label of the run; may be repeated"),
 )
 BACKEND = argument("-b", "--backend", completer=completers.backends, help="where to run: local (default), debug, azure")
@@ -246,8 +253,10 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
     }
     for flag in SPEC_FLAGS:
         name, value = flag.flags[-1], getattr(arguments, flag.dest)
-        if flag.dest in {"env", "tag"}:
-            value = pairs(value, name, environ=dict(os.environ) if flag.dest == "env" else None) or None
+        if flag.dest == "env":
+            value = pairs([*value, *_shown(arguments)], name, environ=dict(os.environ)) or None
+        elif flag.dest == "tag":
+            value = pairs(value, name) or None
         if flag.dest == "data":
             given |= _data(kind, [*(value or []), *(arguments.input or [])])
         elif flag.key and flag.dest != "input" and value is not None:
@@ -257,6 +266,13 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
         for path, (value, name) in given.items()
         if value is not None
     }
+
+
+def _shown(arguments: argparse.Namespace) -> list[str]:
+    """Return the variable of the job that --show-values sets, as an argument of --env."""
+    from train_jobs.config.privacy import SHOW_VALUES
+
+    return [f"{SHOW_VALUES}=1"] if arguments.show_values else []
 
 
 def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:

@@ -109,8 +109,10 @@ def prune(arguments: argparse.Namespace) -> int:
     """Show what would be deleted, ask for confirmation, and delete it.
 
     Raises:
-        UsageError: no rule is given, or stdin is not a terminal.
+        UsageError: no rule is given, a rule is given with --purge, or stdin is not a terminal.
     """
+    if arguments.purge:
+        return purge(arguments)
     # Without a rule, every finished run would match: a bare `prune` must not mean `delete everything`.
     if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
         raise UsageError(
@@ -145,6 +147,37 @@ def prune(arguments: argparse.Namespace) -> int:
         hint(f"kept: {name}: {why}")
     text = f"{_listed(done.deleted)}\nfreed {bytes_text(done.freed_bytes)}"
     print_result(arguments.output, {"dry_run": False, **done.model_dump(mode="json")}, text)
+    return 0
+
+
+def purge(arguments: argparse.Namespace) -> int:
+    """Show all traces of runs, ask for confirmation, and delete them.
+
+    Raises:
+        UsageError: a rule is given too, or stdin is not a terminal.
+    """
+    if arguments.keep_last or arguments.older_than is not None or arguments.states or arguments.stores:
+        raise UsageError(
+            "cannot combine --purge with rules: it deletes the named runs", fix="orchestrator prune --purge RUN"
+        )
+    orchestrator = Orchestrator(arguments.backend)
+    purging = orchestrator.purging(*dict.fromkeys(arguments.purge))
+    listed = "\n".join([_listed(purging.items), *purging.records])
+    remains = "\n".join(["remains:", *(f"  {line}" for line in purging.remains)])
+    if arguments.dry_run:
+        text = f"{listed}\nwould be deleted: {bytes_text(purging.total_bytes)}\n{remains}"
+        print_result(arguments.output, {"dry_run": True, **purging.model_dump(mode="json")}, text)
+        return 0
+    if not arguments.yes:
+        if sys.stdin.isatty():
+            hint(f"{listed}\n{remains}")
+        count = counted(len(purging.runs), "run")
+        if not confirm(f"delete all traces of {count}, permanently", fix="add --yes, or --dry-run to list them"):
+            hint("nothing was deleted")
+            return 1
+    orchestrator.purge(purging)
+    text = f"{listed}\nfreed {bytes_text(purging.total_bytes)}\n{remains}"
+    print_result(arguments.output, {"dry_run": False, **purging.model_dump(mode="json")}, text)
     return 0
 
 

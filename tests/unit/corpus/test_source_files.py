@@ -110,7 +110,7 @@ def test_web_page_is_refused(tmp_path: Path) -> None:
     page = b"<!DOCTYPE html>\n<html><body>403 Forbidden</body></html>"
     with pytest.raises(DataError, match=r"enwiki\.xml\.bz2 is not bzip2") as caught:
         found(put(tmp_path / "enwiki.xml.bz2", page))
-    assert caught.value.facts == {"where": "byte 0", "have": "starts with b'<!DOCTYPE html>\\n<html><b'"}
+    assert caught.value.facts == {"where": "byte 0", "have": "a web page"}
     with pytest.raises(DataError, match="is not gzip") as caught:
         found(put(tmp_path / "empty.txt.gz", b""))
     assert caught.value.facts["have"] == "an empty file"

@@ -154,8 +154,8 @@ def test_json_lines_in_utf16_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message", "fact", "shown"),
     [
-        (b'{"text": "cut o', "a line that is not JSON", "have", '{"text": "cut o'),
-        (b"[1, 2]", "a line is not an object", "have", "[1, 2]"),
+        (b'{"text": "cut o', "a line that is not JSON", "have", "a text of 15 characters"),
+        (b"[1, 2]", "a line is not an object", "have", "a text of 6 characters"),
         (b'{"txt": 1, "id": 2}', "no field 'text'", "have", "txt, id"),
         (b'{"text": ["a"]}', "'text' of a line is not text", "have", "list"),
         (b'{"text": "caf\xe9"}', "is not UTF-8", "where", "byte 34, line 3"),

@@ -123,7 +123,7 @@ def test_line_numbers_are_ids_for_any_line_ending(tmp_path: Path, newline: str) 
     ("pieces", "message", "fact"),
     [
         (["[PAD]", "[UNK]", "[CLS]", "water"], "not a BERT vocabulary", "[SEP] [MASK]"),
-        ([*SPECIAL_PIECES, "water", "fire", "water"], "'water' occurs twice", "lines 6 and 8"),
+        ([*SPECIAL_PIECES, "water", "fire", "water"], "a piece occurs twice", "lines 6 and 8"),
         ([*SPECIAL_PIECES, "", "water"], "an empty line", "line 6"),
     ],
 )

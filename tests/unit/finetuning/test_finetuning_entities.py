@@ -61,8 +61,8 @@ def test_invalid_lines_are_named(tmp_path: Path) -> None:
     path = put(tmp_path / "t.txt", "EU NNP B-ORG\nrejects O\nit NNP PER\nthe NNP B-\ncall NNP O\n")
     assert problems(path) == [
         f"{path}:2: 2 columns, need 3",
-        f"{path}:3: invalid tag 'PER', need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE",
-        f"{path}:4: invalid tag 'B-', need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE",
+        f"{path}:3: invalid tag: a text of 3 characters, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE",
+        f"{path}:4: invalid tag: a text of 2 characters, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE",
     ]
     assert problems(put(tmp_path / "u.txt", "alone\n")) == [f"{tmp_path}/u.txt:1: 1 columns, need 2"]
     assert problems(put(tmp_path / "v.txt", "-DOCSTART- O\n\n")) == [f"{tmp_path}/v.txt has no sentence"]
@@ -72,7 +72,7 @@ def test_tag_only_in_dev_is_named(tmp_path: Path) -> None:
     names = tag_names(read_conll(put(tmp_path / "train.txt", TEXT)))
     path = put(tmp_path / "dev.txt", "EU B-ORG\nthere B-LOC\n")
     (problem,) = problems(path, known=names)
-    assert problem.startswith(f"{path}:2: tag 'B-LOC' is not in the training data")
+    assert problem.startswith(f"{path}:2: the tag, a text of 5 characters, is not in the training data")
 
 
 def test_tags_are_ordered_by_type_for_any_row_order(tmp_path: Path) -> None:

@@ -153,7 +153,9 @@ def test_unknown_label_is_named_with_line(tmp_path: Path) -> None:
     path = official(GLUE_SUITE["RTE"], "train", tmp_path, f"{row}\n1\ta\tb\t1", header)
     with pytest.raises(DataError) as caught:
         read_split(GLUE_SUITE["RTE"], "train", tmp_path)
-    assert caught.value.problems == [f"{path}:3: unknown label '1', known are entailment, not_entailment"]
+    assert caught.value.problems == [
+        f"{path}:3: unknown label: a text of 1 character; known are entailment, not_entailment"
+    ]
 
 
 def test_bad_rows_are_reported_for_qqp_refused_otherwise(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ def test_regression_targets_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["nan", "NaN", "", "inf", "-Infinity", "1e999", "three", "1_000", "0x1"])
 def test_target_that_is_not_finite_is_named(tmp_path: Path, target: str) -> None:
     train = put(tmp_path / "t.tsv", f"text\tlabel\na\t1\nb\t{target}\nc\t2\n")
-    assert problems(NUMBER, train=train) == [f"{train}:3: column 'label': {target!r} is not a finite number"]
+    shown = f"a text of {len(target)} characters" if target[:1].isdigit() or target == "three" else repr(target)
+    assert problems(NUMBER, train=train) == [f"{train}:3: column 'label': {shown} is not a finite number"]
 
 
 def test_nan_and_null_targets_are_refused(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_nan_and_null_targets_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1.0, float("nan"), None]}), path)
     assert problems(TEXT, train=path) == [
-        f"{path}:row 2: column 'label': invalid label nan",
+        f"{path}:row 2: column 'label': invalid label: nan",
         f"{path}:row 3: column 'label': missing label",
     ]
     assert len(problems(NUMBER, train=path)) == 2
@@ -117,7 +118,7 @@ def test_nan_and_null_targets_are_refused(tmp_path: Path) -> None:
 def test_integer_target_beyond_float_is_refused(tmp_path: Path) -> None:
     train = put(tmp_path / "t.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": ' + "9" * 400 + "}\n")
     (problem,) = problems(NUMBER, train=train)
-    assert problem == f"{train}:2: column 'label': {'9' * 80} is not a finite number"
+    assert problem == f"{train}:2: column 'label': a value of type int is not a finite number"
 
 
 @pytest.mark.parametrize("row", ['{"text": "b \\ud83d", "label": "x"}', '{"text": "b", "label": "\\uDE00x"}'])
@@ -152,7 +153,7 @@ def test_label_only_in_dev_is_named_with_its_line(tmp_path: Path) -> None:
     train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
     dev = put(tmp_path / "dev.tsv", "text\tlabel\na\tpos\nb\tneq\n")
     (problem,) = problems(TEXT, train=train, dev=dev)
-    assert problem.startswith(f"{dev}:3: label 'neq' is not in {train}")
+    assert problem.startswith(f"{dev}:3: the label, a text of 3 characters, is not in {train}")
     assert problem.endswith('(did you mean "neg"?)')
 
 
@@ -160,8 +161,8 @@ def test_rows_after_unlabelled_one_keep_line_numbers(tmp_path: Path) -> None:
     train = put(tmp_path / "train.tsv", "text\tlabel\na\tpos\nb\tneg\n")
     dev = put(tmp_path / "dev.tsv", "text\tlabel\na\t\nb\tother\n")
     first, second = problems(TEXT, train=train, dev=dev)
-    assert (first, second[: len(f"{dev}:3: label 'other'")]) == (
-        *(f"{dev}:2: column 'label': missing label", f"{dev}:3: label 'other'"),
+    assert (first, second[: len(f"{dev}:3: the label, a ")]) == (
+        *(f"{dev}:2: column 'label': missing label", f"{dev}:3: the label, a "),
     )
 
 
@@ -234,7 +235,9 @@ def test_partially_labelled_test_set_is_refused(tmp_path: Path) -> None:
     some = put(tmp_path / "u.jsonl", '{"text": "c", "label": "x"}\n{"text": "d"}\n')
     assert problems(TEXT, train=train, test=some) == [f"{some}:2: missing column 'label'; have text"]
     wrong = put(tmp_path / "w.csv", "text,label\nc,z\n")
-    assert problems(TEXT, train=train, test=wrong)[0].startswith(f"{wrong}:2: label 'z' is not in {train}")
+    assert problems(TEXT, train=train, test=wrong)[0].startswith(
+        f"{wrong}:2: the label, a text of 1 character, is not in {train}"
+    )
 
 
 def test_missing_parquet_column_lists_columns(tmp_path: Path) -> None:

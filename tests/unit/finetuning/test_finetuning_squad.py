@@ -90,12 +90,14 @@ def test_answer_outside_context_is_named(tmp_path: Path) -> None:
     )
     place = CONTEXT.index("France")
     expected = {
-        "absent": "answer 'Spain' is not anywhere in its context",
-        "moved": f"answer 'France' is not at character 5 of its context, but at {place}",
-        "before": f"answer '.' is not at character -1 of its context, but at {len(CONTEXT) - 1}",
+        "absent": "the answer, a text of 5 characters, is not anywhere in its context",
+        "moved": f"the answer, a text of 6 characters, is not at character 5 of its context, but at {place}",
+        "before": "the answer, a text of 1 character, is not at character -1 of its context, but at"
+        f" {len(CONTEXT) - 1}",
         "empty": "an answer is empty",
     }
-    lines = [f"{line_of(path, name)}: question {name}: {what}" for name, what in expected.items()]
+    numbered = enumerate(expected.items(), start=2)
+    lines = [f"{line_of(path, name)}: question {number}: {what}" for number, (name, what) in numbered]
     assert problems(path) == lines
     found = read_squad(path)
     assert len(found.questions) == 5
@@ -115,30 +117,30 @@ def test_malformed_question_is_named(tmp_path: Path) -> None:
         version="v2.0",
     )
     assert [problem.split(": ", 1)[1] for problem in problems(path)] == [
-        "question twice: duplicate id",
-        "question bare: lacks question",
-        "question None: is not a JSON object",
-        "question listless: its answers are not a list of text and answer_start",
-        "question unsure: has no answer, and is_impossible is false",
-        "question torn: is_impossible, and has answers",
+        "question 2: duplicate id",
+        "question 3: lacks question",
+        "question 4: is not a JSON object",
+        "question 5: its answers are not a list of text and answer_start",
+        "question 6: has no answer, and is_impossible is false",
+        "question 7: is_impossible, and has answers",
     ]
 
 
 def test_unpaired_surrogate_in_question_is_refused(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa("a", question="Who \U0001f600?"), qa("b", question="Who \ud83d?"))
-    assert problems(path) == [f"{line_of(path, 'b')}: question b: half a character: \\ud83d without its other half"]
+    assert problems(path) == [f"{line_of(path, 'b')}: question 2: half a character: \\ud83d without its other half"]
 
 
 def test_version_1_needs_answers_only_in_training(tmp_path: Path) -> None:
     path = squad(tmp_path / "s.json", qa("q", answers=[]))
-    assert problems(path) == [f"{line_of(path, 'q')}: question q: has no answer"]
+    assert problems(path) == [f"{line_of(path, 'q')}: question 1: has no answer"]
     assert read_squad(path).questions[0].answers == ()
 
 
 def test_invalid_context_and_empty_question_are_named(tmp_path: Path) -> None:
     assert problems(squad(tmp_path / "s.json", qa(), context=" "))[0].endswith("its context is not text")
     path = squad(tmp_path / "t.json", qa(question=" "))
-    assert read_squad(path, training=True).notes == [f"{path}:{line_of(path, 'q1')}: question q1: asks ' '"]
+    assert read_squad(path, training=True).notes == [f"{path}:{line_of(path, 'q1')}: question 1: asks nothing"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_bom_crlf_and_huge_context_reported(tmp_path: Path) -> None:
     mark, ends, long = read_squad(path, training=True).notes
     assert mark.startswith(f"{path}:1: a byte-order mark")
     assert (ends.startswith(f"{path}:1: "), "lines end with CRLF" in ends) == (True, True)
-    assert long == f"{path}: question q1: a context of 999,999 characters, read in as many windows as that takes"
+    assert long == f"{path}: question 1: a context of 999,999 characters, read in as many windows as that takes"
 
 
 # --- windows

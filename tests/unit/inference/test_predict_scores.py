@@ -93,7 +93,7 @@ def written(tmp_path, text):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"text": "w1", "label": "maybe"}], ":1: unknown label 'maybe', known are LABEL_0, LABEL_1"),
+        ([{"text": "w1", "label": "maybe"}], ":1: unknown label: a text of 5 characters; known are LABEL_0, LABEL_1"),
         ([{"text": "w1", "label": None}], ":1: column 'label': missing label"),
         ([{"text": " ", "label": 0}], ":1: column 'text' has an empty text"),
         ([{"text": "w1", "label": 0}, {"text": None, "label": 0}], ":2: column 'text' is not text: missing"),
@@ -176,7 +176,7 @@ def test_entities_are_scored_per_word(saved, run, tmp_path):
     run(folder, source, evaluate=True)
     assert result(tmp_path)["metrics"]["f1"] == result(tmp_path)["metrics"]["accuracy"] == 1.0
     source.write_text("w1 B-ORG\n")
-    with pytest.raises(DataError, match=r"dev.conll:1: unknown tag 'B-ORG'"):
+    with pytest.raises(DataError, match=r"dev.conll:1: unknown tag: a text of 5 characters"):
         run(folder, source, evaluate=True)
 
 

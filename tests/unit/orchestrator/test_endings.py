@@ -11,6 +11,7 @@ from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, R
 from orchestrator.backends.folder.supervision import Ending, LauncherEnd, Supervision, ending_of
 from orchestrator.runs.status import RunState
 from orchestrator.specs.notification import NotifySpec
+from train_jobs.config.privacy import HINT
 
 
 @pytest.fixture
@@ -81,6 +82,6 @@ def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.Captu
     BuggySupervision(run).supervise()
     state = run.stored_state()
     assert (state.state, state.attempt, state.exit_code) == (RunState.FAILED, 2, 1)
-    assert state.reason == "error[bug]: ValueError: 127 is not a valid Signals"
+    assert state.reason == f"error[bug]: ValueError: {HINT}"
     assert [attempt.state for attempt in state.attempts] == [RunState.FAILED, RunState.FAILED]
     assert capsys.readouterr().err.count("Traceback") == 2

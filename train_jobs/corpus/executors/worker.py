@@ -13,10 +13,10 @@ import os
 import signal
 import sys
 import time
-import traceback
 from typing import Any
 
 from train_jobs.config.errors import InternalError, UserError
+from train_jobs.config.privacy import traceback_text, unexpected_text
 from train_jobs.corpus.steps.documents import Advance, extract
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 from train_jobs.corpus.steps.tokenisation import tokenise
@@ -101,8 +101,8 @@ def main() -> int:
             known = problem if isinstance(problem, UserError) else None
             error = known or explain(problem, setting.store, "making the token store")
             if error is None:
-                traceback.print_exc()
-                error = InternalError(f"{type(problem).__name__}: {problem}")
+                print(traceback_text(problem), file=sys.stderr, flush=True)
+                error = InternalError(unexpected_text(problem))
             channel.send(error=error.as_json()["error"])
             return 0
         channel.send_progress()

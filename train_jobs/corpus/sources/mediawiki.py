@@ -127,7 +127,7 @@ class _DumpParser:
         if self._depth == 1 and name != ROOT:
             raise DataError(
                 f"{self.piece.path} is not a MediaWiki dump",
-                facts={"where": self._place(), "have": f"<{name}>", "need": f"<{ROOT}>"},
+                facts={"where": self._place(), "have": "another root element", "need": f"<{ROOT}>"},
                 fix="download it again, or set its `format`",
             )
         if name in _COLLECTED:
@@ -171,7 +171,7 @@ class _DumpParser:
         empty = self._text is not None and ("deleted" in self._text or self._text.get("bytes", "0") == "0")
         if not markup and not empty:
             raise DataError(
-                f"{self.piece.path}: the page {fields.get('title', '')!r} has no text",
+                f"{self.piece.path}: a page has no text",
                 facts={"where": self._place(), "have": "a dump without texts, or a damaged one"},
                 fix="use a dump with texts: *-pages-articles*.xml.bz2",
             )
@@ -188,8 +188,7 @@ class _DumpParser:
 
     def _place(self) -> str:
         """Return the position of the parser as line and page, counted from the beginning of the piece."""
-        title = f" ({self._fields['title']})" if "title" in self._fields else ""
-        place = f"line {self._parser.CurrentLineNumber}" + (f", page {self._pages}{title}" if self._pages else "")
+        place = f"line {self._parser.CurrentLineNumber}" + (f", page {self._pages}" if self._pages else "")
         return place if self.piece.start == 0 else f"{place}, counted from byte {self.piece.start} of the file"
 
 

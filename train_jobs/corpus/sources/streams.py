@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from train_jobs.artifacts.text_files import Compression
 from train_jobs.config.errors import DataError, in_shell
+from train_jobs.config.privacy import problem_text
 
 Read = Callable[[int], None]  # called with the number of bytes read from the disk since the last call
 BLOCK = 1 << 18  # bytes per read from the disk
@@ -255,7 +256,7 @@ def _utf16_blocks(stream: BinaryIO, path: str) -> Iterator[bytes]:
         except UnicodeError as problem:
             raise DataError(
                 f"{path} begins with a UTF-16 byte-order mark but is not valid UTF-16",
-                facts={"where": f"between byte {done} and {done + len(data)}", "why": problem},
+                facts={"where": f"between byte {done} and {done + len(data)}", "why": problem_text(problem)},
                 fix="download it again, or save it as UTF-8",
             ) from None
         done += len(data)

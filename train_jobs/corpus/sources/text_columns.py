@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from train_jobs.artifacts.hub import dataset_commit
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import SourceConfig
+from train_jobs.config.privacy import names_text, problem_text
 from train_jobs.corpus.sources.streams import Piece, Read, file_errors
 
 if TYPE_CHECKING:
@@ -79,13 +80,13 @@ def _text_column(schema: pa.Schema, column: str, path: str) -> int:
     """Return the index of the column; raise DataError if it is missing or not text."""
     index = schema.get_field_index(column)
     if index < 0:
-        raise DataError(f"{path} has no column {column!r}", facts={"have": ", ".join(schema.names)}, fix=_COLUMN_FIX)
+        raise DataError(f"{path} has no column {column!r}", facts={"have": names_text(schema.names)}, fix=_COLUMN_FIX)
     kind = schema.field(index).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise DataError(
             f"the column {column!r} of {path} is not text",
-            facts={"have": kind, "columns": ", ".join(schema.names)},
+            facts={"have": kind, "columns": names_text(schema.names)},
             fix=_COLUMN_FIX,
         )
     return int(index)
@@ -99,7 +100,7 @@ def _parquet_errors(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as problem:
         raise DataError(
             f"{path} is not a Parquet file, or is damaged",
-            facts={"why": str(problem).splitlines()[0]},
+            facts={"why": problem_text(problem).splitlines()[0]},
             fix="download it again",
         ) from None
 
@@ -118,7 +119,7 @@ def dataset_pieces(source: SourceConfig) -> list[Piece]:
         have = dataset.column_names or list(next(iter(dataset), {}))
     if source.column not in have:
         raise DataError(
-            f"{source.dataset} has no column {source.column!r}", facts={"have": ", ".join(have)}, fix=_COLUMN_FIX
+            f"{source.dataset} has no column {source.column!r}", facts={"have": names_text(have)}, fix=_COLUMN_FIX
         )
     return [Piece(name, start=index, stop=index + 1, commit=commit) for index in range(dataset.num_shards)]
 
@@ -169,6 +170,6 @@ def _dataset_errors(source: SourceConfig) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError) as problem:
         raise DataError(
             f"cannot read the dataset {source.dataset}",
-            facts={"why": re.sub(r"\s+", " ", str(problem))[:300]},
+            facts={"why": re.sub(r"\s+", " ", problem_text(problem))[:300]},
             fix="give NAME[:CONFIGURATION][@SPLIT] from huggingface.co/datasets, or `path` with files",
         ) from None

@@ -20,6 +20,7 @@ from typing import BinaryIO
 from train_jobs.artifacts.text_documents import split_documents, without_gutenberg
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import BLANK_LINE
+from train_jobs.config.privacy import names_text, problem_text, value_text
 from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Piece, Read, ignore, open_piece, open_text, unpacked
 
 CHUNK = 1 << 20  # bytes decoded per call
@@ -145,13 +146,13 @@ def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
     except (ValueError, RecursionError) as problem:
         raise DataError(
             f"{piece.path} has a line that is not JSON",
-            facts={"where": _place(piece, offset), "why": problem, "have": _excerpt(text)},
+            facts={"where": _place(piece, offset), "why": problem_text(problem), "have": value_text(text.strip())},
             fix="correct or remove the line; if the file ends here, download it again",
         ) from None
     if not isinstance(record, dict):
         raise DataError(
             f"{piece.path} is not JSON Lines: a line is not an object",
-            facts={"where": _place(piece, offset), "have": _excerpt(text)},
+            facts={"where": _place(piece, offset), "have": value_text(text.strip())},
             fix="write one JSON object per line, or set another `format`",
         )
     field = record.get(column)
@@ -162,7 +163,7 @@ def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:
     if column in record:
         what, have = f"the field {column!r} of a line is not text", type(field).__name__
     else:
-        what, have = f"a line has no field {column!r}", ", ".join(map(str, record)) or "no fields"
+        what, have = f"a line has no field {column!r}", names_text(list(map(str, record)), none="no fields")
     raise DataError(
         f"{piece.path}: {what}",
         facts={"where": _place(piece, offset), "have": have},
@@ -181,11 +182,6 @@ def _without_title(article: dict[str, object]) -> str | None:
     text, title = unescaped(str(article["text"] or "")), unescaped(str(article["title"]))
     first, _, below = text.lstrip("\n").partition("\n")
     return (below if unescaped(first).strip() == title.strip() else text).strip() or None
-
-
-def _excerpt(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:

@@ -214,7 +214,7 @@ def _require_valid(pieces: list[str], path: Path) -> None:
             raise DataError(f"invalid vocabulary {path}: an empty line", facts={"where": f"line {line}"})
         if piece in lines:
             where = f"lines {lines[piece]} and {line}"
-            raise DataError(f"invalid vocabulary {path}: {piece!r} occurs twice", facts={"where": where})
+            raise DataError(f"invalid vocabulary {path}: a piece occurs twice", facts={"where": where})
         lines[piece] = line
     if missing := [piece for piece in SPECIAL_PIECES if piece not in lines]:
         raise DataError(

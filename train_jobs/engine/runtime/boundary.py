@@ -9,13 +9,13 @@ import argparse
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from train_jobs.config import InternalError, UserError
+from train_jobs.config.privacy import traceback_text, unexpected_text
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.diagnostics import remove_error, report_error, stacks_on_request
 from train_jobs.engine.runtime.stop import CTRL_C, Preempted
@@ -119,11 +119,11 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
     if refused := storage.explain(problem, output, "the run's output"):
         return refused
     with suppress(OSError):  # the log may be on a full disk
-        traceback.print_exc()
+        print(traceback_text(problem), file=sys.stderr, flush=True)
     found: UserError | None = None
     if "torch" in sys.modules:  # importing it now would take seconds, and a job without it cannot have these errors
         from train_jobs.engine.runtime.devices import explain_memory_error
         from train_jobs.engine.runtime.distributed import explain_lost_peer
 
         found = explain_memory_error(problem) or explain_lost_peer(problem, rank)
-    return found or InternalError(f"{type(problem).__name__}: {problem}")
+    return found or InternalError(unexpected_text(problem))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from train_jobs.config import DataError, did_you_mean
+from train_jobs.config.privacy import value_text
 from train_jobs.evaluation.resampling import Definition, intervals
 from train_jobs.evaluation.scored_rows import ScoredRows, row_ids
 from train_jobs.tasks.rows.readers import LineReader, strip_line_end
@@ -125,9 +126,10 @@ def read_conll(
 
 def _tag_problem(tag: str, known: Sequence[str] | None) -> str:
     if not _TAG.fullmatch(tag):
-        return f"invalid tag {tag!r}, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"
+        return f"invalid tag: {value_text(tag)}, need O, B-TYPE, I-TYPE, E-TYPE or S-TYPE"
     if known is not None and tag not in known:
-        return f"tag {tag!r} is not in the training data, so nothing can learn it{did_you_mean(tag, known)}"
+        guess = did_you_mean(tag, known)
+        return f"the tag, {value_text(tag)}, is not in the training data, so nothing can learn it{guess}"
     return ""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.config import DataError, did_you_mean, in_shell
+from train_jobs.config.privacy import header_text, is_header, names_text, problem_text
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 SEPARATORS = {"tsv": "\t", "csv": ","}
@@ -148,7 +149,7 @@ class JsonReader(TextReader):
         for place, line in self.lines(start):
             row = json_row(strip_line_end(line))
             if isinstance(row, dict) and (missing := [name for name in self.columns if name not in row]):
-                yield place, f"missing column {', '.join(map(repr, missing))}; have {', '.join(row) or 'none'}"
+                yield place, f"missing column {', '.join(map(repr, missing))}; have {names_text(list(row))}"
             else:
                 yield place, row if isinstance(row, str) else {name: row[name] for name in self.columns}
 
@@ -219,7 +220,7 @@ class TableReader(TextReader):
             except csv.Error as problem:
                 raise DataError(
                     f"cannot read {self.path}: unbalanced quotation marks",
-                    facts={"where": f"{self.path}:{place.line}", "why": problem},
+                    facts={"where": f"{self.path}:{place.line}", "why": problem_text(problem)},
                     fix='double a quotation mark inside a quoted field (""), or turn quoting off',
                 ) from None
             finally:
@@ -269,7 +270,7 @@ class ParquetReader(Reader):
         try:
             yield
         except (pa.ArrowInvalid, OSError) as problem:
-            raise DataError(f"cannot read {self.path}", facts={"why": str(problem).splitlines()[0]}) from None
+            raise DataError(f"cannot read {self.path}", facts={"why": problem_text(problem).splitlines()[0]}) from None
 
 
 def open_table(
@@ -333,12 +334,14 @@ def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) ->
     """
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
-        raise DataError(f"{where}: duplicate columns: {', '.join(twice)}", fix="rename them in the first line")
+        what = f"{where}: duplicate columns: {header_text(twice, columns)}"
+        raise DataError(what, fix="rename them in the first line")
     missing = [name for name in columns if name not in header]
     if missing:
+        known = header if is_header(header, columns) else ()
         raise DataError(
-            f"{where}: unknown column {', '.join(f'{name!r}{did_you_mean(name, header)}' for name in missing)}",
-            facts={"have": ", ".join(header) or "an empty line"},
+            f"{where}: unknown column {', '.join(f'{name!r}{did_you_mean(name, known)}' for name in missing)}",
+            facts={"have": header_text(header, columns)},
             fix="use the column names of the first line",
         )
     return [list(header).index(name) for name in columns]
@@ -351,7 +354,7 @@ def json_row(line: str) -> dict[str, Any] | str:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as problem:  # RecursionError: deeply nested arrays
-        return f"not JSON: {problem}"
+        return f"not JSON: {problem_text(problem)}"
     if not isinstance(row, dict):
         return f"not a JSON object, but of type {type(row).__name__}"
     return ("\\u" in line and half_character(row)) or row

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
+from train_jobs.config.privacy import problem_text, value_text
 from train_jobs.config.tasks import OfficialFile
 from train_jobs.tasks.rows.readers import EMPTY_ROW, column_indices, open_table
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 LONG_TEXT = 100_000  # characters; noted, since almost all of it is truncated
 LISTED = 10  # problems listed in an error; the rest are counted
-LONGEST_SHOWN = 80  # characters of a value
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """Our name of a split -> its name in Hugging Face datasets."""
@@ -244,7 +244,7 @@ def _number(value: Any) -> float:
         with suppress(OverflowError):  # JSON integers may be larger than any float
             if isfinite(found := float(value)):
                 return found
-    raise ValueError(f"{repr(value)[:LONGEST_SHOWN]} is not a finite number")
+    raise ValueError(f"{value_text(value)} is not a finite number")
 
 
 def _class(value: Any) -> str:
@@ -260,7 +260,7 @@ def _class(value: Any) -> str:
         return str(value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    raise ValueError(f"invalid label {value!r}" if value not in (None, "") else "missing label")
+    raise ValueError(f"invalid label: {value_text(value)}" if value not in (None, "") else "missing label")
 
 
 def open_dataset(name: str) -> Mapping[str, Dataset]:
@@ -328,7 +328,7 @@ def _errors(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError) as problem:
-        why = re.sub(r"\s+", " ", str(problem))
+        why = re.sub(r"\s+", " ", problem_text(problem))
         raise DataError(
             f"cannot read the dataset {name}",
             facts={"why": why[:300]},

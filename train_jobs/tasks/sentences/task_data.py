@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -13,6 +14,7 @@ from typing import Any
 
 from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
+from train_jobs.config.privacy import LONGEST_CLASS, MOST_RARE_CLASSES, classes_text, value_text
 from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
 from train_jobs.tasks.rows.readers import open_table
 from train_jobs.tasks.rows.tables import (
@@ -264,12 +266,12 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
     problems = RowProblems(
         f"{table.path} has rows that cannot be used", fix=f"fix or delete those rows of {table.path}"
     )
-    found = set(classes(table, columns.label, problems))
-    problems.check()
+    names = classes(table, columns.label, problems)
+    found = _without_texts(columns, table, names, problems)
     if len(found) < 2:
         raise DataError(
             f"cannot train: {table.path} has only one label",
-            facts={"where": f"{table.where(0)}, column {columns.label!r}", "have": ", ".join(found)},
+            facts={"where": f"{table.where(0)}, column {columns.label!r}", "have": classes_text(found)},
             fix="set data.label to another column, or add rows of the other classes",
         )
     # Labels such as 3.5 are a regression whose switch was forgotten: as classes they would train without an error.
@@ -278,13 +280,31 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
     ):
         raise DataError(
             f"cannot train: {table.path} has fractions as labels, and regression is off",
-            facts={"where": f"{table.path}, column {columns.label!r}", "have": ", ".join(sorted(found)[:5])},
+            facts={"where": f"{table.path}, column {columns.label!r}", "have": classes_text(sorted(found), 5)},
             fix="--set data.regression=true",
         )
     table.notes.extend(_nearly_the_same(table, found))
     # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
     whole = all(map(_WHOLE.fullmatch, found))
     return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+
+
+def _without_texts(columns: ColumnsConfig, table: RowTable, names: list[str], problems: RowProblems) -> set[str]:
+    """Return the classes of a column; refuse texts, which would appear as classes in logs, reports and the model."""
+    counts = Counter(names)
+    for row, name in enumerate(names):
+        if counts[name] == 1 and name is not None and len(name) > LONGEST_CLASS:
+            what = f"a text of {len(name):,} characters that occurs once, not a class"
+            problems.add(table.where(row), f"column {columns.label!r} has {what}")
+    problems.check()
+    once = sum(count == 1 for count in counts.values())
+    if len(counts) > MOST_RARE_CLASSES and once > len(table) / 2:
+        raise DataError(
+            f"cannot train: the labels of {table.path} are texts, not classes",
+            facts={"where": f"column {columns.label!r}", "have": f"{once:,} of {len(table):,} labels occur once"},
+            fix="set data.label to the column of classes; for numbers set data.regression=true",
+        )
+    return set(counts)
 
 
 def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) -> str | None:
@@ -299,7 +319,7 @@ def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) 
     what = "is not a label" if positive not in labels else f"needs two labels, there are {len(labels)}"
     raise DataError(
         f"cannot train: data.positive_label {positive!r} {what}{did_you_mean(positive, labels)}",
-        facts={"where": f"{table.path}, column {columns.label!r}", "have": ", ".join(labels[:10])},
+        facts={"where": f"{table.path}, column {columns.label!r}", "have": classes_text(labels)},
         fix="--set data.positive_label=LABEL, or null: the mean F1 of all labels is reported then",
     )
 
@@ -311,7 +331,7 @@ def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:
         alike.setdefault(name.strip().casefold(), []).append(name)
     for some in alike.values():
         if len(some) > 1:
-            several = ", ".join(map(repr, some))
+            several = classes_text(list(map(repr, some)))
             yield f"{table.path}: labels {several} differ only in white space or case; each is a class"
 
 
@@ -346,8 +366,9 @@ def _labels(task: SentenceTask, table: RowTable, problems: RowProblems, origin: 
 
     def unknown(name: str) -> str:
         if origin is not None:
-            return f"label {name!r} is not in {origin}, so nothing can learn it{did_you_mean(name, task.labels)}"
-        return f"unknown label {name!r}, known are {', '.join(task.labels)}"
+            guess = did_you_mean(name, task.labels)
+            return f"the label, {value_text(name)}, is not in {origin}, so nothing can learn it{guess}"
+        return f"unknown label: {value_text(name)}; known are {classes_text(task.labels)}"
 
     ids = {name: number for number, name in enumerate(task.labels)}
     return class_ids(table, task.label, ids, problems, unknown)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.config import DataError, FinetuneConfig
+from train_jobs.config.privacy import value_text
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
 from train_jobs.tasks.rows.readers import half_character, read_text
 from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems, official_differences, official_path
@@ -54,7 +56,7 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
             a note names an answer at another position, or at none.
 
     Raises:
-        DataError: no such file, not in this format, or questions that cannot be used: each with its line and id.
+        DataError: no such file, not in this format, or questions that cannot be used: each with its line and number.
     """
     raw, document, notes = _document(path)
     problems = RowProblems(f"{path} has questions that cannot be used", fix=f"fix or delete those questions of {path}")
@@ -64,9 +66,10 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     seen: set[str] = set()
     # searched once in the raw text, since serialising every question again would double the reading time
     surrogates = "\\ud" in raw.lower()
-    for context, qa in _each(path, document):
+    for number, (context, qa) in enumerate(_each(path, document), start=1):
+        where = partial(_where, path, raw, qa, number)
         if lacking := _missing_fields(context, qa) or (surrogates and half_character([context, qa])):
-            problems.add(_where(path, raw, qa), lacking)
+            problems.add(where(), lacking)
             continue
         question = _question(context, qa)
         misplaced = _misplaced(question)
@@ -74,10 +77,10 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
         wrong += misplaced if training else []
         wrong += ["duplicate id"] if question.id in seen else []
         for what in wrong:
-            problems.add(_where(path, raw, qa), what)
+            problems.add(where(), what)
         notable = [] if training else misplaced
-        notable += [] if question.text.strip() else [f"asks {question.text!r}"]
-        found.notes.extend(f"{_where(path, raw, qa)}: {what}" for what in notable)
+        notable += [] if question.text.strip() else ["asks nothing"]
+        found.notes.extend(f"{where()}: {what}" for what in notable)
         seen.add(question.id)
         found.questions.append(question)
     problems.check()
@@ -150,7 +153,8 @@ def _misplaced(question: Question) -> list[str]:
         elif start < 0 or not question.context.startswith(text, start):
             place = question.context.find(text)
             where = "anywhere in" if place < 0 else f"at character {start} of"
-            found.append(f"answer {text!r} is not {where} its context" + (f", but at {place}" if place >= 0 else ""))
+            but = f", but at {place}" if place >= 0 else ""
+            found.append(f"the answer, {value_text(text)}, is not {where} its context{but}")
     return found
 
 
@@ -162,19 +166,20 @@ def _contradictions(qa: dict[str, Any], question: Question, *, training: bool, v
     return []
 
 
-def _where(path: Path, raw: str, qa: Any) -> str:
-    """Return the place of a question: the line of its id, and the id, since official files have one line only."""
+def _where(path: Path, raw: str, qa: Any, number: int) -> str:
+    """Return the place of a question: the line of its id, and its number, since official files have one line only."""
     # Found by its id in the raw text: the JSON parser does not keep positions.
     name = qa.get("id") if isinstance(qa, dict) else None
     line = raw.count("\n", 0, max(raw.find(json.dumps(name)), 0)) + 1
-    return f"{path}:{line}: question {name}"
+    return f"{path}:{line}: question {number}"
 
 
 def _long_contexts(path: Path, questions: list[Question]) -> list[str]:
-    contexts = {question.context: question.id for question in reversed(questions) if len(question.context) > LONG_TEXT}
+    numbered = reversed(list(enumerate(questions, start=1)))
+    contexts = {question.context: number for number, question in numbered if len(question.context) > LONG_TEXT}
     return [
-        f"{path}: question {question_id}: a context of {len(text):,} characters, read in as many windows as that takes"
-        for text, question_id in contexts.items()
+        f"{path}: question {number}: a context of {len(text):,} characters, read in as many windows as that takes"
+        for text, number in contexts.items()
     ]
 
 
@@ -185,7 +190,7 @@ def read_sets(config: FinetuneConfig) -> dict[str, Squad]:
     """Read the questions of train, of dev, and of test if there is one.
 
     Raises:
-        DataError: a file is missing, or has questions that cannot be used: each with its line and id.
+        DataError: a file is missing, or has questions that cannot be used: each with its line and number.
     """
     data = config.data
     found = {
@@ -217,7 +222,7 @@ def _read(config: FinetuneConfig, split: str, own: Path | None, *, training: boo
 
 def _check_version(task: str, squad: Squad) -> None:
     """Refuse 1.1 with unanswered questions, and add a note to 2.0 without any: each is the other task."""
-    without = [question.id for question in squad.questions if not question.answers]
+    without = [str(number) for number, question in enumerate(squad.questions, start=1) if not question.answers]
     if without and task == SQUAD_1:
         more = f" and {len(without) - LISTED:,} more" if len(without) > LISTED else ""
         raise DataError(

@@ -1,0 +1,316 @@
+"""Purge: delete runs with all their traces on this machine, and list the traces that remain elsewhere.
+
+A prune frees space and keeps records; a purge is for text that must not stay. A `Purging` lists what would be deleted
+and what would remain; `Orchestrator.purge` deletes exactly that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends import require
+from orchestrator.backends.base import PLAN, Backend
+from orchestrator.backends.capabilities import Deletes
+from orchestrator.backends.folder.served_models import ENDPOINTS
+from orchestrator.backends.folder.served_models import delete as delete_endpoint
+from orchestrator.backends.retention import Item, delete_tree, read_plans, tree_bytes, unused_stores
+from orchestrator.runs.status import Handle, RunStatus
+from orchestrator.runs.tracked_run import DEFAULTS, default_uri
+from orchestrator.support.errors import ConflictError, ServiceError
+from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
+from train_jobs.artifacts.files import is_held
+from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.mlflow_store import READ_SECONDS, sqlite_path
+from train_jobs.artifacts.store_manifest import MANIFEST_FILE
+from train_jobs.config.errors import in_shell
+from train_jobs.config.fields import Config
+
+RUN_TAG = "orchestrator.run"  # of a registered model version: the run that made it
+
+
+class TrackedTraces(Config):
+    """Records of purged runs in an MLflow store of this machine."""
+
+    uri: str
+    """Its tracking URI."""
+    runs: list[str]
+    """Ids of MLflow runs."""
+    models: list[tuple[str, str]]
+    """Names and versions of registered models."""
+
+
+class Purging(Config):
+    """Traces of runs: those that would be deleted, and those that would remain."""
+
+    runs: list[Item]
+    """Runs, also the trials of the sweeps."""
+    sweeps: list[Item]
+    """Folders of sweeps."""
+    token_stores: list[Item]
+    """Prepared data of their texts that no other run uses, and unfinished preparations of any text."""
+    endpoints: list[str]
+    """Endpoints on this machine that serve their models."""
+    tracking: list[TrackedTraces]
+    """Records in MLflow stores of this machine."""
+    caches: list[str]
+    """Files below the home folder with hashes and statuses, which later commands write again."""
+    remains: list[str]
+    """Traces that this command does not delete, each with what to do."""
+
+    @property
+    def items(self) -> list[Item]:
+        """Folders that would be deleted."""
+        return [*self.runs, *self.sweeps, *self.token_stores]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that would be free on this machine."""
+        return sum(item.bytes or 0 for item in self.items)
+
+    @property
+    def records(self) -> list[str]:
+        """Everything else that would be deleted, one line each."""
+        return [
+            *(f"endpoint {name}" for name in self.endpoints),
+            *(f"MLflow run {run}" for one in self.tracking for run in one.runs),
+            *(f"registered model {name} version {version}" for one in self.tracking for name, version in one.models),
+            *(f"cache {name}" for name in self.caches),
+        ]
+
+
+def plan_purging(
+    statuses: Sequence[RunStatus], sweeps: Mapping[str, str], backends: Mapping[str, Backend], home: Path
+) -> Purging:
+    """Return the traces of runs and sweeps.
+
+    Args:
+        statuses: of the runs, with the trials of the sweeps.
+        sweeps: name of a sweep -> its tracking URI.
+        backends: by name; those of the runs.
+        home: the user's orchestrator folder.
+
+    Raises:
+        ConflictError: a run has not ended, or a sweep is running.
+    """
+    for status in statuses:
+        if not status.state.terminal:
+            fix = f"orchestrator cancel {status.name}"
+            raise ConflictError(f"cannot purge run {status.name}: it is {status.state}", fix=fix)
+    for name in sweeps:
+        if is_held(home / SWEEPS / name / "lock"):
+            raise ConflictError(f"cannot purge sweep {name}: it is running", fix=f"orchestrator cancel {name}")
+    owners = {status.name: backends[Handle.parse(status.handle).backend] for status in statuses}
+    mine = [status for status in statuses if isinstance(owners[status.name], Deletes)]
+    folders = {status.name: owners[status.name].folder(status.name) for status in statuses}
+    names = {*folders, *sweeps}
+    uris = {status.tracking_uri or default_uri(home) for status in mine} | set(sweeps.values())
+    return Purging(
+        runs=[
+            Item(
+                name=status.name,
+                handle=status.handle,
+                bytes=tree_bytes(folder) if (folder := folders[status.name]) else None,
+                state=status.state,
+                ended=status.ended,
+            )
+            for status in mine
+        ],
+        sweeps=[_item(home, home / SWEEPS / name) for name in sweeps],
+        token_stores=[_item(home, path) for path in _stores(home, folders.values())],
+        endpoints=[name for name, run in _endpoints(home) if run in names],
+        tracking=[found for uri in sorted(uris) if (found := _tracked(uri, names)) is not None],
+        caches=_caches(home),
+        remains=[
+            *(line for status in statuses if status not in mine for line in _elsewhere(status, folders[status.name])),
+            *_remaining_files(home, folders, mine),
+            *(f"MLflow runs at {uri}: delete them there" for uri in sorted(uris) if sqlite_path(uri) is None),
+        ],
+    )
+
+
+def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purging:
+    """Delete what `purging` lists, the records first, so that a purge that fails can be repeated; return it.
+
+    Args:
+        purging: returned by `plan_purging`, and shown to the user meanwhile.
+        backends: by name; those of the runs.
+        home: the user's orchestrator folder.
+
+    Raises:
+        ConflictError: a run was resumed meanwhile.
+        ServiceError: MLflow refused.
+        StorageError: something cannot be deleted.
+    """
+    for endpoint in purging.endpoints:
+        delete_endpoint(home, endpoint)
+        (home / ENDPOINTS / f"{endpoint}.log").unlink(missing_ok=True)
+    for traces in purging.tracking:
+        _delete_tracked(traces)
+    for item in purging.runs:
+        handle = Handle.parse(str(item.handle))
+        require(backends[handle.backend], Deletes).delete(handle.name)
+    for item in [*purging.sweeps, *purging.token_stores]:
+        delete_tree(home / item.name)
+        Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
+    for name in purging.caches:
+        (home / name).unlink(missing_ok=True)
+    for path in home.glob("*/.*"):  # drafts and deletions of the runs that were killed
+        if path.is_dir() and any(f".{item.name}." in path.name for item in purging.runs):
+            delete_tree(path)
+    return purging
+
+
+def _item(home: Path, folder: Path) -> Item:
+    return Item(name=str(folder.relative_to(home)), bytes=tree_bytes(folder))
+
+
+def _stores(home: Path, folders: Collection[Path | None]) -> list[Path]:
+    """Return the stores of the runs' texts that no other run uses, and all unfinished ones that no process makes."""
+    plans = read_plans(home)
+    texts = {plans[folder].text for folder in folders if folder in plans}
+    place = home / TOKEN_STORES
+    unused = [path for path in unused_stores(home, plans, folders) if _text_of(path) in texts]
+    unfinished = [
+        path
+        for path in (place.iterdir() if place.is_dir() else ())
+        if path.is_dir() and _text_of(path) is None and not is_held(place / f".{path.name}.lock")
+    ]
+    return sorted([*unused, *unfinished])
+
+
+def _text_of(store: Path) -> str | None:
+    """Return the hash of a store's text; None: the store is unfinished or damaged."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((store / MANIFEST_FILE).read_text())["data"]["sha256"])
+    return None
+
+
+def _endpoints(home: Path) -> Iterator[tuple[str, str]]:
+    """Yield the endpoints on this machine with the names of their runs."""
+    for path in sorted((home / ENDPOINTS).glob("*.json")):
+        with suppress(OSError, ValueError, KeyError):
+            yield path.stem, str(json.loads(path.read_text())["run"])
+
+
+def _caches(home: Path) -> list[str]:
+    """Return the caches of a home, below it: rows of runs and hashes of files have no other owner."""
+    hashes = Path(TOKEN_STORES, "hashes.json")
+    found = [*(path.relative_to(home) for path in sorted((home / "cache").glob("*.tsv"))), FINGERPRINT_CACHE, hashes]
+    return [str(path) for path in found if (home / path).is_file()]
+
+
+def _tracked(uri: str, names: Collection[str]) -> TrackedTraces | None:
+    """Return the records of runs in an SQLite store; None: it has none, or is elsewhere."""
+    path = sqlite_path(uri)
+    if path is None or not path.is_file():
+        return None
+    marks = ", ".join("?" * len(names))
+    # read without MLflow, whose import takes seconds
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)) as database:
+        runs = [run for (run,) in database.execute(f"SELECT run_uuid FROM runs WHERE name IN ({marks})", [*names])]
+        tagged = f"SELECT name, version FROM model_version_tags WHERE key = '{RUN_TAG}' AND value IN ({marks})"
+        models = [(name, str(version)) for name, version in database.execute(tagged, [*names])]
+    return TrackedTraces(uri=uri, runs=runs, models=models) if runs or models else None
+
+
+def _delete_tracked(traces: TrackedTraces) -> None:
+    """Delete records permanently: MLflow alone marks a deleted run, and SQLite keeps deleted rows in its file.
+
+    Raises:
+        ServiceError: MLflow refused, or another process uses the store.
+    """
+    disable_telemetry()
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=traces.uri, registry_uri=traces.uri)
+    path = sqlite_path(traces.uri)
+    assert path is not None, "only SQLite stores are listed"
+    try:
+        for name, version in traces.models:
+            _delete_version(client, name, version)
+        for run in traces.runs:
+            with suppress(MlflowException):  # deleted before, but not permanently
+                client.delete_run(run)
+        if traces.runs:
+            command = ["-m", "mlflow", "gc", "--backend-store-uri", traces.uri, "--run-ids", ",".join(traces.runs)]
+            variables = {**DEFAULTS, **os.environ, "MLFLOW_TRACKING_URI": traces.uri}
+            done = subprocess.run(
+                [sys.executable, *command], capture_output=True, text=True, env=variables, check=False
+            )
+            if done.returncode:
+                raise _refused(path, (done.stderr.strip().splitlines() or ["mlflow gc failed"])[-1])
+        with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+            database.execute("VACUUM")
+    except (MlflowException, sqlite3.Error) as problem:
+        raise _refused(path, problem) from None
+
+
+def _delete_version(client: Any, name: str, version: str) -> None:
+    """Delete a version of a registered model with its tags, and the model if this was its last version."""
+    for key in client.get_model_version(name, version).tags:
+        client.delete_model_version_tag(name, version, key)
+    client.delete_model_version(name, version)
+    if not client.search_model_versions(f"name = '{name}'"):
+        client.delete_registered_model(name)
+
+
+def _refused(path: Path, why: object) -> ServiceError:
+    facts = {"where": path, "reason": str(why).splitlines()[0]}
+    return ServiceError("cannot delete records of MLflow", facts=facts, fix="run the same command again")
+
+
+def _elsewhere(status: RunStatus, folder: Path | None) -> Iterator[str]:
+    """Yield the traces of a run whose backend cannot delete it."""
+    backend = Handle.parse(status.handle).backend
+    yield f"run {status.name}: its files, record and models at {backend}: delete them there, see docs/privacy.md"
+    if folder is not None:
+        yield f"its record on this machine, by which commands find it: rm -r {in_shell(folder)}"
+
+
+def _remaining_files(home: Path, folders: Mapping[str, Path | None], mine: Sequence[RunStatus]) -> Iterator[str]:
+    """Yield files of the user, shared data, and runs that learned from the purged ones."""
+    plans = {path.parent: _read(path) for path in sorted(home.glob(f"*/*/{PLAN}"))}
+    gone = [folder for folder in folders.values() if folder is not None]
+    inside = {status.name for status in mine}
+    texts = {_text_of(store) for store in (home / TOKEN_STORES).glob("[!.]*")}
+    for name, folder in folders.items():
+        if folder is None or name not in inside:
+            continue
+        plan, result = plans.get(folder, {}), _read(folder / "outputs" / "result.json")
+        yield f"the data of {name}: {plan.get('data', {}).get('name')}"
+        if (delivered := plan.get("delivery")) and Path(delivered).exists():
+            yield f"predictions of {name}: rm {in_shell(delivered)}"
+        if (store := result.get("store")) and not Path(store).is_relative_to(home):
+            yield f"the token store of {name}: rm -r {in_shell(store)}"
+        text = _sha(plan)
+        users = [other.name for other, found in plans.items() if other not in gone and _sha(found) == text in texts]
+        if users:
+            yield f"token stores of the text of {name}, which other runs use: purge {' '.join(users)} too"
+    for other, plan in plans.items():
+        parent = (plan.get("parent") or {}).get("facts", {}).get("run") or ""
+        if other not in gone and parent.rpartition("/")[2] in folders:
+            yield f"run {other.name}, which started from {parent}: purge {other.name} too"
+    for copy in sorted(home.glob("mlflow.db.*")):
+        yield f"an earlier MLflow store: rm {in_shell(copy)}"
+    yield "downloads, exports and backups made by hand"
+
+
+def _sha(plan: Mapping[str, Any]) -> str | None:
+    return (plan.get("data") or {}).get("sha256")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

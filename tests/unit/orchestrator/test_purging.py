@@ -1,0 +1,71 @@
+"""Purge: which traces of a run are deleted, and which are listed as remaining."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import Orchestrator
+from orchestrator.support.errors import ConflictError, NotFoundError
+from tests.conftest import Console
+from tests.run_folders import live_run, make_run
+
+
+def make_store(home: Path, key: str, sha256: str | None) -> Path:
+    """Write a token store; without a hash, one whose preparation was interrupted."""
+    store = home / "token-stores" / key
+    (store / "parts").mkdir(parents=True)
+    if sha256 is not None:
+        (store / "manifest.json").write_text(json.dumps({"data": {"sha256": sha256}}))
+    return store
+
+
+def plan_of(sha256: str, **more: object) -> dict[str, object]:
+    return {"data": {"sha256": sha256, "name": "notes.jsonl"}, **more}
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path) -> Orchestrator:
+    make_run(tmp_path, "one", plan=plan_of("own", delivery=str(tmp_path / "out.jsonl")), ended=1.0)
+    make_run(tmp_path, "two", plan=plan_of("shared"), ended=1.0)
+    made = {"parent": {"facts": {"run": "local://one"}}}
+    make_run(tmp_path, "three", plan=plan_of("shared", **made), ended=1.0)
+    (tmp_path / "out.jsonl").write_text("{}\n")
+    for key, sha256 in (("a", "own"), ("b", "shared"), ("c", "elsewhere"), ("d", None)):
+        make_store(tmp_path, key, sha256)
+    return Orchestrator(home=tmp_path, environ={})
+
+
+def test_purge_deletes_stores_of_the_run_alone(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    purging = orchestrator.purging("one")
+    assert [item.name for item in purging.token_stores] == ["token-stores/a", "token-stores/d"]
+    remains = "\n".join(purging.remains)
+    assert "the data of one: notes.jsonl" in remains
+    assert f"predictions of one: rm {tmp_path / 'out.jsonl'}" in remains
+    assert "run three, which started from local://one: purge three too" in remains
+    orchestrator.purge(purging)
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["three", "two"]
+    assert sorted(path.name for path in (tmp_path / "token-stores").iterdir()) == ["b", "c"]
+
+
+def test_shared_store_goes_with_its_last_run(orchestrator: Orchestrator) -> None:
+    one = orchestrator.purging("two")
+    assert "token-stores/b" not in [item.name for item in one.token_stores]
+    assert any("purge three too" in line for line in one.remains)
+    both = orchestrator.purging("two", "three")
+    assert "token-stores/b" in [item.name for item in both.token_stores]
+
+
+def test_purge_refuses_running_and_unknown_runs(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        orchestrator.purging("none")
+    with live_run(tmp_path, "busy", plan=plan_of("own")), pytest.raises(ConflictError, match="cannot purge run busy"):
+        orchestrator.purging("busy")
+
+
+def test_purge_accepts_no_rules(console: Console) -> None:
+    done = console("prune", "--purge", "one", "--keep-last", "3")
+    assert done.code == 2
+    assert "cannot combine --purge with rules" in done.err
