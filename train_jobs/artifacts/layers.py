@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from train_jobs.artifacts.redaction import redact
 from train_jobs.config.errors import SpecError, did_you_mean, in_shell
 from train_jobs.config.fields import NAMED
 
@@ -373,7 +374,7 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         message += did_you_mean(value, choices)
     if isinstance(value, str | int | float | bool):
-        message += f", not {value!r}"
+        message += f", not {redact(value)!r}" if isinstance(value, str) else f", not {value!r}"
     return f"{where}{name}{message}"
 
 
