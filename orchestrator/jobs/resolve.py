@@ -106,7 +106,7 @@ def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
     for path, value in load.leaves(spec.model_dump(mode="json")):
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         variable = path[:2] == ("environment", "variables")
-        exposed = [text for text in texts if (looks_secret(path[-1], text) if variable else redact(text) != text)]
+        exposed = [text for text in texts if (looks_secret(str(path[-1]), text) if variable else redact(text) != text)]
         if exposed and path[:2] != ("environment", "secrets"):
             way = f"--env {path[-1]} takes it" if variable else "pass it in a variable: --env NAME takes it"
             yield (

@@ -1,8 +1,8 @@
 """Find secrets in the bytes of a file: issuers' formats, the rules of detect-secrets, passwords, compressed files.
 
 Three kinds of rules, the surest first: formats that an issuer defines (`SHAPES`, and those of detect-secrets); secrets
-by the key of a credential file; values that look like a password behind a name that says so. The last kind is filtered,
-since a submission that is refused for nothing costs the user more than a finding is worth. No finding contains the
+by the key of a credential file; values that look like a password behind a name such as `db_password`. The last kind is
+filtered: a submission that is refused for nothing costs the user more than a finding is worth. No finding contains the
 secret.
 """
 
@@ -17,13 +17,17 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from train_jobs.artifacts.redaction import SHAPES
 
 MAX_UNPACKED = 32 << 20  # bytes of a compressed file that are searched
 MAX_SNIPPET = 300  # characters searched behind a name: some rules take quadratic time on long lines
-COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+COMPRESSED: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
 BYTE_ORDER_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 GITLAB = (b"glpat-", b"gldt-", b"glft-", b"glsoat-", b"glrt-", b"glcbt-", b"glimt-", b"glptt-", b"glagent-", b"gloas-")
 # Module of detect-secrets -> lower-case texts of which every match contains one. Left out: `artifactory` and

@@ -1,4 +1,4 @@
-"""Secrets of a run: references to where they are kept, looked up anew at each start, never stored.
+"""Secrets of a run: references to where they are kept, looked up at each start, never stored.
 
     env:NAME                  variable of the environment of the command that starts the run
     file:/PATH                line NAME=VALUE of a file that only its owner can read
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
@@ -29,7 +29,7 @@ PRIVATE = 0o077  # permission bits that a file of secrets must not have
 
 
 class SecretReference(NamedTuple):
-    """Where a secret is kept."""
+    """The place of a secret."""
 
     source: str
     """One of env, file, keyring, keyvault."""
@@ -53,7 +53,7 @@ class SecretReference(NamedTuple):
             KEY_VAULT: pair and all(part.replace("-", "").isalnum() for part in place.split("/", 1)),
         }
         if not valid.get(source):
-            raise ValueError(f"must say where the secret is kept: {FORMS}")
+            raise ValueError(f"must name the place of the secret: {FORMS}")
         return found
 
     @property
@@ -103,9 +103,8 @@ def _read(name: str, reference: SecretReference, environ: Mapping[str, str]) -> 
             return values[name]
         case "keyring":
             return _read_keyring(*reference.place.split("/", 1))
-    reader = resolve_name(_KEY_VAULT_READER)
-    value: str = reader(*reference.place.split("/", 1))
-    return value
+    reader: Callable[[str, str], str] = resolve_name(_KEY_VAULT_READER)
+    return reader(*reference.place.split("/", 1))
 
 
 def _read_keyring(service: str, user: str) -> str:

@@ -166,7 +166,7 @@ def canaries() -> dict[str, str]:
 @pytest.fixture
 def planted_code(console: Console, canaries: dict[str, str]) -> dict[str, bytes]:
     """Write the user's folder: code that prints its secrets, and files with canaries."""
-    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):  # so that a test finds what is written there, and only that
+    for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME"):  # of this test alone
         (folder := console.cwd.parent / name.lower()).mkdir(exist_ok=True)
         console.variables[name] = str(folder)
     code = console.cwd / "code"

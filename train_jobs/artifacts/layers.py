@@ -373,7 +373,7 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
     if error["type"] == "literal_error" and isinstance(value, str):
         choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         message += did_you_mean(value, choices)
-    if isinstance(value, str | int | float | bool):
+    if isinstance(value, str | int | float | bool) and "secrets" not in path:  # it may be the secret itself
         message += f", not {redact(value)!r}" if isinstance(value, str) else f", not {value!r}"
     return f"{where}{name}{message}"
 

@@ -91,8 +91,10 @@ _NAMED = re.compile(
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@\"']*):[^\s/@\"']+(?=@)")
 _TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?")  # a JSON web token, as Azure issues them
+# Found in every text that _NAMED matches, and in few others: _NAMED itself takes eight times as long.
 _HINT = re.compile(
-    r"(?i)sig(?:=|%)|bearer|authorization|sharedaccess|token|secret|assertion|key|passw|passphrase|credential|_pat"
+    r"(?i)(?:token|secret|assertion|key|passw(?:or)?d|passphrase|credentials?|signature|_pat)[\"']?\s*[:=]"
+    r"|sig(?:=|%)|bearer\s|authorization"
 )
 _PREFIXES = ("hf_", "gh", "glpat-", "npm_", "k_live_", "k_test_", "sk-", "hv", "xox")
 _RULES = (
@@ -183,7 +185,7 @@ class StreamRedactor:
             self._write(text[:end])
 
     def close(self) -> None:
-        """Pass on what is left."""
+        """Pass on the rest."""
         if self._held:
             self._write(self._held)
         self._held = b""

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except UserError as problem:
         print(problem, file=sys.stderr, flush=True)
         sys.exit(problem.exit_code)
-    os.execvpe(arguments[end + 1], arguments[end + 1 :], {**os.environ, **values})
+    os.execvpe(arguments[end + 1], list(arguments[end + 1 :]), {**os.environ, **values})
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class _FilteredOutput:
         from train_jobs.artifacts.redaction import StreamRedactor, secret_values
 
         # The rank inherits `reading` too: if this process is killed, a rank that saves its last checkpoint must not
-        # fail in `print` because nobody reads its output.
+        # fail in `print` because no process reads its output.
         self.reading, self.writing = os.pipe()
         with suppress(OSError):  # the limit for unprivileged users may be lower
             fcntl.fcntl(self.writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
