@@ -33,6 +33,7 @@ from orchestrator.sweeps.driver.control import (
     SERVICE,
     DriverControl,
     SweepControl,
+    check_secrets,
     make_sweep,
     plan_sweep,
     start_driver,
@@ -372,6 +373,7 @@ class Sweeps:
         record = planned.record
         folder = SweepFolder(self._home / SWEEPS / record.name)
         if not folder.path.is_dir():
+            check_secrets(record)
             if planned.submission is not None:
                 from orchestrator.sweeps.driver.service import send_sweep
 

@@ -124,17 +124,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Print an error on stderr, and on stdout if the user asked for JSON or YAML; return its exit code."""
     from orchestrator.support.errors import UserError
+    from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
     from train_jobs.config.privacy import traceback_text, unexpected_text
 
     stderr = terminal_of(sys.stderr)
     if debug:
-        from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
-
         print(redact(traceback_text(problem)), end="", file=sys.stderr)
     if not isinstance(problem, UserError):
-        print(paint_head(f"error[bug]: {unexpected_text(problem)}", stderr), file=sys.stderr)
-        print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)
+        print(paint_head(redact(f"error[bug]: {unexpected_text(problem)}"), stderr), file=sys.stderr)
+        command = redact(f"orchestrator --debug {' '.join(given)}")
+        print(f"  fix  report this with the output of: {command}", file=sys.stderr)
         return 1
+    problem.message, problem.fix = redact(problem.message), problem.fix and redact(problem.fix)
+    problem.facts = {label: redact(str(value)) for label, value in problem.facts.items()}
     if style := _requested_style(given):
         print_document(problem.as_json(), style)
     print(paint_head(str(problem), stderr), file=sys.stderr)

@@ -298,5 +298,7 @@ def _run_hash_of(resolved: Resolved, job: dict[str, Any], snapshot: Snapshot, en
         "environment": environment,
         "variables": resolved.spec.environment.variables,
     }
+    if secrets := resolved.spec.environment.secrets:
+        identity["secrets"] = sorted(secrets)  # names alone: neither a rotated token nor its place is another run
     canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
 from orchestrator.support.redact import HIDDEN, is_secret
+from orchestrator.support.secret_sources import ENVIRONMENT, SecretReference
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.prepare import BLANK_LINE, FILE, LINE
@@ -67,6 +68,16 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield from how
     yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+    for number, (name, text) in enumerate(plan.spec.environment.secrets.items()):
+        yield "" if number else "secrets", f"{name} from {_kept_text(text)}"
+
+
+def _kept_text(text: str) -> str:
+    """Return where a secret is kept, and what a start without the user needs."""
+    reference = SecretReference.parse(text)
+    if reference.source != ENVIRONMENT:
+        return f"{reference.text}, read at each start"
+    return f"{reference.text}: an unattended restart after a reboot lacks it, and resume needs {reference.place} set"
 
 
 def stretch_rows(job: FinetuneConfig | PretrainConfig) -> Rows:

@@ -27,6 +27,7 @@ from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecPro
 from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
 from orchestrator.support.errors import SpecError
+from orchestrator.support.redact import looks_secret, redact
 from train_jobs.artifacts import layers as load
 from train_jobs.artifacts.layers import ConfigLayer, preset_names
 from train_jobs.artifacts.start_model import is_name
@@ -84,6 +85,7 @@ def resolve_spec(
     problems.extend(missing_paths(merged, which.paths, site_of(_backend(merged))))
     with problems.collecting():
         spec = load.build(model, merged)
+        problems.extend(_exposed_secrets(spec, merged))
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
         if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
             which.check_shares(spec, compute.world_size)
@@ -97,6 +99,20 @@ def resolve_spec(
         changes=changes,
         warnings=(*warnings, *_warnings(which, spec, compute, changes)),
     )
+
+
+def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
+    """Yield a problem for each value that looks like a secret: plans, requests and the run's folder contain it."""
+    for path, value in load.leaves(spec.model_dump(mode="json")):
+        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+        variable = path[:2] == ("environment", "variables")
+        exposed = [text for text in texts if (looks_secret(str(path[-1]), text) if variable else redact(text) != text)]
+        if exposed and path[:2] != ("environment", "secrets"):
+            way = f"--env {path[-1]} takes it" if variable else "pass it in a variable: --env NAME takes it"
+            yield (
+                f"{merged.origin(path)}: {load.dotted(path)}: looks like a secret, and a spec is stored in clear:"
+                f" {way} from your environment at each start, --env-file FILE from a file"
+            )
 
 
 def _warnings(which: JobKind, spec: JobSpec, compute: ResolvedCompute, changes: Mapping[str, Change]) -> Iterator[str]:

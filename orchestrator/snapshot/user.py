@@ -1,7 +1,7 @@
 """The user's own code: read, hashed, and refused as a whole if any file should not leave the machine.
 
-Secret files are recognised by their names, secrets in other files by the format that their issuer defines: a fixed
-prefix, a known length. A password without such a format is not found. No finding contains the secret.
+Secret files are recognised by their names, secrets in other files by their content. No finding contains the
+secret.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.snapshot.git import repository_of
+from orchestrator.snapshot.secret_scan import secrets_in
 from orchestrator.snapshot.walk import (
     AML_IGNORE,
     GIT_IGNORE,
@@ -40,52 +41,11 @@ SECRET_NAMES = (
     *(".netrc", "_netrc", ".pgpass", ".pypirc", ".git-credentials", ".htpasswd", ".dockercfg"),
     *("credentials*.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
     *("kubeconfig", "kubeconfig.*", "*.kubeconfig", "accesstokens.json", "msal_token_cache*"),
+    *(".boto", "kaggle.json", "application_default_credentials.json", ".vault-token", ".s3cfg"),
     *(".aws/credentials", ".azure/*", ".docker/config.json", ".kube/config", ".ssh/*"),
 )
 # Names that match a pattern above and hold no secrets: templates that projects commit, and public keys.
 HARMLESS_NAMES = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "example.env", "sample.env", "template.env")
-
-
-class ExposedSecret(NamedTuple):
-    """Something in a text that looks like a secret."""
-
-    line: int
-    """From 1."""
-    what: str
-    """Kind of secret, never the secret itself."""
-
-
-class _Shape(NamedTuple):
-    what: str
-    needle: bytes  # part of every match: searching for it is a hundred times as fast as the pattern
-    pattern: re.Pattern[bytes]
-
-
-_SHAPES = tuple(
-    _Shape(what, needle.encode(), re.compile(pattern.encode()))
-    for what, needle, pattern in (
-        # with 40 characters of the key: source code that reads keys contains the first line alone
-        ("a private key", "PRIVATE KEY", r"-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----(?s:.){0,200}?[A-Za-z0-9+/]{40}"),
-        ("an AWS access key", "AKIA", r"\bAKIA[0-9A-Z]{16}\b"),
-        ("an AWS access key", "ASIA", r"\bASIA[0-9A-Z]{16}\b"),
-        ("an Azure account key", "AccountKey=", r"\bAccountKey=[A-Za-z0-9+/]{86}=="),
-        ("an Azure access key", "SharedAccessKey=", r"\bSharedAccessKey=[A-Za-z0-9+/]{43}="),
-        ("an Azure SAS signature", "sig=", r"\bsig=[A-Za-z0-9%+/]{40,}(?:%3[Dd]|=)"),
-        ("an Azure client secret", "Q~", r"(?<![\w.~-])[\w.~-]{3}\dQ~[\w.~-]{31,34}(?![\w.~-])"),
-        ("a Databricks token", "dapi", r"\bdapi[0-9a-f]{32}\b"),
-        *(("a GitHub token", f"gh{kind}_", rf"\bgh{kind}_[A-Za-z0-9]{{36,}}\b") for kind in "oprsu"),
-        ("a GitHub token", "github_pat_", r"\bgithub_pat_\w{50,}"),
-        ("a GitLab token", "glpat-", r"\bglpat-[\w-]{20,}"),
-        ("a Google API key", "AIza", r"\bAIza[\w-]{35}(?![\w-])"),
-        ("a Hugging Face token", "hf_", r"\bhf_[A-Za-z0-9]{34,}\b"),
-        ("an OpenAI key", "sk-", r"(?<![\w-])sk-[A-Za-z0-9]{40,}\b"),
-        ("an API key", "sk-", r"(?<![\w-])sk-(?:admin|ant|proj|svcacct)-[\w-]{40,}"),
-        ("a PyPI token", "pypi-", r"\bpypi-AgE[\w-]{50,}"),
-        ("a Slack token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{20,}"),
-        ("a Slack webhook", "hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}"),
-        ("a bearer token", "eyJ", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}"),
-    )
-)
 
 
 def secret_name(path: str) -> str | None:
@@ -96,14 +56,6 @@ def secret_name(path: str) -> str | None:
     # patterns with a slash name a file in a folder, wherever that folder is
     nearest = f"{folder.rpartition('/')[2]}/{name}"
     return next((p for p in SECRET_NAMES if fnmatchcase(nearest if "/" in p else name, p)), None)
-
-
-def secrets_in(content: bytes) -> Iterator[ExposedSecret]:
-    """Yield everything in a file's bytes that looks like a secret, kind by kind."""
-    for shape in _SHAPES:
-        if shape.needle in content:
-            for match in shape.pattern.finditer(content):
-                yield ExposedSecret(content.count(b"\n", 0, match.start()) + 1, shape.what)
 
 
 class UserCode(NamedTuple):
@@ -184,7 +136,9 @@ def _read(folder: Path, found: list[ShippedFile], code: CodeSpec) -> tuple[list[
             continue
         files.append(SnapshotFile.from_content(file.path, content))
         if not trusted:
-            obstacles += (Obstacle(file.path, f"holds {what}", "text", line) for line, what in secrets_in(content))
+            obstacles += (
+                Obstacle(file.path, f"holds {what}", "text", line) for line, what in secrets_in(content, file.path)
+            )
     if total > code.largest_total_mb * MB:
         largest = sorted(found, key=lambda file: -file.size)[:LARGEST_NAMED]
         named = ", ".join(f"{printable(file.path)} {_mb(file.size)}" for file in largest)

@@ -14,6 +14,7 @@ from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
+from orchestrator.support.secret_sources import SecretReference
 from train_jobs.config.fields import Config
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # packages that affect results
@@ -53,13 +54,24 @@ def _variable_name(name: str) -> str:
     return name
 
 
+def _reference(text: str) -> str:
+    SecretReference.parse(text)
+    return text
+
+
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+
+
 class EnvironmentSpec(Config):
     """The environment of the job. On this machine: the Python that runs `orchestrator`."""
 
     preset: str = "current"
     """Environment preset; the other keys of this section override its values."""
-    variables: dict[Annotated[str, AfterValidator(_variable_name)], Text] = Field(default={})
-    """Environment variables of every process of the job."""
+    variables: dict[VariableName, Text] = Field(default={})
+    """Environment variables of every process of the job; stored in clear."""
+    secrets: dict[VariableName, Annotated[str, AfterValidator(_reference)]] = Field(default={})
+    """Secret environment variables by where they are kept, looked up at each start: env:NAME, file:/PATH,
+    keyring:SERVICE/USER or keyvault:VAULT/SECRET."""
 
     def describe(self) -> dict[str, str]:
         """Return the version of Python and of each package that affects results; "absent" if it is not installed."""

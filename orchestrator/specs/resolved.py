@@ -14,6 +14,7 @@ from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.site import Rule, Site, site_of
 from orchestrator.support.errors import SpecError
+from orchestrator.support.redact import redact
 from train_jobs.config import TextConfig
 from train_jobs.config.fields import Config, is_user_code
 from train_jobs.config.pretrain import OptimizerConfig, ScheduleConfig
@@ -107,7 +108,8 @@ class SpecProblems:
         """
         if len(self._failures) == 1 and not self._failures[0].problems:
             raise self._failures[0]
-        lines = [line for failure in self._failures for line in failure.problems or [_one_line(failure)]]
+        # redacted: a refused value may be an address with a signature, or a token in the wrong place
+        lines = [redact(line) for failure in self._failures for line in failure.problems or [_one_line(failure)]]
         if lines:
             raise SpecError(f"the {what} has {len(lines)} problem{'s' if len(lines) > 1 else ''}", problems=lines)
 

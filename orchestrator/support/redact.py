@@ -1,37 +1,31 @@
-"""Keep secrets out of text that is printed or stored: SAS signatures, tokens, keys, client secrets, variables."""
+"""Recognise secrets in settings, by the name of an environment variable or by their format; see also `redact`."""
 
 from __future__ import annotations
 
 import re
 
+from train_jobs.artifacts.redaction import REDACTED, redact
+
+__all__ = ["HIDDEN", "REDACTED", "SECRET", "is_secret", "looks_secret", "redact"]
+
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)
-"""Names of environment variables whose values are secrets."""
+"""Names of environment variables whose values are not shown."""
 HIDDEN = "(not shown)"
 """Shown in place of the value of such a variable."""
-REDACTED = "REDACTED"
-"""Replaces a secret inside a text."""
-# Only forms that an issuer of secrets defines: redacting every long word would hide hashes and ids, which users need.
-# The text on both sides of a secret stays, so that the message remains readable.
-_SECRETS = re.compile(
-    r"""(?ix)
-    ( [?&;]sig=
-    | \b bearer \s+
-    | \b accountkey=
-    | \b sharedaccess(?:signature|key)=
-    | \b (?:access_token|refresh_token|client_secret|client_assertion|sas_?token|(?:account|primary|secondary)_?key)
-      ["']? \s* [:=] \s* ["']?
-    )
-    [\w.~+/=%-]{6,}
-    """
+# Narrower than SECRET, because it refuses: TOKENIZERS_PARALLELISM is not the name of a secret.
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:\w*KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PWD|CREDENTIALS?|SIGNATURE|SAS|PAT)$", re.IGNORECASE
 )
-_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?")  # a JSON web token, as Azure issues them
-
-
-def redact(text: str) -> str:
-    """Return the text with every secret in it replaced."""
-    return _TOKEN.sub(REDACTED, _SECRETS.sub(rf"\g<1>{REDACTED}", text))
+# Numbers, switches, paths and short words are settings, whatever the name.
+_PLAIN_VALUE = re.compile(r"[\d.,+eE-]*|[~./].*|.{,5}|(?i:false|disabled?|enabled?)")
 
 
 def is_secret(key: str) -> bool:
     """Return whether a dotted key names an environment variable that holds a secret."""
     return key.startswith("environment.variables.") and SECRET.search(key) is not None
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Return whether the name and the value of an environment variable look like those of a secret."""
+    named = _SECRET_NAME.search(name) is not None and _PLAIN_VALUE.fullmatch(value) is None
+    return named or redact(value) != value

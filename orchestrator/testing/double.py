@@ -20,9 +20,10 @@ from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, Document, State
 from orchestrator.testing.jobs.execution import Executor
 from orchestrator.testing.jobs.job_table import COMPLETED, CloudJob, Jobs
 from orchestrator.testing.jobs.sweep_jobs import SweepJob
-from orchestrator.testing.proxy.login import LOGIN_HOST, METADATA_HOST, SECRET, Login
+from orchestrator.testing.proxy.login import JOB_IDENTITY, LOGIN_HOST, METADATA_HOST, SECRET, Login
 from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes
 from orchestrator.testing.proxy.server import Answer, Fault, Faults, Moment, Proxy, Recorded, server_context
+from orchestrator.testing.services.key_vault import VAULT_DOMAIN, KeyVaults
 from orchestrator.testing.services.mlflow_service import Tracking
 from orchestrator.testing.services.run_history import RunHistory
 
@@ -68,6 +69,7 @@ class AzureDouble:
             self.jobs.execute = Executor(folder, self.state, self.storage, self._variables, self.jobs.launched)
         routes = Routes(route for part in RESOURCES for route in part.ROUTES)
         self.manager = ResourceManager(self.state, self.login, self.storage, self.jobs, routes)
+        self.vaults = KeyVaults(self.login)
         self._runs = Tracking(self.state, self.jobs, self.login.check)
         self.jobs.run_sweep = self._run_sweep
         self.prices = machines.Prices()
@@ -165,7 +167,8 @@ class AzureDouble:
     @property
     def secrets(self) -> list[str]:
         """All issued tokens, keys and signatures: they belong in no log."""
-        return [SECRET, self.manager.scoring_key, *list(self.login.expiry), *self.storage.secrets]
+        vaults = self.vaults.values.values()
+        return [SECRET, self.manager.scoring_key, *list(self.login.expiry), *self.storage.secrets, *vaults]
 
     def fail_next(
         self,
@@ -305,12 +308,14 @@ class AzureDouble:
         return {path.name: path.read_text(errors="replace") for path in sorted(folder.glob("*"))}
 
     def _is_known_host(self, host: str) -> bool:
-        return host in self._services or host.endswith(f".{self.place.scoring_domain}")
+        return host in self._services or host.endswith((f".{self.place.scoring_domain}", f".{VAULT_DOMAIN}"))
 
     def _answer(self, call: Call) -> Reply:
         if call.host.endswith(self.place.scoring_domain):
             return endpoints.score(self.manager, call)
-        return self._services[call.host](call)
+        if call.host.endswith(VAULT_DOMAIN):
+            return self.vaults.answer(call)
+        return self.login.metadata(call) if call.path == JOB_IDENTITY else self._services[call.host](call)
 
     def _run_sweep(self, job: CloudJob) -> tuple[str, Document | None]:
         return SweepJob(job, self.jobs, self._runs.reports).run()
@@ -322,12 +327,24 @@ class AzureDouble:
         """
         # valid as long as Azure lets a job run: on Azure, the service renews the token of a job
         experiment = job.properties.get("experimentName", "Default")
+        by_identity = (job.properties.get("identity") or {}).get("identityType") == "Managed" and self.vaults.values
         return {
+            **(self._identity_variables() if by_identity else {}),
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
             "MLFLOW_TRACKING_TOKEN": self.login.issue("https://ml.azure.com", seconds=MAX_JOB_SECONDS),
             "MLFLOW_RUN_ID": job.name,
             "MLFLOW_EXPERIMENT_ID": self._runs.experiment(experiment),
             "MLFLOW_EXPERIMENT_NAME": experiment,
+        }
+
+    def _identity_variables(self) -> dict[str, str]:
+        """Return the variables by which a job finds its identity and the Key Vaults."""
+        return {
+            "MSI_ENDPOINT": f"{self._proxy.url}{JOB_IDENTITY}",
+            "MSI_SECRET": self.login.job_secret,
+            "https_proxy": self._proxy.url,
+            "no_proxy": NO_PROXY,
+            "SSL_CERT_FILE": str(self._authority),
         }
 
     def _capacity(self, cluster: str) -> int:

@@ -108,10 +108,11 @@ def test_unwritable_home_is_reported(console: Console, corpus: Path) -> None:
     assert console.home.read_text() == "a file where the folder should be"
 
 
-def test_variable_without_value_reads_environment(console: Console) -> None:
-    plan = console("plan", "pretrain", "--env", "FLAVOUR", "-o", "json", FLAVOUR="vanilla").json
-    assert plan["request"]["variables"] == {"FLAVOUR": "vanilla"}
-    refused(console("plan", "pretrain", "--env", "NOT_SET_ANYWHERE"), "usage", 2)
+def test_variable_without_value_is_a_reference(console: Console) -> None:
+    plan = console("plan", "pretrain", "--env", "FLAVOUR", "-o", "json", FLAVOUR="vanilla")
+    assert plan.json["request"]["secrets"] == {"FLAVOUR": "env:FLAVOUR"}
+    assert "vanilla" not in plan.out + plan.err
+    assert "needs NOT_SET_ANYWHERE" in refused(console("plan", "pretrain", "--env", "NOT_SET_ANYWHERE"), "usage", 2)
 
 
 def test_broken_pipe_is_quiet(console: Console) -> None:

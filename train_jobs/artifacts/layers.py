@@ -18,6 +18,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from train_jobs.artifacts.redaction import redact
 from train_jobs.config.errors import SpecError, did_you_mean, in_shell
 from train_jobs.config.fields import NAMED
 
@@ -372,8 +373,8 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
     if error["type"] == "literal_error" and isinstance(value, str):
         choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         message += did_you_mean(value, choices)
-    if isinstance(value, str | int | float | bool):
-        message += f", not {value!r}"
+    if isinstance(value, str | int | float | bool) and "secrets" not in path:  # it may be the secret itself
+        message += f", not {redact(value)!r}" if isinstance(value, str) else f", not {value!r}"
     return f"{where}{name}{message}"
 
 

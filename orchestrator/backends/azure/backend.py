@@ -33,6 +33,7 @@ from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
 from orchestrator.support.home import run_names
+from orchestrator.support.secret_sources import look_up
 from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             send_file(wire, submission, folder)
         else:
             request.notify.check(os.environ)
+            look_up(request.secrets, os.environ)  # before anything is uploaded
             send(wire, submission, folder, self._home)
         return Handle(self.name, request.name, request.workspace.workspace)
 
@@ -395,6 +397,9 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         from orchestrator.backends.azure.runs.dispatch import submit
         from orchestrator.backends.azure.submission import AzureRequest
 
+        request = AzureRequest.model_validate(folder.document(REQUEST))
+        if resumed:  # a restart without the user records the lack as the run's end instead
+            look_up(request.secrets, os.environ)
         record = folder.read()
         number = len(record.attempts) + 1
         if not record.last.confirmed:
@@ -403,7 +408,6 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             number -= 1
             record = record.model_copy(update={"attempts": record.attempts[:-1]})
         folder.write(record.with_another(places.attempt_name(folder.name, number), resumed=resumed))
-        request = AzureRequest.model_validate(folder.document(REQUEST))
         submit(self._wire_of(folder), request, folder, number=number)
 
     def _damage(self, folder: RecordFolder) -> str | None:

@@ -29,7 +29,7 @@ from orchestrator.backends.azure.options import AZURE, Workspace, find_workspace
 from orchestrator.backends.azure.runs.endings import error_text, seconds, state_of
 from orchestrator.backends.azure.runs.observer import adopt_trial
 from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.submission import AzureRequest, body_digest, plan_submission
+from orchestrator.backends.azure.submission import AzureRequest, body_digest, plan_submission, with_secrets
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Backend, Submission
@@ -110,7 +110,7 @@ class AzureSweeps(Backend, SweepsNatively):
         from orchestrator.backends.azure.runs.dispatch import put
 
         wire, request = self._request(documents)
-        put(wire, request["name"], request["job"])
+        put(wire, request["name"], with_secrets(request["job"], request.get("secrets", {})))
 
     def describe_sweep(
         self, documents: Mapping[str, str], spec: SweepSpec, known: Container[int]

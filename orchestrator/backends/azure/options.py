@@ -74,6 +74,9 @@ class AzureSpec(Config):
     """Access to the text: streamed while the job reads it, or copied to the machine before the job starts."""
     identity: Literal["none", "managed", "user"] = "none"
     """Identity of the job towards its data: the datastore's key, the cluster's identity, or your own."""
+    secrets_in_body: bool = False
+    """Send secrets of your environment, files and keyring in the job's definition, which all users of the workspace can
+    read. Without it only keyvault: references are accepted, which the job reads with its managed identity."""
     shm_size: Annotated[str, AfterValidator(_bytes)] = "auto"
     """Shared memory of the container; auto: half of the machine's memory, at most 64g."""
     timeout_hours: Annotated[float, Field(gt=0, le=21 * 24)] | None = None

@@ -8,12 +8,14 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
+import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from pydantic import Field
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import Asset, asset_id, data_name, first_seen, plan_assets
@@ -27,7 +29,9 @@ from orchestrator.jobs.inputs import START, At
 from orchestrator.runs.restarts import RestartLimits
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
+from orchestrator.support.secret_sources import KEY_VAULT, SecretReference, look_up
 from train_jobs.artifacts.host import METADATA_VARIABLE, MLFLOW
+from train_jobs.artifacts.redaction import SECRETS_VARIABLE
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -64,6 +68,8 @@ class AzureRequest(Request):
     """Ranks on each machine."""
     max_restarts: int
     """How often a follower submits a failed attempt again."""
+    secrets: dict[str, str] = Field(default={})
+    """Secrets that each attempt's body gets as it is sent: name -> reference; see `with_secrets`."""
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
 
@@ -121,11 +127,56 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         nodes=plan.compute.nodes,
         processes_per_node=plan.compute.processes_per_node,
         max_restarts=plan.spec.max_restarts,
+        secrets=_split_secrets(plan)[0],
         notify=plan.spec.notify,
     )
 
 
+def with_secrets(body: Body, references: Mapping[str, str]) -> Body:
+    """Return the body of a job or of a sweep with the values of its secrets, for the request alone: never store it.
+
+    Args:
+        body: of the job or the sweep.
+        references: name -> reference.
+
+    Raises:
+        UsageError: a secret is not to be had.
+    """
+    if not references:
+        return body
+    properties = body["properties"]
+    holder = properties.get("trial", properties)
+    filled = {**holder, "environmentVariables": {**holder["environmentVariables"], **look_up(references, os.environ)}}
+    return {"properties": {**properties, "trial": filled} if "trial" in properties else filled}
+
+
+def _split_secrets(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the references of the secrets in the job's body, and the VAULT/SECRET of those that the job reads."""
+    parsed = {name: SecretReference.parse(text) for name, text in plan.spec.environment.secrets.items()}
+    in_vault = {name: one.place for name, one in parsed.items() if one.source == KEY_VAULT}
+    return {name: text for name, text in plan.spec.environment.secrets.items() if name not in in_vault}, in_vault
+
+
+def _check_secrets(plan: Plan) -> None:
+    in_body, in_vault = _split_secrets(plan)
+    azure = plan.spec.settings_of(AzureSpec)
+    if in_body and not azure.secrets_in_body:
+        name = next(iter(in_body))
+        raise SpecError(
+            f"cannot send {', '.join(in_body)}: all users of the workspace could read them in the job's definition",
+            facts={"or": "--set azure.secrets_in_body=true"},
+            fix=f"--set environment.secrets.{name}=keyvault:VAULT/SECRET --set azure.identity=managed",
+        )
+    if in_vault and azure.identity != "managed":
+        raise SpecError(
+            f"cannot read {', '.join(in_vault)} from a Key Vault: the job has no managed identity",
+            facts={"key": "azure.identity"},
+            fix="--set azure.identity=managed",
+        )
+
+
 def _check(plan: Plan) -> None:
+    _check_secrets(plan)
     if plan.needs.undeliverable:
         raise SpecError("some inputs cannot go to Azure", problems=list(plan.needs.undeliverable), fix="-b local")
     size = find_size(plan.compute.size)
@@ -241,6 +292,9 @@ def job_command(plan: Plan) -> str:
     # a broken GPU or network card shows after 10 s with the node's name, not after NCCL's timeout without it
     check = f"python -m train_jobs.tools.preflight --device {plan.compute.device} && "
     first = check if plan.spec.settings_of(AzureSpec).preflight else ""
+    if in_vault := _split_secrets(plan)[1]:
+        references = [f"{name}={place}" for name, place in in_vault.items()]
+        words = ["python", "-m", "train_jobs.tools.with_secrets", *references, "--", *words]
     # exec replaces the shell: SIGTERM must reach the process that saves the checkpoint
     return f"export ORCHESTRATOR_RUN_TAGS=${{{{inputs.{JOB}}}}}/{TAGS}; {first}exec {' '.join(words)}"
 
@@ -292,6 +346,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
         MLFLOW: "true",
         **(_network(find_size(compute.size), compute.nodes) if compute.device == "gpu" else {}),
         **({METADATA_VARIABLE: METADATA} if plan.spec.compute.tier == "low-priority" else {}),
+        **({SECRETS_VARIABLE: ",".join(secrets)} if (secrets := plan.spec.environment.secrets) else {}),
         **plan.spec.environment.variables,
     }
 
@@ -338,6 +393,11 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
     environment = next((one for one in request.assets if one.kind == "environments"), None)
     if environment is not None:
         yield f"image: {environment.name}:{environment.version}, {_cached(home, workspace, environment)}"
+    if request.secrets:
+        yield (
+            f"exposed: {', '.join(request.secrets)} in the job's definition (azure.secrets_in_body): all users of the"
+            " workspace can read it, and each restart needs it where this plan finds it"
+        )
     if plan.spec.compute.tier != "dedicated":
         yield f"eviction: {_eviction(plan)}"
 

@@ -42,6 +42,7 @@ from orchestrator.runs.tracked_run import Synced
 from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
+from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import write_draft, write_text
 from train_jobs.config.errors import did_you_mean, in_shell
 
@@ -304,11 +305,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         Raises:
             ConflictError: the name is taken.
             StorageError: the home folder cannot be written; nothing half-made stays.
-            UsageError: the spec asks for notifications, and the environment has no address for them.
+            UsageError: the environment has no address for the notifications, or a secret is not to be had.
         """
         plan = submission.plan
         assert plan is not None
         submission.request.notify.check(os.environ)
+        look_up(submission.request.secrets, os.environ)  # before the folder exists; the supervisor looks them up again
         run = self._folder(submission.run)
         # A draft: the run appears under its name only when it is complete, so that a killed submission leaves no run
         # that can neither start nor be resumed.
@@ -331,6 +333,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
         Raises:
             ConflictError: it completed, or is still running.
+            UsageError: a secret of the run is not to be had.
         """
         state = run.state()
         if not state.state.resumable or run.locked():
@@ -338,6 +341,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                 f"cannot resume run {run.name}: it is {state.state}",
                 fix=f"orchestrator {'status' if state.state.terminal else 'attach'} {run.name}",
             )
+        look_up(run.read_json(REQUEST).get("secrets", {}), os.environ)
         return state
 
     def _requeue(self, run: RunFolder, state: LocalState, request: FolderRequest | None = None) -> None:

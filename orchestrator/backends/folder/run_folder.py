@@ -207,6 +207,8 @@ class FolderRequest(Request):
     """Automatic restarts after preemptions; None: as `max_restarts`."""
     variables: dict[str, str]
     """Environment variables beyond those of the caller."""
+    secrets: dict[str, str] = Field(default={})
+    """Secret environment variables: name -> reference, looked up at each start."""
     snapshot: str
     """SHA-256 of the code."""
     tracking_uri: str
@@ -239,6 +241,7 @@ class FolderRequest(Request):
             max_restarts=spec.max_restarts,
             max_preemptions=spec.max_preemptions,
             variables=dict(spec.environment.variables),
+            secrets=dict(spec.environment.secrets),
             snapshot=plan.snapshot.digest,
             tracking_uri=spec.tracking.uri or default_uri(home),
             experiment=spec.tracking.experiment,

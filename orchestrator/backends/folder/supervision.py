@@ -28,8 +28,11 @@ from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
 from orchestrator.support.errors import InternalError, StorageError, UserError
+from orchestrator.support.redact import redact
+from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.config.privacy import traceback_text, unexpected_text
+from train_jobs.artifacts.redaction import SECRETS_VARIABLE
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
@@ -186,8 +189,14 @@ class Supervision(ABC):
         self.preempted = False
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables by which the ranks find the MLflow run and the clock of the run."""
-        return {**self.tracked.variables(), **self.clock.variables}
+        """Return the environment variables by which the ranks find MLflow run and clock, and the run's secrets.
+
+        Raises:
+            UsageError: a secret is not to be had.
+        """
+        secrets = look_up(self.request.secrets, os.environ)
+        named = {SECRETS_VARIABLE: ",".join(secrets)} if secrets else {}
+        return {**self.tracked.variables(), **self.clock.variables, **secrets, **named}
 
     @abstractmethod
     def attempt(self) -> Ending:
@@ -293,6 +302,8 @@ class Supervision(ABC):
             print(traceback_text(problem), file=sys.stderr, flush=True)
             reason = str(InternalError(unexpected_text(problem)))
             ending = Ending(RunState.FAILED, InternalError.exit_code, reason)
+        if ending.reason is not None:
+            ending = replace(ending, reason=redact(ending.reason))
         last = last_report(self.run.metrics)
         record = {
             "ended": self.clock.now(),

@@ -2,6 +2,8 @@
 
     python -I -S rank_process.py COMMAND...
 
+If the run has secrets, the rank's output passes through this process, which removes their values on the way to the log.
+
 A killed rank cannot write its own exit code, and torchrun does not set a parent-death signal (prctl(2),
 PR_SET_PDEATHSIG) on its ranks: when supervisor and launcher are killed together, the ranks would train on, unseen. The
 launcher runs this file as a script, in a start of some 20 ms: it imports the standard library alone.
@@ -10,10 +12,12 @@ launcher runs this file as a script, in a start of some 20 ms: it imports the st
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -22,6 +26,9 @@ from typing import IO
 PR_SET_PDEATHSIG = 1  # of prctl(2), from linux/prctl.h
 SAVE_SECONDS = 30  # torchrun gives its ranks as long after SIGTERM
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
+SECRETS_VARIABLE = "ORCHESTRATOR_RUN_SECRETS"  # as in train_jobs.artifacts.redaction
+PIPE_BYTES = 1 << 20
+DRAIN_SECONDS = 5.0
 RESERVE_VARIABLE = "RUN_RESERVE"  # file to delete when the disk is full, so that the reason can be written
 
 
@@ -80,17 +87,66 @@ def main() -> int:
     exit_file = Path(os.environ["RUN_EXITS"], f"rank-{rank}")
     with suppress(OSError):
         exit_file.write_text("\n")  # takes a block of the disk, for the exit code
-    with _log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log")) as log:
-        process = subprocess.Popen(sys.argv[1:], stdout=log, stderr=log, preexec_fn=die_with_parent)
+    log = _log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log"))
+    filtered = _FilteredOutput(log) if os.environ.get(SECRETS_VARIABLE) else None
+    output = filtered.writing if filtered else log.fileno()
+    kept = [filtered.reading] if filtered else []
+    process = subprocess.Popen(sys.argv[1:], stdout=output, stderr=output, preexec_fn=die_with_parent, pass_fds=kept)
+    if filtered:
+        filtered.start()
+    else:
+        log.close()
     signal.signal(signal.SIGALRM, kill_orphan)
     signal.signal(signal.SIGTERM, end_orphan)
     if os.getppid() != launcher or not is_launcher(launcher):  # it died before the handler was there
         process.terminate()
     code = process.wait()
     signal.alarm(0)
+    if filtered:
+        filtered.finish()
     code = SIGNALLED - code if code < 0 else code
     write_exit_code(exit_file, code)
     return code
+
+
+class _FilteredOutput:
+    """A pipe whose content a thread copies to the log, without the values of the run's secrets.
+
+    Args:
+        log: the log.
+    """
+
+    def __init__(self, log: IO[bytes]) -> None:
+        sys.path.append(str(Path(os.environ["ORCHESTRATOR_RUN"], "code")))
+        from train_jobs.artifacts.redaction import StreamRedactor, secret_values
+
+        # The rank inherits `reading` too: if this process is killed, a rank that saves its last checkpoint must not
+        # fail in `print` because no process reads its output.
+        self.reading, self.writing = os.pipe()
+        with suppress(OSError):  # the limit for unprivileged users may be lower
+            fcntl.fcntl(self.writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._log = log
+        self._redactor = StreamRedactor(secret_values(os.environ), self._write)
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+
+    def start(self) -> None:
+        """Copy until every writer has closed the pipe."""
+        os.close(self.writing)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Copy the rest. A worker of the rank that still runs may hold the pipe open; it is not waited for."""
+        self._thread.join(DRAIN_SECONDS)
+        self._redactor.close()
+
+    def _copy(self) -> None:
+        while piece := os.read(self.reading, PIPE_BYTES):
+            self._redactor.feed(piece)
+
+    def _write(self, data: bytes) -> None:
+        with suppress(OSError):  # a full disk: the rank reports it
+            self._log.write(data)
+            self._log.flush()
 
 
 def _log(path: Path) -> IO[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +206,15 @@ SPEC_FLAGS = (
         action="append",
         default=[],
         metavar="K[=V]",
-        help="environment variable of the job; may be repeated",
+        help="environment variable of the job; may be repeated. K alone: a secret, taken from your environment at each"
+        " start and never stored",
+    ),
+    argument(
+        "--env-file",
+        key="environment.secrets",
+        type=Path,
+        metavar="FILE",
+        help="file of mode 0600 with a line K=V for each secret environment variable; read at each start",
     ),
     argument(
         "--show-values",
@@ -253,10 +262,13 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
     }
     for flag in SPEC_FLAGS:
         name, value = flag.flags[-1], getattr(arguments, flag.dest)
-        if flag.dest == "env":
-            value = pairs([*value, *_shown(arguments)], name, environ=dict(os.environ)) or None
-        elif flag.dest == "tag":
+        if flag.dest == "tag":
             value = pairs(value, name) or None
+        if flag.dest == "env_file":
+            value = secret_references(arguments.env, value, os.environ) or None
+            name = name if arguments.env_file else "--env"
+        if flag.dest == "env":
+            value = pairs([*(word for word in value if "=" in word), *_shown(arguments)], name) or None
         if flag.dest == "data":
             given |= _data(kind, [*(value or []), *(arguments.input or [])])
         elif flag.key and flag.dest != "input" and value is not None:
@@ -294,23 +306,45 @@ def _data(kind: JobKind, words: list[str]) -> dict[str, tuple[Any, str]]:
     return {dotted(site.data_key): (word, "--data")}
 
 
-def pairs(words: list[str], flag: str, *, environ: dict[str, str] | None = None) -> dict[str, str]:
+def secret_references(words: list[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return where the secrets of `--env K` and `--env-file` are kept: name -> reference.
+
+    Args:
+        words: the arguments of --env; those with `=` are no secrets.
+        file: the file; its variables come before those of the environment.
+        environ: environment variables.
+
+    Raises:
+        UsageError: neither the file nor the environment has a variable, or the file cannot be used.
+    """
+    from orchestrator.support.errors import UsageError
+    from orchestrator.support.secret_sources import ENVIRONMENT, FILE, read_env_file
+
+    found = {} if file is None else dict.fromkeys(read_env_file(file), f"{FILE}:{file.absolute()}")
+    for name in (word for word in words if "=" not in word and word not in found):
+        if not environ.get(name):
+            fix = f"export {name}=... or --env-file FILE; if it is not secret: --env {name}=VALUE"
+            raise UsageError(f"needs {name}: it is not set in the environment", fix=fix)
+        found[name] = f"{ENVIRONMENT}:{name}"
+    return found
+
+
+def pairs(words: list[str], flag: str) -> dict[str, str]:
     """Parse `K=V` arguments.
 
     Args:
         words: the arguments.
         flag: their flag, for messages.
-        environ: environment variables that give a bare `K` its value; None: a bare `K` is an error.
 
     Raises:
-        UsageError: an argument has another form, or its variable is not set.
+        UsageError: an argument has another form.
     """
     found = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not key or (not equals and (environ is None or key not in environ)):
+        if not key or not equals:
             from orchestrator.support.errors import UsageError
 
             raise UsageError(f"invalid {flag} {word!r}: must be KEY=VALUE", fix=f"{flag} KEY=VALUE")
-        found[key] = value if equals else (environ or {})[key]
+        found[key] = value
     return found

@@ -30,6 +30,7 @@ from orchestrator.specs.site import site_of
 from orchestrator.specs.sweep_spec import OLD_DRIVERS
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError
 from orchestrator.support.home import SWEEPS
+from orchestrator.support.secret_sources import look_up
 from orchestrator.sweeps.design.checks import policy_warnings
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
@@ -153,6 +154,15 @@ def make_sweep(
             write_text(draft.history, history.model_dump_json())
         draft.write_record(record)
     return folder
+
+
+def check_secrets(record: SweepRecord) -> None:
+    """Check that the secrets of a sweep's trials are to be had; the driver looks them up again for each trial.
+
+    Raises:
+        UsageError: they are not.
+    """
+    look_up(record.trial.get("environment", {}).get("secrets", {}), os.environ)
 
 
 def start_driver(
@@ -341,6 +351,7 @@ class DriverControl(SweepControl):
                 f"sweep {self._folder.name} is {self.state()}", fix=f"orchestrator sweep show {self._folder.name}"
             )
         self._folder.cancel_file.unlink(missing_ok=True)
+        check_secrets(self._folder.record())
         start_driver(self._folder, self._home)
 
     def _check_limits(self, record: SweepRecord, status: SweepStatus) -> None:

@@ -15,6 +15,7 @@ from orchestrator.testing.proxy.messages import Call, Refusal, Reply
 LOGIN_HOST = "login.microsoftonline.com"
 METADATA_HOST = "169.254.169.254"
 SECRET = "double-client-secret"
+JOB_IDENTITY = "/msi/token"
 LIFETIME = 3600  # seconds that a token is valid, about as on Azure
 
 
@@ -27,6 +28,8 @@ class Login:
     """Seconds that a token is valid."""
     managed_identity: bool = False
     """Whether the machine has an identity."""
+    job_secret: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Header that a job sends to its identity endpoint."""
     expiry: dict[str, float] = field(default_factory=dict)
     """Token -> when it expires, in seconds since the epoch."""
 
@@ -74,7 +77,9 @@ class Login:
         return Reply.json({"token_type": "Bearer", "expires_in": self.lifetime, "access_token": self.issue(audience)})
 
     def metadata(self, call: Call) -> Reply:
-        """Answer a call of the machine's metadata endpoint, over plain HTTP."""
+        """Answer a call of the machine's metadata endpoint, or of a job's identity endpoint, over plain HTTP."""
+        if call.path == JOB_IDENTITY and call.headers.get("secret") == self.job_secret:
+            return Reply.json({"access_token": self.issue(call.query.get("resource", "")), "token_type": "Bearer"})
         if not self.managed_identity or not call.path.startswith("/metadata/identity/oauth2/token"):
             return Reply.json({"error": "invalid_request", "error_description": "Identity not found"}, 400)
         resource = call.query.get("resource", "")

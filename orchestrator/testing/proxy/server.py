@@ -33,6 +33,7 @@ HOSTS_SIGNED_FOR = (
     "prices.azure.com",
     "*.api.azureml.ms",
     "*.blob.core.windows.net",
+    "*.vault.azure.net",
 )
 REDACTED = "REDACTED"
 SECRET_FIELDS = {"access_token", "assertion", "client_assertion", "client_secret", "key", "password", "refresh_token"}

@@ -19,11 +19,17 @@ from orchestrator.backends.azure.assets import train_image
 from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.clusters import compute_body
 from orchestrator.backends.azure.options import AzureSpec
-from orchestrator.backends.azure.submission import AzureRequest, job_documents, plan_submission, request_notes
+from orchestrator.backends.azure.submission import (
+    AzureRequest,
+    job_documents,
+    plan_submission,
+    request_notes,
+    with_secrets,
+)
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
-from orchestrator.support.errors import SpecError
+from orchestrator.support.errors import SpecError, UsageError
 from tests.conftest import Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of
 
@@ -267,6 +273,28 @@ def test_setting_without_effect_is_a_warning(make_plan: MakePlan) -> None:
     local = "\n".join(make_plan({"backend": "local", "azure.shm_size": "2g"}).warnings)
     assert "azure.shm_size has no effect" in local
     assert "compute.sku has no effect" in local
+
+
+def test_secret_is_in_the_body_only_on_request(make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = {"environment.secrets": {"DB_PASSWORD": "env:DB_PASSWORD"}}
+    with pytest.raises(SpecError, match="cannot send DB_PASSWORD: all users of the workspace could read"):
+        request_of(make_plan(secret))
+    in_vault = {"environment.secrets": {"DB_PASSWORD": "keyvault:mine/db"}}
+    with pytest.raises(SpecError, match="the job has no managed identity"):
+        request_of(make_plan(in_vault))
+    command = request_of(make_plan({**in_vault, "azure.identity": "managed"})).job["properties"]["command"]
+    assert "exec python -m train_jobs.tools.with_secrets DB_PASSWORD=mine/db -- python -m train_jobs" in command
+
+    plan = make_plan({**secret, "azure.secrets_in_body": True})
+    request = request_of(plan)
+    assert any(note.startswith("exposed: DB_PASSWORD") for note in request_notes(request, plan, Path("/none")))
+    monkeypatch.setenv("DB_PASSWORD", "q7Wz!kL0%?")
+    sent = with_secrets(request.attempt(2), request.secrets)["properties"]["environmentVariables"]
+    assert (sent["DB_PASSWORD"], sent["ORCHESTRATOR_RUN_SECRETS"]) == ("q7Wz!kL0%?", "DB_PASSWORD")
+    assert not any("q7Wz" in text for text in job_documents(request, plan).values())
+    monkeypatch.delenv("DB_PASSWORD")
+    with pytest.raises(UsageError, match="needs DB_PASSWORD"):
+        with_secrets(request.attempt(3), request.secrets)
 
 
 def test_plan_notes_eviction_cost_and_environment(make_plan: MakePlan, tmp_path: Path) -> None:

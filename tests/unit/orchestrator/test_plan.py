@@ -323,8 +323,8 @@ def test_planning_imports_no_heavy_module() -> None:
 
 
 def test_variable_named_like_a_secret_is_not_shown(folder: Path) -> None:
-    shown = plan("environment.variables.HF_TOKEN=hf_abc123", "environment.variables.NCCL_DEBUG=INFO").summary()
-    assert "hf_abc123" not in shown
+    shown = plan("environment.variables.HF_TOKEN=hf_ab", "environment.variables.NCCL_DEBUG=INFO").summary()
+    assert "hf_ab" not in shown
     assert "environment.variables.NCCL_DEBUG = INFO" in shown
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import json
+import lzma
 import sysconfig
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,7 +81,12 @@ def test_binary_files_are_searched_too() -> None:
         "AccountKey=" + "<your account key>",
         "config=" + LETTERS[:60] + "=",
         "eyJ" + LETTERS[:20] + "." + LETTERS[:20],
-        "password = 'hunter2'",
+        "password = 'your_password1'",
+        "password = get_password(42)",
+        "password = '${DB_PASSWORD_1}'",
+        "PASSWORD_HASHER = 'argon2.PasswordHasher'",
+        "https://user:password@example.com/",
+        "https://{user}:{token1}@host/",
         "sha256-" + LETTERS[:43] + "=",
     ],
 )
@@ -150,3 +161,56 @@ def test_standard_library_has_no_secret() -> None:
     named = {path.name for path in sources if secret_name(path.name) or list(secrets_in(path.read_bytes()))}
     assert named == set()
     assert len(sources) > 100
+
+
+MIXED = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA" * 3
+HEX = "0123456789abcdef" * 2
+MISSED = {  # what an outside tester planted, and the scan by issuers' prefixes alone did not find
+    ".npmrc": "//registry.npmjs.org/:_auth" + "Token=npm_" + MIXED[:36],
+    "stripe.py": 'stripe.api_key = "sk_' + "live_" + MIXED[:24] + '"',
+    "mail.py": "key = 'SG" + "." + MIXED[:22] + "." + MIXED[:43] + "'",
+    "vault.hcl": 'token = "hv' + "s." + MIXED[:90] + '"',
+    "db.py": 'URL = "postgresql://app:' + "Sup3rS3cr3t" + '@db.internal:5432/prod"',
+    "wandb.sh": "export WANDB_API_" + "KEY=" + HEX + "89abcdef",
+    "adc.json": '{"client_secret": "d-FL95Q19q7MQ' + 'mFpd7hHD0Ty", "type": "authorized_user"}',
+    "boto.cfg": "[Credentials]\ngs_secret_access_" + "key = " + MIXED[:40],
+    "kaggle_copy.json": '{"username": "me", "ke' + f'y": "{HEX}"}}',
+    "aws.ini": "aws_secret_access_" + "key = " + MIXED[:40],
+    "pw.py": "db_pass" + "word = 'Tr0ub4dor&3'",
+    "pw.yaml": "db:\n  pass" + "word: Summer123!",
+    "pw.ini": "[db]\npass" + "word = hunter2",
+    "note.ipynb": json.dumps({"source": ["api_" + 'key = "kLm29xQ7zz81"\n']}),
+}
+
+
+@pytest.mark.parametrize("path", MISSED)
+def test_credential_without_prefix_is_found(path: str) -> None:
+    assert list(secrets_in(MISSED[path].encode() + b"\n", path))
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-16-le"),
+        lambda text: text.encode("utf-16-be"),
+        lambda text: gzip.compress(text.encode()),
+        lambda text: bz2.compress(text.encode()),
+        lambda text: lzma.compress(text.encode()),
+        lambda text: gzip.compress(gzip.compress(text.encode("utf-16"))),
+    ],
+)
+def test_secret_in_another_encoding_is_found(pack: Callable[[str], bytes]) -> None:
+    ((line, what),) = secrets_in(pack("first line\n" + SAMPLES["a Hugging Face token"][0] + "\n"))
+    assert (line, what.partition(",")[0]) == (2, "a Hugging Face token")
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b damaged", b"\xff\xfe\0", b"BZh9", b"", b"\0" * 64])
+def test_damaged_content_is_searched_as_it_is(content: bytes) -> None:
+    assert list(secrets_in(content)) == []
+
+
+def test_long_line_takes_linear_time() -> None:
+    before = time.process_time()
+    list(secrets_in(b"password = 'a'," * 100_000, "data.json"))
+    assert time.process_time() - before < 20

@@ -21,7 +21,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         flags={
             "recipe": Flag("small", "--recipe"),
             "data.text": Flag([str(folder / "corpus.txt")], "--data"),
-            "environment.variables": Flag({"HUB_TOKEN": "hush-hush"}, "--env"),
+            "environment.variables": Flag({"HUB_TOKEN": "hush!"}, "--env"),
         },
     )
     document: dict[str, Any] = json.loads(json.dumps(make_plan(resolved, home=folder).as_dict()))

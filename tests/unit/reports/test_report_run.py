@@ -197,7 +197,7 @@ def test_plan_is_shown_with_origins_and_without_secrets(plan: dict[str, Any]) ->
         "environment.variables.HUB_TOKEN\nnot shown\n--env",
     ):
         assert expected.replace("\n", "") in text.replace("\n", "")
-    assert "hush-hush" not in html
+    assert "hush!" not in html
 
 
 def test_auto_micro_batch_is_shown_as_auto(plan: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.redaction import redact
 from train_jobs.config import HangError, UserError, WatchdogConfig
 from train_jobs.engine.runtime.storage import storage_errors, write_json
 
@@ -57,7 +58,7 @@ def write_error(problem: UserError, output: Path, rank: int) -> None:
         output: output folder of the run.
         rank: rank of this process.
     """
-    path, document = _error_file(output, rank), {**problem.as_json(), "text": str(problem)}
+    path, document = _error_file(output, rank), _without_secrets({**problem.as_json(), "text": str(problem)})
     try:
         write_json(path, document)
     except OSError:
@@ -66,11 +67,20 @@ def write_error(problem: UserError, output: Path, rank: int) -> None:
             write_json(path, document)
 
 
+def _without_secrets(document: Any) -> Any:
+    """Return a JSON document with every text in it redacted."""
+    if isinstance(document, dict):
+        return {key: _without_secrets(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_without_secrets(value) for value in document]
+    return redact(document) if isinstance(document, str) else document
+
+
 def report_error(problem: UserError, output: Path, rank: int) -> int:
     """Print an error to stderr and write its file; return the exit code of the process."""
     write_error(problem, output, rank)
     with suppress(OSError):  # the log may be on a full disk
-        print(problem, file=sys.stderr, flush=True)
+        print(redact(str(problem)), file=sys.stderr, flush=True)
     return problem.exit_code
 
 

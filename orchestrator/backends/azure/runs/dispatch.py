@@ -20,7 +20,7 @@ from orchestrator.backends.azure.az_yaml import JobFile
 from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.submission import AzureRequest
+from orchestrator.backends.azure.submission import AzureRequest, with_secrets
 from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
@@ -177,11 +177,12 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
 
     Raises:
         UnknownError: it is unknown whether Azure has it; the record stays.
-        UserError: Azure does not have it. The record of a run without another attempt is removed.
+        UserError: Azure does not have it, or a secret is not to be had. The record of a run without another attempt
+            is removed.
     """
-    name, body = folder.read().last.job, request.attempt(number)
+    name = folder.read().last.job
     try:
-        put(wire, name, body)
+        put(wire, name, with_secrets(request.attempt(number), request.secrets))
     except UnknownError as problem:
         problem.fix = f"orchestrator status {folder.name}"  # a later attempt's job has another name than its run
         raise

@@ -1,0 +1,185 @@
+"""Secrets of a run: references, where they are looked up, and their removal from texts and streams."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from orchestrator.support.errors import UsageError
+from orchestrator.support.redact import looks_secret
+from orchestrator.support.secret_sources import SecretReference, look_up, read_env_file
+from orchestrator.testing import AzureDouble
+from tests.conftest import Console, processes_of, wait_for, write_corpus, write_endless_spec
+from train_jobs.artifacts.redaction import REDACTED, StreamRedactor, redact
+
+VALUE = "p/+ &=q7Wz!kL0%?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AZURE_CLIENT_SECRET=" + "abc~123456",
+        "AZURE_CLIENT_SECRET: '" + "abc~123456'",
+        "https://a.blob.core.windows.net/c?sv=1%26sig%3D" + "abc~123456",
+        "https%3A%2F%2Fa%2Fc%3Fsig%3D" + "abc~123456",
+        "api_key = '" + "abc~123456'",
+        '{"apiKey": "' + 'abc~123456"}',
+        "mysql://me:" + "abc~123456@host/db",
+        "DB_PASSWORD=" + "abc~123456",
+        "Authorization: Basic " + "abc~123456",
+    ],
+)
+def test_redact_hides_named_secrets(text: str) -> None:
+    assert "abc~123456" not in redact(f"first line\n{text}\n")
+
+
+@pytest.mark.parametrize("prefix", ["hf_", "ghp_", "ghs_", "glpat-", "sk-proj-", "npm_", "hvs."])
+def test_redact_hides_tokens_by_prefix(prefix: str) -> None:
+    assert redact(f"got {prefix}{'aB3' * 8}.") == f"got {REDACTED}."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokens_per_second=1234567 max_tokens: 16384000 pad_token: [PAD_TOKEN]",
+        "sort_key=loss_value monkey: bananas, secretary: unknown",
+        "Basic usage: https://host:8080/path@2, user@host.example",
+        "TOKENIZERS_PARALLELISM=true OMP_NUM_THREADS=1 KEYBOARD=qwertyuiop",
+    ],
+)
+def test_redact_keeps_settings(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_stream_redactor_hides_value_across_pieces(size: int) -> None:
+    encoded = [base64.b64encode(b"x" * before + VALUE.encode()).decode() for before in range(3)]
+    text = f"a {VALUE} b {quote(VALUE)} c {quote(VALUE, safe='')} {' '.join(encoded)} end p/\n".encode()
+    written: list[bytes] = []
+    stream = StreamRedactor([VALUE, "true"], written.append)
+    for start in range(0, len(text), size):
+        stream.feed(text[start : start + size])
+    stream.close()
+    found = b"".join(written)
+    assert VALUE.encode() not in found
+    assert quote(VALUE).encode() not in found
+    assert all(one[4:-4].encode() not in found for one in encoded)
+    assert found.startswith(b"a REDACTED b REDACTED c REDACTED ")
+    assert found.endswith(b" end p/\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("HF_TOKEN", "abcdefgh", True),
+        ("DB_PASSWORD", "hunter2", True),
+        ("NOTE", "ghp_" + "aB3" * 12, True),
+        ("URL", "http://me:abc~123456@host", True),
+        ("TOKENIZERS_PARALLELISM", "enabled-always", False),
+        ("MAX_TOKEN", "1000000", False),
+        ("HF_TOKEN_PATH", "/run/secrets/hf", False),
+        ("SSH_KEY", "/home/me/key", False),
+        ("NCCL_DEBUG", "INFO", False),
+    ],
+)
+def test_variable_that_looks_secret(name: str, value: str, secret: bool) -> None:
+    assert looks_secret(name, value) is secret
+
+
+@pytest.mark.parametrize("text", ["hf_value", "env:A B", "file:relative", "keyring:service", "keyvault:v", "x:y"])
+def test_invalid_reference_is_refused_without_its_text(text: str) -> None:
+    with pytest.raises(ValueError, match="must name the place of the secret") as failure:
+        SecretReference.parse(text)
+    assert text not in str(failure.value)
+
+
+def test_secret_in_place_of_its_reference_is_not_shown(console: Console) -> None:
+    done = console("plan", "pretrain", "--set", f"environment.secrets.DB_PASS='{VALUE}'")
+    assert done.code == 2
+    assert "environment.secrets.DB_PASS: must name the place of the secret" in done.err
+    assert VALUE not in done.err
+
+
+def write_env_file(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_env_file_is_read_anew(tmp_path: Path) -> None:
+    path = write_env_file(tmp_path / "s.env", "# mine\n\nexport A='x=y'\nB = 2\n")
+    assert read_env_file(path) == {"A": "x=y", "B": "2"}
+    path.write_text("A=rotated")
+    assert look_up({"A": f"file:{path}"}, {}) == {"A": "rotated"}
+
+
+@pytest.mark.parametrize(("text", "mode"), [("A=1", 0o644), ("A=1", 0o640), ("just " + VALUE, 0o600)])
+def test_unusable_env_file_is_refused_without_content(tmp_path: Path, text: str, mode: int) -> None:
+    with pytest.raises(UsageError) as failure:
+        read_env_file(write_env_file(tmp_path / "s.env", text, mode))
+    assert VALUE not in str(failure.value)
+
+
+def test_missing_secrets_are_named_together(tmp_path: Path) -> None:
+    path = write_env_file(tmp_path / "s.env", "OTHER=1")
+    with pytest.raises(UsageError, match="needs A, B") as failure:
+        look_up({"A": "env:A", "B": f"file:{path}", "C": "env:C"}, {"C": "here"})
+    assert failure.value.fix == "export A=..., then the same command again"
+
+
+def test_keyring_is_asked_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    import keyring
+    from keyring.backend import KeyringBackend
+
+    class Memory(KeyringBackend):
+        priority = 1  # type: ignore[assignment]
+
+        def get_password(self, service: str, username: str) -> str | None:
+            return {"hub/me": VALUE}.get(f"{service}/{username}")
+
+        set_password = delete_password = None  # type: ignore[assignment]
+
+    monkeypatch.setattr(keyring.core, "_keyring_backend", Memory())
+    assert look_up({"A": "keyring:hub/me"}, {}) == {"A": VALUE}
+    with pytest.raises(UsageError, match="needs A"):
+        look_up({"A": "keyring:hub/you"}, {})
+
+
+def test_resume_looks_secrets_up_again(console: Console) -> None:
+    """A run that started with a secret needs it again; without it nothing starts, and the run stays resumable."""
+    write_endless_spec(console.cwd / "job.yaml", write_corpus(console.cwd / "corpus.txt"))
+    started = console("submit", "pretrain", "-f", "job.yaml", "--env", "MY_TOKEN", "-d", "-o", "json", MY_TOKEN=VALUE)
+    assert started.code == 0, started.err
+    name = started.json["name"]
+    wait_for(lambda: processes_of(console.folder(name)), what="the ranks")
+    assert console("cancel", name).code == 0
+    wait_for(lambda: not processes_of(console.folder(name)), what="the end")
+    refused = console("resume", name, "-d")
+    assert refused.code == 2
+    assert "needs MY_TOKEN" in refused.err
+    assert "export MY_TOKEN=..." in refused.err
+    assert console("resume", name, "-d", MY_TOKEN="rotated!").code == 0
+    assert console("cancel", name).code == 0
+
+
+def test_key_vault_is_read_here_and_by_the_job(tmp_path: Path) -> None:
+    with AzureDouble(tmp_path / "azure", run_jobs=False) as double:
+        double.vaults.values["my-vault/db"] = VALUE
+        assert look_up({"A": "keyvault:my-vault/db"}, os.environ) == {"A": VALUE}
+        with pytest.raises(UsageError, match="needs B"):
+            look_up({"B": "keyvault:my-vault/other"}, os.environ)
+        words = [sys.executable, "-m", "train_jobs.tools.with_secrets", "A=my-vault/db", "--"]
+        shown = [*words, sys.executable, "-c", "import os; print(os.environ['A'])"]
+        of_job = {**os.environ, **double._identity_variables()}
+        done = subprocess.run(shown, capture_output=True, text=True, env=of_job, check=True)
+        assert done.stdout.strip() == VALUE
+        without = {key: value for key, value in of_job.items() if key != "MSI_ENDPOINT"}
+        failed = subprocess.run(shown, capture_output=True, text=True, env=without, check=False)
+        assert (failed.returncode, failed.stdout) == (1, "")
+        assert "needs A: the job has no managed identity" in failed.stderr
