@@ -19,7 +19,8 @@ from orchestrator.support.errors import SpecError
 from tests.conftest import Console
 from tests.fuzz.readers import READERS, STORE, answering
 from train_jobs.artifacts.layers import merge, read_assignments, read_file, read_text
-from train_jobs.artifacts.store_manifest import read_manifest
+from train_jobs.config.errors import DataError
+from train_jobs.corpus.store.token_store import TokenStore
 
 SECONDS = 2.0  # CPU time of all kept inputs of a reader
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,14 +123,15 @@ def test_wildcards_take_no_exponential_time(tmp_path: Path, line: str) -> None:
     assert {file.path[-1] for file in found} >= {"c"}
 
 
-def test_manifest_with_more_blocks_than_listed_is_no_store(tmp_path: Path) -> None:
+def test_manifest_with_2_to_40_blocks_is_damaged(tmp_path: Path) -> None:
     manifest = json.loads((STORE / "manifest.json").read_text())
     (tmp_path / "shard-00000-train.arrow").write_bytes((STORE / "shard.arrow").read_bytes())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert read_manifest(tmp_path) is not None
+    assert TokenStore.open(tmp_path).blocks("train") == 1
     manifest["shards"][0]["blocks"] = 2**40
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert read_manifest(tmp_path) is None
+    with pytest.raises(DataError, match="the token store is damaged"):
+        TokenStore.open(tmp_path)
 
 
 def test_webhook_answer_that_is_no_http_is_warning(

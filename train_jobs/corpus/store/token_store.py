@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import (
+    MANIFEST_FILE,
     SPLITS,
     Shard,
     Split,
@@ -269,12 +270,23 @@ class TokenStore:
     Args:
         folder: folder of the store.
         manifest: its manifest.
+
+    Raises:
+        DataError: the manifest lists other numbers of blocks than tokens of blocks.
     """
 
     def __init__(self, folder: Path, manifest: StoreManifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self._readers: dict[str, pa.RecordBatchFileReader] = {}
+        for shard in manifest.shards:
+            # below, a list of all blocks is made: 2**40 of them would not fit into memory
+            if shard.blocks != len(shard.tokens):
+                raise DataError(
+                    f"the token store is damaged: {folder / MANIFEST_FILE}",
+                    facts={"where": shard.file, "why": f"{shard.blocks} blocks, but tokens of {len(shard.tokens)}"},
+                    fix=f"rm -r {in_shell(folder)}, then repeat submit prepare",
+                )
         self._places: dict[Split, list[tuple[Shard, int]]] = {
             split: [(s, index) for s in manifest.shards if s.split == split for index in range(s.blocks)]
             for split in SPLITS
