@@ -351,7 +351,9 @@ class TokenStore:
             if shard.file not in self._readers:
                 self._readers[shard.file] = self._map(shard)
             return as_block(self._readers[shard.file].get_batch(position))
-        except (pa.ArrowException, IndexError) as problem:
+        except (pa.ArrowException, OSError, IndexError) as problem:
+            if isinstance(problem, OSError) and problem.errno is not None:
+                raise  # of the disk; Arrow's own OSError about a damaged file has no errno
             raise DataError(
                 f"the token store is damaged: {self.folder / shard.file}",
                 facts={"where": f"block {position}", "why": str(problem).partition("\n")[0]},
