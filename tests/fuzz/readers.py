@@ -1,6 +1,6 @@
 """The readers to fuzz. Each entry imports its code and returns a function from bytes to a call.
 
-A reader may raise an error of the house (`UserError`), which the command prints; any other exception is a finding.
+A reader may raise an error of the project (`UserError`), which the command prints; any other exception is a finding.
 """
 
 from __future__ import annotations

@@ -126,7 +126,6 @@ def require_text(line: bytes | str, piece: Piece) -> None:
     if len(line) > LONGEST_FILE:
         raise DataError(
             f"{piece.path} has a line of more than {LONGEST_FILE >> 20} MiB",
-            facts={"have": repr(line[:24]) + "..."},
             fix="check that it is text; break its lines, or put each document on a line of its own",
         )
 
