@@ -128,7 +128,7 @@ def _require_bounded(text: str, source: str) -> None:
     """
     open_anchors: list[str | None] = []
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
-        where = f"line {event.start_mark.line + 1}"
+        where = f"line {event.start_mark.line + 1}" if event.start_mark else source
         if count > 2 * MOST_VALUES:
             raise too_large(source, f"more than {MOST_VALUES:,} values")
         if isinstance(event, yaml.CollectionStartEvent):
