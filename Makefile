@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Tests start thousands of processes; without bytecode each of them would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pretrain test test-all faults lint check docs clean
+.PHONY: pretrain test test-all faults fuzz lint check docs clean
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
@@ -20,6 +20,10 @@ test-all: $(VENV)/.dev  ## all tests
 faults: $(VENV)/.dev  ## nine minutes of the campaign against faults, and its page docs/faults.md
 	$(BIN)/python -m tests.faults.campaign --minutes 9
 	$(BIN)/python -m tests.faults.campaign --page
+
+fuzz: $(VENV)/.dev  ## nine minutes of fuzzing of the reader of files that was fuzzed least
+	$(INSTALL) -e ".[fuzz]"
+	$(BIN)/python -m tests.fuzz --minutes 9
 
 lint: $(VENV)/.dev  ## style, types, import contracts, file length, prose
 	$(BIN)/ruff check .

@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
+from orchestrator.support.errors import SpecError
+from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
 AML_IGNORE, GIT_IGNORE = ".amlignore", ".gitignore"
@@ -44,6 +46,7 @@ _KNOWN_BY = (
     ({"COMMIT.json"}, "outputs of runs"),
     ({"metrics.jsonl", "checkpoints"}, "outputs of runs"),
 )
+_MOST_LINES, _MOST_CHARACTERS = 5_000, 1 << 20  # of an ignore file: 2 s
 _CLASSES = {  # POSIX classes, which git accepts in brackets and Python's `re` does not
     "alnum": "a-zA-Z0-9",
     "alpha": "a-zA-Z",
@@ -144,8 +147,14 @@ class IgnoreRules:
 
     def _with(self, path: Path, name: str, base: str) -> IgnoreRules:
         # editors on Windows begin the file with a byte order mark; names on Linux may be any bytes
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
-        lines = tuple(filter(None, map(_parse, reversed(text.split("\n")))))
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            written = stream.read(_MOST_CHARACTERS + 1).replace("\r\n", "\n").split("\n")
+        if len(written) > _MOST_LINES or sum(map(len, written)) + len(written) > _MOST_CHARACTERS:
+            raise SpecError(
+                f"cannot read {path}: more than {_MOST_LINES:,} lines",
+                fix=f"name folders instead of files in {in_shell(path)}",
+            )
+        lines = tuple(filter(None, map(_parse, reversed(written))))
         return replace(self, files=(_IgnoreFile(name, base, lines), *self.files))
 
 
@@ -162,11 +171,29 @@ def _parse(text: str) -> _Line | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # `[[]`, from re
             pattern = next(iter(GitIgnoreSpec.from_lines([negation + body]).patterns), None)
-    except ValueError:
+    except (ValueError, re.error):  # re.error: `[z-a]`
         return None  # an invalid line; git skips it too
     if pattern is None or pattern.include is None or pattern.regex is None:
         return None  # a comment, or blank
-    return _Line(pattern.include, by_name="/" not in body[:-1], regex=pattern.regex)
+    return _Line(pattern.include, by_name="/" not in body[:-1], regex=_without_backtracking(pattern.regex.pattern))
+
+
+_STARS = re.compile(r"(?:\[\^/\]\*)+")  # `*` in pathspec's regular expressions
+_CHUNK = r"(?:\(\?!/\)|\\.|\[(?:\\.|[^\]\\])+\](?!\*)|[^]\\()\[|^$/*])+"  # part of a name without `*`
+_NEGATED = re.compile(r"\[\^(?!/\])")  # pathspec lets it match a slash, git does not
+_STAR_BEFORE_STAR = re.compile(rf"\[\^/\]\*({_CHUNK})(?=\[\^/\]\*)")
+_FOLDERS_BEFORE_FOLDERS = re.compile(r"\(\?:/\.\+\)\?((?:(?!\(\?[:P]).)+)(?=\(\?:/\.\+\)\?)")
+
+
+def _without_backtracking(regex: str) -> re.Pattern[str]:
+    """Compile a regular expression of pathspec so that a name takes time linear in each wildcard.
+
+    Where another wildcard follows, the first match of what is between them is as good as any later one, so an atomic
+    group may forget the others. With all of them, `*a*a*a*a*b` takes hours for a name of 255 letters a.
+    """
+    regex = _NEGATED.sub("(?!/)[^", _STARS.sub("[^/]*", regex))
+    regex = _STAR_BEFORE_STAR.sub(r"(?>[^/]*?\1)", regex)
+    return re.compile(_FOLDERS_BEFORE_FOLDERS.sub(r"(?>(?:/.+?)??\1(?=/))", regex))
 
 
 class ShippedFile(NamedTuple):

@@ -6,6 +6,7 @@ address itself is never stored.
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import time
@@ -57,7 +58,8 @@ def post(url: str, document: dict[str, Any]) -> bool:
         try:
             _post_once(url, document)
             return True
-        except (OSError, ValueError) as problem:  # URLError is an OSError; an invalid URL is a ValueError
+        # URLError is an OSError; an invalid URL is a ValueError; an answer that is not HTTP is an HTTPException
+        except (OSError, ValueError, http.client.HTTPException) as problem:
             # a warning, never an error: the run has its result, whether the message arrives or not
             reason = str(problem).replace(url, "(address)")
             print(

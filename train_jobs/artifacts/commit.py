@@ -81,7 +81,7 @@ def read_commit(folder: Path) -> Commit:
             name: WrittenFile(facts["bytes"], facts["sha256"]) for name, facts in document.get("files", {}).items()
         }
         return Commit(document["step"], document["validation_loss"], files, document.get("format", 0))
-    except (KeyError, TypeError, AttributeError) as problem:
+    except (KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise ValueError(f"not a commit: {folder / COMMIT}: {type(problem).__name__}: {problem}") from None
 
 

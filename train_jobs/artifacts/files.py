@@ -62,7 +62,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file is missing or contains anything else."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # RecursionError: deeply nested arrays
         return None
     return document if isinstance(document, dict) else None
 

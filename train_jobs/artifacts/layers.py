@@ -10,19 +10,20 @@ A later layer overrides earlier ones, key by key; lists are replaced, not merged
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from train_jobs.artifacts.redaction import redact
+from train_jobs.artifacts.yaml_values import DEEPEST, MOST_BYTES, read_yaml, too_large
+from train_jobs.artifacts.yaml_values import KeyPath as KeyPath
+from train_jobs.artifacts.yaml_values import dotted as dotted
 from train_jobs.config.errors import SpecError, did_you_mean, in_shell
 from train_jobs.config.fields import NAMED
 
-KeyPath = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
@@ -32,6 +33,8 @@ EXTENDS = "extends"  # key of a recipe: name of the recipe in the same folder th
 CONTINUES = "continues"  # key of a recipe: name of the recipe whose result it starts from
 SUBMISSION_KEYS = ("kind", "recipe")  # of a file for `orchestrator submit`, which a job also reads
 MAX_LISTED = 15  # known keys are listed if there are fewer than this
+MOST_PROBLEMS = 100  # problems with a place and a suggestion; more are counted
+LONGEST_SHOWN = 200  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,16 @@ def read_file(path: Path, source: str | None = None) -> ConfigLayer:
         source: its name in messages. None: the path.
 
     Raises:
-        SpecError: the file is missing, not UTF-8, not YAML or not a mapping, or a key is duplicated.
+        SpecError: the file is missing, not UTF-8, not YAML or not a mapping, a key is duplicated, or the file is larger
+            than 4 MiB.
     """
     name = source or str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise too_large(name, f"more than {MOST_BYTES >> 20} MiB")
+        text = content.decode()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
     except PermissionError:
@@ -115,21 +123,14 @@ def read_text(text: str, source: str) -> ConfigLayer:
     Raises:
         SpecError: the text is not YAML or not a mapping, or a key is duplicated.
     """
-    try:
-        # The node graph keeps the line of every key; `yaml.safe_load` drops it.
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as problem:
-        raise SpecError(f"{source} is not valid YAML", problems=[_yaml_problem(problem, source)]) from None
-    if node is None:
+    values = read_yaml(text, source)
+    if values.tree is None and not values.problems:
         return ConfigLayer(source, {})
-    if not isinstance(node, yaml.MappingNode):
+    if not isinstance(values.tree, dict):
         raise SpecError(f"invalid {source}: not keys and values", problems=[f"{source}:1: not a mapping"])
-    lines: dict[KeyPath, int] = {}
-    problems: list[str] = []
-    tree = _construct(node, (), lines, problems, source)
-    if problems:
-        raise SpecError(f"{source} has {_count(problems)}", problems=problems)
-    return ConfigLayer(source, tree, lines)
+    if values.problems:
+        raise SpecError(f"{source} has {_count(values.problems)}", problems=values.problems)
+    return ConfigLayer(source, values.tree, values.lines)
 
 
 def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
@@ -150,10 +151,13 @@ def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
         if not equals or not all(parts):
             problems.append(f"{source} {text}: not of the form path.to.key=value")
             continue
+        if len(parts) > DEEPEST:
+            problems.append(f"{source}: a key of more than {DEEPEST} parts")
+            continue
         try:
-            value = yaml.safe_load(raw) if raw.strip() else ""
-        except yaml.YAMLError:
-            problems.append(f"{source} {text}: the value is not valid YAML")
+            value = _assigned(raw)
+        except SpecError as failure:
+            problems.append(f"{source} {text}: {failure.message}")
             continue
         if key.strip() in NAMED and isinstance(value, str):
             parts.append("name")
@@ -162,6 +166,23 @@ def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
     if problems:
         raise SpecError(f"{source} has {_count(problems)}", problems=problems)
     return ConfigLayer(source, tree)
+
+
+def _assigned(raw: str) -> Any:
+    """Return the value of an assignment, which is read as YAML.
+
+    Raises:
+        SpecError: the value is not YAML, or a part of it is invalid.
+    """
+    if not raw.strip():
+        return ""
+    try:
+        values = read_yaml(raw, "the value")
+    except SpecError as failure:
+        raise failure if not failure.problems else SpecError("the value is not valid YAML") from None
+    if values.problems:
+        raise SpecError(values.problems[0].removeprefix("the value:1: ").lstrip(": "))
+    return values.tree
 
 
 def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
@@ -195,11 +216,19 @@ def _overlay(
                 merged.origins[here] = layer.origin(here)
             _overlay(merged, below[key], value, here, layer)
         else:
-            below[key] = value
             # A plain value replaces a section: origins of the section's keys are then wrong.
-            for stale in [old for old in merged.origins if old[: len(here)] == here]:
-                del merged.origins[stale]
+            for stale in _paths(below.get(key), here):
+                merged.origins.pop(stale, None)
+            below[key] = value
             merged.origins[here] = layer.origin(here)
+
+
+def _paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path of a value and, in a section, those of all its keys."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _paths(inner, (*path, key))
 
 
 def build(model: type[ModelT], merged: Merged) -> ModelT:
@@ -215,8 +244,10 @@ def build(model: type[ModelT], merged: Merged) -> ModelT:
     try:
         return model.model_validate(merged.tree)
     except ValidationError as failure:
-        problems = [_problem(model, merged, dict(error)) for error in failure.errors()]
-        raise SpecError(f"the configuration has {_count(problems)}", problems=problems) from None
+        errors = failure.errors(include_url=False)
+        problems = [_problem(model, merged, dict(error)) for error in errors[:MOST_PROBLEMS]]
+        more = [f"and {len(errors) - MOST_PROBLEMS} more"] if len(errors) > MOST_PROBLEMS else []
+        raise SpecError(f"the configuration has {_count(errors)}", problems=problems + more) from None
 
 
 def preset_names(folder: Path = PRETRAIN_RECIPES) -> list[str]:
@@ -325,36 +356,6 @@ def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPat
             yield (*path, key), value
 
 
-def _construct(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], problems: list[str], source: str) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        tree: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            line = key_node.start_mark.line + 1
-            here = (*path, key)
-            if key in tree:
-                # YAML forbids duplicate keys, but PyYAML silently keeps the last one.
-                problems.append(f"{source}:{line}: {dotted(here)}: duplicate key (first on line {lines[here]})")
-            lines[here] = line
-            tree[key] = _construct(value_node, here, lines, problems, source)
-        return tree
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            lines[*path, index] = item.start_mark.line + 1
-        return [_construct(item, (*path, i), lines, problems, source) for i, item in enumerate(node.value)]
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node)
-    except (yaml.YAMLError, ValueError) as problem:
-        problems.append(f"{source}:{node.start_mark.line + 1}: {dotted(path)}: {problem}")
-        return None
-
-
-def dotted(path: KeyPath) -> str:
-    """Return `("train", "betas", 0)` as `train.betas.0`."""
-    return ".".join(str(part) for part in path)
-
-
 def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> str:
     path = tuple(error["loc"])
     origin = merged.origin(path)
@@ -374,7 +375,8 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         message += did_you_mean(value, choices)
     if isinstance(value, str | int | float | bool) and "secrets" not in path:  # it may be the secret itself
-        message += f", not {redact(value)!r}" if isinstance(value, str) else f", not {value!r}"
+        shown = repr(redact(value) if isinstance(value, str) else value)
+        message += f", not {shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + '...'}"
     return f"{where}{name}{message}"
 
 
@@ -400,11 +402,5 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _yaml_problem(problem: yaml.YAMLError, source: str) -> str:
-    mark = getattr(problem, "problem_mark", None)
-    what = getattr(problem, "problem", None) or str(problem).splitlines()[0]
-    return f"{source}:{mark.line + 1}: {what}" if mark else f"{source}: {what}"
-
-
-def _count(problems: list[str]) -> str:
+def _count(problems: Sequence[object]) -> str:
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"

@@ -143,7 +143,7 @@ def read_phase(folder: Path) -> EarlierPhase:
     try:
         commit, state = read_commit(folder), json.loads((folder / STATE).read_text())
         config = state["config"]
-        return EarlierPhase(
+        phase = EarlierPhase(
             folder=folder,
             step=commit.step,
             files={name: written.sha256 for name, written in commit.files.items()},
@@ -152,7 +152,9 @@ def read_phase(folder: Path) -> EarlierPhase:
             optimizer=config["optimizer"]["name"],
             vocabulary=state["vocabulary"],
         )
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        phase.layer()  # every key that it needs exists
+        return phase
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise SpecError(f"cannot read the checkpoint {folder}: {type(problem).__name__}: {problem}") from None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
@@ -105,6 +105,12 @@ class Shard(Config):
     """Bytes."""
     sha256: str
     """Hash of the file."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> Shard:
+        if Path(self.file).name != self.file or "\0" in self.file:
+            raise ValueError(f"{self.file!r} is not the name of a file in the store")
+        return self
 
 
 class SpecialIds(Config):
@@ -263,7 +269,7 @@ def _reason_unreadable(folder: Path) -> str:
         document = json.loads((folder / MANIFEST_FILE).read_text())
     except FileNotFoundError:
         return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "no such folder"
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return f"{MANIFEST_FILE} is damaged"
     version = document.get("version") if isinstance(document, dict) else None
     if version != STORE_VERSION:
@@ -271,7 +277,8 @@ def _reason_unreadable(folder: Path) -> str:
     try:
         manifest = StoreManifest.model_validate(document)
     except ValidationError as problem:
-        return f"{MANIFEST_FILE} is damaged: {problem.errors()[0]['loc']}"
+        first = problem.errors()[0]
+        return f"{MANIFEST_FILE} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
     short = next(shard for shard in manifest.shards if _size(folder / shard.file) != shard.size)
     return f"{short.file} is {'missing' if _size(folder / short.file) is None else 'truncated'}"
 
@@ -285,7 +292,7 @@ def read_manifest(folder: Path) -> StoreManifest | None:
     try:
         manifest = StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         complete = all((folder / shard.file).stat().st_size == shard.size for shard in manifest.shards)
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         return None
     return manifest if complete else None
 

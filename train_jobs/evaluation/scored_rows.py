@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from train_jobs.evaluation.resampling import Definition, Floats, bootstrap, statistic_of
+from train_jobs.config.fields import Config
+from train_jobs.evaluation.resampling import Definition, Floats, bootstrap, columns_of, statistic_of
 
 SCORED_ROWS = "scored_rows.json"
 SCORED_SET = "input"  # the name of the one set of an evaluation
@@ -58,6 +60,30 @@ class ScoredRows:
 
     def _lists(self) -> dict[str, list[float]]:
         return {name: np.asarray(values, np.float64).tolist() for name, values in self.columns.items()}
+
+
+class _SavedRows(Config):
+    columns: dict[str, list[float]]
+    metrics: dict[str, dict[str, Any]]
+    rows: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+    model_config = ConfigDict(allow_inf_nan=True)  # a score may read predictions of a model that diverged
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _SavedRows:
+        lengths = {len(values) for values in self.columns.values()} | ({len(self.rows)} if self.rows else set())
+        if len(lengths) > 1:
+            raise ValueError("columns of different lengths")
+        for name, definition in self.metrics.items():
+            try:
+                statistic_of(definition)
+                known = set(columns_of(definition)) <= self.columns.keys()
+            except (LookupError, TypeError, ValueError):
+                known = False
+            if not known:
+                raise ValueError(f"unknown metric {name}")
+        return self
 
 
 def row_ids(*parts: Sequence[str]) -> list[str]:
@@ -102,10 +128,19 @@ def read_scored_rows(text: bytes) -> dict[str, ScoredRows]:
     Raises:
         ValueError: it is damaged, or of another version.
     """
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        document = None
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ValueError(f"{SCORED_ROWS} is not of version {VERSION}")
-    return {name: ScoredRows(**one) for name, one in document["sets"].items()}
+    try:
+        sets = TypeAdapter(dict[str, _SavedRows]).validate_python(document.get("sets"))
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{SCORED_ROWS} is damaged: {where}: {first['msg']}") from None
+    return {name: ScoredRows(one.columns, one.metrics, one.rows, one.classes) for name, one in sets.items()}
 
 
 def _short(value: float) -> float:

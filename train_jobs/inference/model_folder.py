@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 from tokenizers import AddedToken, Tokenizer
@@ -112,7 +113,12 @@ class Folder:
         # tokenizer.json is preferred: it contains normalisation that vocab.txt alone does not describe
         if lowercase is None and saved.is_file():
             return _saved_tokenizer(saved)
-        known = lowercase if lowercase is not None else settings.get("do_lower_case", True)
+        for key in ("do_lower_case", "strip_accents"):
+            if not isinstance(settings.get(key), bool | None):
+                raise DataError(
+                    f"{self.path / TOKENIZER}: {key} is {settings[key]!r}", facts={"need": "true, false or null"}
+                )
+        known = lowercase if lowercase is not None else settings.get("do_lower_case") is not False
         tokenizer = load_vocabulary(
             self.path / VOCABULARY,
             lowercase=known,
@@ -187,7 +193,8 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
     )
 
 
-def _kind(path: Path, architectures: list[str]) -> str:
+def _kind(path: Path, architectures: Any) -> str:
+    architectures = [str(name) for name in architectures] if isinstance(architectures, list) else []
     found = next((HEADS[name] for name in architectures if name in HEADS), None)
     if found is None:
         raise SpecError(

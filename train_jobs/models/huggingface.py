@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -211,7 +210,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         return load_file(path)
     except FileNotFoundError:
         raise _no_file(path) from None
-    except SafetensorError as problem:
+    except (SafetensorError, KeyError) as problem:  # KeyError: a type of numbers that torch lacks
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
 
 
@@ -224,9 +223,11 @@ def _read_old_tensors(path: Path) -> dict[str, Tensor]:
     # Unpickling executes code that the file contains; weights_only admits tensors and plain containers only.
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError):
+    except Exception:  # torch's unpickler lets IndexError, KeyError, UnicodeError and others of a damaged file through
         state = None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
+    ):
         raise TrainingError(
             f"cannot read {path}", facts={"why": "the file is damaged, or contains more than named tensors"}
         )
@@ -246,7 +247,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise _no_file(path) from None
-    except ValueError as problem:
+    except (ValueError, TypeError, RecursionError) as problem:
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
 
 
@@ -349,11 +350,16 @@ def saved_labels(folder: Path) -> list[str]:
     """Return the label names of a folder's model in the order of their ids; empty if its config.json lists none.
 
     Raises:
-        TrainingError: config.json is missing or not JSON.
+        TrainingError: config.json is missing or not JSON, or its labels are not numbered.
     """
     # sorted as numbers: JSON keys are text, and "10" sorts before "2"
     names = _read_config(folder).get("id2label") or {}
-    return [names[key] for key in sorted(names, key=int)]
+    try:
+        return [str(names[key]) for key in sorted(names, key=int)]
+    except (ValueError, TypeError, LookupError):
+        raise TrainingError(
+            f"cannot read {folder / CONFIG}", facts={"where": "id2label", "need": '{"0": NAME, "1": NAME, ...}'}
+        ) from None
 
 
 @torch.no_grad()

@@ -158,7 +158,7 @@ def _work_problems(tree: Mapping[str, Any], work: Mapping[str, Any], at: KeyPath
     yield from _below_one(work, at, "distribution", "process_count_per_instance")
     command = work.get("command")
     for found in _BINDING.finditer(command) if isinstance(command, str) else ():
-        if found["name"] not in {**(tree.get(found["kind"]) or {}), **(work.get(found["kind"]) or {})}:
+        if found["name"] not in {**_mapping(tree, found["kind"]), **_mapping(work, found["kind"])}:
             yield (*at, "command"), f"{found[0]} names none of the {found['kind'].replace('_', ' ')}"
 
 

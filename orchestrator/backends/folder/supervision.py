@@ -31,8 +31,8 @@ from orchestrator.support.errors import InternalError, StorageError, UserError
 from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
-from train_jobs.config.privacy import traceback_text, unexpected_text
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
+from train_jobs.config.privacy import traceback_text, unexpected_text
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)

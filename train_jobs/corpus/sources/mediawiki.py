@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
+from train_jobs.artifacts.text_documents import LONGEST_FILE
 from train_jobs.artifacts.text_files import MAGIC
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.sources.streams import Piece, Read, ignore, open_piece
@@ -103,6 +104,7 @@ class _DumpParser:
         self._redirect = False
         self._key = ""  # of the current <namespace>
         self._collected: list[str] = []
+        self._length = 0  # characters of the current page
         self._depth = 0
         # expat directly: ElementTree's iterparse keeps every page in memory unless each is removed from its parent.
         self._parser = expat.ParserCreate()
@@ -132,9 +134,9 @@ class _DumpParser:
             )
         if name in _COLLECTED:
             self._collected = []
-            self._parser.CharacterDataHandler = self._collected.append
+            self._parser.CharacterDataHandler = self._collect
         if name == "page":
-            self._redirect, self._fields, self._text = False, {}, None
+            self._redirect, self._fields, self._text, self._length = False, {}, None, 0
             self._pages += 1
             self.header_ended = True
         elif name == "redirect":
@@ -143,6 +145,16 @@ class _DumpParser:
             self._text = attributes
         elif name == "namespace":
             self._key = attributes.get("key", "")
+
+    def _collect(self, text: str) -> None:
+        self._length += len(text)
+        if self._length > LONGEST_FILE:
+            raise DataError(
+                f"{self.piece.path}: a page of more than {LONGEST_FILE >> 20} MiB",
+                facts={"where": self._place()},
+                fix="download the dump again; MediaWiki allows 2 MiB a page",
+            )
+        self._collected.append(text)
 
     def _end(self, name: str) -> None:
         self._depth -= 1

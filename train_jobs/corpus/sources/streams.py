@@ -10,11 +10,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from train_jobs.artifacts.text_documents import LONGEST_FILE
 from train_jobs.artifacts.text_files import Compression
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.privacy import problem_text
@@ -22,6 +24,7 @@ from train_jobs.config.privacy import problem_text
 Read = Callable[[int], None]  # called with the number of bytes read from the disk since the last call
 BLOCK = 1 << 18  # bytes per read from the disk
 MOST = 1 << 22  # maximum bytes of a decompressed block: limits memory for highly compressed data
+XZ_MEMORY = 256 << 20  # bytes; `xz -9` needs 65 MiB
 BOM = b"\xef\xbb\xbf"
 UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -102,6 +105,30 @@ def open_text(piece: Piece, read: Read) -> BinaryIO:
     if head == BOM:
         stream.read(len(BOM))
     return stream
+
+
+def bounded_lines(stream: BinaryIO, piece: Piece) -> Iterator[bytes]:
+    """Yield the lines of a stream.
+
+    Raises:
+        DataError: a line is longer than 32 MiB: a compressed file of a megabyte can hold one of a gigabyte.
+    """
+    while line := stream.readline(LONGEST_FILE + 1):
+        require_text(line, piece)
+        yield line
+
+
+def require_text(line: bytes | str, piece: Piece) -> None:
+    """Require that a line, or the text of an article, is at most 32 MiB.
+
+    Raises:
+        DataError: it is longer.
+    """
+    if len(line) > LONGEST_FILE:
+        raise DataError(
+            f"{piece.path} has a line of more than {LONGEST_FILE >> 20} MiB",
+            fix="check that it is text; break its lines, or put each document on a line of its own",
+        )
 
 
 def unpacked(piece: Piece) -> str:
@@ -198,7 +225,7 @@ _Decompressor = _Gzip | bz2.BZ2Decompressor | lzma.LZMADecompressor
 _DECOMPRESSORS: dict[Compression, Callable[[], _Decompressor]] = {
     "gzip": _Gzip,
     "bzip2": bz2.BZ2Decompressor,
-    "xz": lzma.LZMADecompressor,
+    "xz": partial(lzma.LZMADecompressor, memlimit=XZ_MEMORY),
 }
 
 

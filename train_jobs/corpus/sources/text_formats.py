@@ -17,11 +17,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from train_jobs.artifacts.text_documents import split_documents, without_gutenberg
+from train_jobs.artifacts.text_documents import LONGEST_FILE, split_documents, without_gutenberg
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import BLANK_LINE
 from train_jobs.config.privacy import names_text, problem_text, value_text
-from train_jobs.corpus.sources.streams import BOM, UTF16_BOMS, Piece, Read, ignore, open_piece, open_text, unpacked
+from train_jobs.corpus.sources.streams import (
+    BOM,
+    UTF16_BOMS,
+    Piece,
+    Read,
+    bounded_lines,
+    ignore,
+    open_piece,
+    open_text,
+    require_text,
+    unpacked,
+)
 
 CHUNK = 1 << 20  # bytes decoded per call
 MIN_DOCSTRING_CHARACTERS = 200  # modules with shorter docstrings are skipped
@@ -59,7 +70,8 @@ def _decoded_chunks(stream: BinaryIO, piece: Piece) -> Iterator[str]:
     done = 0
     while raw := stream.read(CHUNK):
         if not raw.endswith(b"\n"):
-            raw += stream.readline()
+            raw += stream.readline(LONGEST_FILE)
+            require_text(raw, piece)
         chunk = _decoded(raw, piece, done)
         done += len(raw)
         # `replace` first: it handles Windows files without the regular expression, which halved the speed of reading.
@@ -133,7 +145,7 @@ def read_jsonl(piece: Piece, column: str, read: Read) -> Iterator[str]:
     """
     with open_text(piece, read) as stream:
         offset = 0
-        for line in stream:
+        for line in bounded_lines(stream, piece):
             if line.strip() and (text := _field(line, column, piece, offset)) is not None:
                 yield text
             offset += len(line)
@@ -200,7 +212,7 @@ def read_wikiextractor(piece: Piece, read: Read) -> Iterator[str]:
     with open_text(piece, read) as stream:
         lines: list[bytes] | None = None
         offset = 0
-        for line in stream:
+        for line in bounded_lines(stream, piece):
             if lines is None:
                 if line.startswith(b"{"):
                     if (article := _field(line, "text", piece, offset)) is not None:

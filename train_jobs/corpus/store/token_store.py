@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import (
+    MANIFEST_FILE,
     SPLITS,
     Shard,
     Split,
@@ -41,6 +42,7 @@ from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20
 BLOCKS_PER_SHARD = 64  # 128 MiB of 16-bit tokens
+_DOCUMENTS = [pa.list_(pa.list_(kind)) for kind in (pa.uint16(), pa.uint32())]
 
 
 @dataclass(frozen=True)
@@ -268,12 +270,23 @@ class TokenStore:
     Args:
         folder: folder of the store.
         manifest: its manifest.
+
+    Raises:
+        DataError: the manifest lists other numbers of blocks than tokens of blocks.
     """
 
     def __init__(self, folder: Path, manifest: StoreManifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self._readers: dict[str, pa.RecordBatchFileReader] = {}
+        for shard in manifest.shards:
+            # below, a list of all blocks is made: 2**40 of them would not fit into memory
+            if shard.blocks != len(shard.tokens):
+                raise DataError(
+                    f"the token store is damaged: {folder / MANIFEST_FILE}",
+                    facts={"where": shard.file, "why": f"{shard.blocks} blocks, but tokens of {len(shard.tokens)}"},
+                    fix=f"rm -r {in_shell(folder)}, then repeat submit prepare",
+                )
         self._places: dict[Split, list[tuple[Shard, int]]] = {
             split: [(s, index) for s in manifest.shards if s.split == split for index in range(s.blocks)]
             for split in SPLITS
@@ -334,9 +347,18 @@ class TokenStore:
             DataError: the shard's content does not match its hash.
         """
         shard, position = self._places[split][index]
-        if shard.file not in self._readers:
-            self._readers[shard.file] = self._map(shard)
-        return as_block(self._readers[shard.file].get_batch(position))
+        try:
+            if shard.file not in self._readers:
+                self._readers[shard.file] = self._map(shard)
+            return as_block(self._readers[shard.file].get_batch(position))
+        except (pa.ArrowException, OSError, IndexError) as problem:
+            if isinstance(problem, OSError) and problem.errno is not None:
+                raise  # of the disk; Arrow's own OSError about a damaged file has no errno
+            raise DataError(
+                f"the token store is damaged: {self.folder / shard.file}",
+                facts={"where": f"block {position}", "why": str(problem).partition("\n")[0]},
+                fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",
+            ) from None
 
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
@@ -350,8 +372,18 @@ class TokenStore:
 
 
 def as_block(batch: pa.RecordBatch) -> Block:
-    """Return a record batch of a shard as a block, without copying."""
+    """Return a record batch of a shard as a block, without copying.
+
+    Raises:
+        ArrowException: the batch is not of documents, or its offsets lead out of its buffers.
+    """
+    # Neither Arrow nor numpy checks offsets when it follows them.
+    batch.validate(full=True)
+    if batch.num_columns != 1 or batch.schema.types[0] not in _DOCUMENTS:
+        raise pa.ArrowInvalid(f"not documents, but {batch.schema.types}")
     documents = batch.column(0)
+    if documents.null_count or documents.values.null_count or documents.values.values.null_count:
+        raise pa.ArrowInvalid("missing values")
     sentences = documents.values
     return Block(
         tokens=numbers(sentences.values),

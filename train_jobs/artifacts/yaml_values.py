@@ -1,0 +1,155 @@
+"""YAML of users as plain values with the line of each key; size, nesting and aliases are bounded.
+
+`layers` reads spec files and `--set` values with it. A file of some bytes may otherwise take minutes and gigabytes:
+aliases of aliases multiply, and deep nesting exhausts the stack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from train_jobs.config.errors import SpecError
+
+KeyPath = tuple[str | int, ...]
+MOST_BYTES = 4 << 20  # of a file; a list of 50,000 paths of text takes 3 MB
+MOST_VALUES = 100_000  # those of aliases counted each time; about a second
+DEEPEST = 50  # sections and lists inside each other; a spec has 6
+LONGEST_NUMBER = 100  # characters; Python would refuse to print a number of more than 4,300 digits
+SMALL = 1 << 14  # characters that Python's parser reads in milliseconds
+# libyaml is ten times as fast as Python's parser; some builds of PyYAML lack it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+@dataclass
+class YamlValues:
+    """Values of a document, with their lines and problems."""
+
+    source: str
+    """Name of the document in messages."""
+    tree: Any = None
+    """The values; mappings have text as keys."""
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    """Path of a key or list entry -> its line, from 1."""
+    problems: list[str] = field(default_factory=list)
+    """Duplicate keys and invalid values, each with its place."""
+    _count: int = 0
+    _loader: yaml.SafeLoader = field(default_factory=lambda: yaml.SafeLoader(""))
+
+    def construct(self, node: yaml.Node, path: KeyPath = ()) -> Any:
+        """Return the value of a node; add its lines and problems.
+
+        Raises:
+            SpecError: aliases written out are more than 100,000 values.
+        """
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise too_large(self.source, f"more than {MOST_VALUES:,} values with its aliases written out")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self.lines[*path, index] = item.start_mark.line + 1
+            return [self.construct(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        tree: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(f"{self.source}:{line}: {dotted((*path, '?'))}: a key must be text")
+                continue
+            key = str(key_node.value)
+            here = (*path, key)
+            if key in tree:
+                # YAML forbids duplicate keys, but PyYAML silently keeps the last one.
+                first = self.lines[here]
+                self.problems.append(f"{self.source}:{line}: {dotted(here)}: duplicate key (first on line {first})")
+            self.lines[here] = line
+            tree[key] = self.construct(value_node, here)
+        return tree
+
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
+        try:
+            if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+                raise ValueError(f"a number of more than {LONGEST_NUMBER} characters")
+            return self._loader.construct_object(node)
+        except (yaml.YAMLError, ValueError) as problem:
+            what = str(problem)
+        except (AttributeError, LookupError, TypeError, OverflowError):  # of a tag that does not fit: `!!timestamp x`
+            what = f"not a valid {node.tag.rpartition(':')[2]}"
+        self.problems.append(f"{self.source}:{node.start_mark.line + 1}: {dotted(path)}: {what}")
+        return None
+
+
+def read_yaml(text: str, source: str) -> YamlValues:
+    """Return the values of a YAML or JSON document; an empty one is None.
+
+    Args:
+        text: the document.
+        source: its name in messages.
+
+    Raises:
+        SpecError: the text is not YAML, or is too large, nested too deeply or recursive.
+    """
+    values = YamlValues(source)
+    if len(text) > MOST_BYTES:
+        raise too_large(source, f"more than {MOST_BYTES >> 20} MiB")
+    try:
+        _require_bounded(text, source)
+        # The node graph keeps the line of every key; `yaml.safe_load` drops it.
+        node = yaml.compose(text, Loader=_LOADER)
+        if node is not None:
+            values.tree = values.construct(node)
+    except (yaml.YAMLError, UnicodeError) as problem:
+        raise SpecError(f"{source} is not valid YAML", problems=[_yaml_problem(text, problem, source)]) from None
+    return values
+
+
+def too_large(source: str, what: str) -> SpecError:
+    """Return the error for a document beyond a limit."""
+    return SpecError(f"cannot read {source}: {what}", fix="shorten it: a folder or a pattern can name many files")
+
+
+def dotted(path: KeyPath) -> str:
+    """Return `("train", "betas", 0)` as `train.betas.0`."""
+    return ".".join(str(part) for part in path)
+
+
+def _require_bounded(text: str, source: str) -> None:
+    """Check nesting, values and anchors, event by event; composing would recurse into them first.
+
+    Raises:
+        SpecError: a limit is exceeded, or an alias is inside of what it names.
+    """
+    open_anchors: list[str | None] = []
+    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+        where = f"line {event.start_mark.line + 1}" if event.start_mark else source
+        if count > 2 * MOST_VALUES:
+            raise too_large(source, f"more than {MOST_VALUES:,} values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_anchors.append(event.anchor)
+            if len(open_anchors) > DEEPEST:
+                raise SpecError(
+                    f"cannot read {source}: more than {DEEPEST} sections inside each other", facts={"where": where}
+                )
+        elif isinstance(event, yaml.CollectionEndEvent):
+            open_anchors.pop()
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
+            raise SpecError(f"cannot read {source}: *{event.anchor} is inside of what it names", facts={"where": where})
+
+
+def _yaml_problem(text: str, problem: Exception, source: str) -> str:
+    """Return the place and the reason of an error; those of Python's parser are more precise than libyaml's."""
+    if len(text) <= SMALL:
+        try:
+            yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as precise:
+            problem = precise
+    mark = getattr(problem, "problem_mark", None)
+    what = getattr(problem, "problem", None) or str(problem).splitlines()[0]
+    return f"{source}:{mark.line + 1}: {what}" if mark else f"{source}: {what}"
