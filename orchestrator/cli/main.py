@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,7 +16,7 @@ from typing import NoReturn
 from orchestrator.cli.job_commands import START
 from orchestrator.cli.resource_commands import CLOUD, DATA
 from orchestrator.cli.run_commands import MANAGE, WATCH
-from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, print_document, terminal_of
+from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, print_document, terminal_of, write_line
 from orchestrator.support.version import __version__
 
 SECTIONS = {"start": START, "watch": WATCH, "manage": MANAGE, "data": DATA, "cloud": CLOUD}
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     forbid_colours("--no-color" in given)
     try:
         if not words:
-            print(overview())
+            write_line(overview(), sys.stdout)
             return 0
         arguments, unknown = build_parser().parse_known_args(words)
         if unknown:
@@ -125,14 +126,14 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
 
         from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
 
-        print(redact("".join(traceback.format_exception(problem))), end="", file=sys.stderr)
+        write_line(redact("".join(traceback.format_exception(problem))).rstrip("\n"), sys.stderr)
     if not isinstance(problem, UserError):
-        print(paint_head(f"error[bug]: {type(problem).__name__}: {problem}", stderr), file=sys.stderr)
-        print(f"  fix  report this with the output of: orchestrator --debug {' '.join(given)}", file=sys.stderr)
+        write_line(paint_head(f"error[bug]: {type(problem).__name__}: {problem}", stderr), sys.stderr)
+        write_line(f"  fix  report this with the output of: orchestrator --debug {shlex.join(given)}", sys.stderr)
         return 1
     if style := _requested_style(given):
         print_document(problem.as_json(), style)
-    print(paint_head(str(problem), stderr), file=sys.stderr)
+    write_line(paint_head(str(problem), stderr), sys.stderr)
     return problem.exit_code
 
 
