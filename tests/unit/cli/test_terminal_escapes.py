@@ -13,6 +13,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.html import element
 from tests.run_folders import make_run
 from tests.unit.cli.conftest import Command
+from tests.unit.cli.test_terminal_output import PRICED
 from tests.unit.orchestrator.test_compare import full_plan
 from train_jobs.config import DataError, in_shell
 from train_jobs.config.visible import visible, visible_lines, visible_log, visible_styled
@@ -91,9 +92,9 @@ def test_fix_with_hostile_name_can_be_pasted(tmp_path: Path) -> None:
 
 def test_commands_send_no_escapes_of_a_run(home: Path, on_terminal: Command) -> None:
     hostile = HOSTILE.replace("\udcff", "") + FORGED  # a state is UTF-8
-    plan = full_plan(spec={"data": {"text": [hostile]}}, changes={}, world_size=1)
+    plan = full_plan(spec={"data": {"text": [hostile]}}, compute=PRICED, changes={}, world_size=2)
     make_run(home, "one", RunState.FAILED, plan=plan, reason=f"rank 0 failed: {hostile}", warning=hostile)
-    make_run(home, "two", RunState.FAILED, plan=full_plan(changes={}, world_size=1))
+    make_run(home, "two", RunState.FAILED, plan=full_plan(compute=PRICED, changes={}, world_size=2))
     for command in ("list", "status one", "diff one two", "cost --all", "prune --keep-last 1 --dry-run"):
         found = on_terminal(*command.split())
         assert unsafe(found.out) == [], command
