@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,7 +16,7 @@ from typing import NoReturn
 from orchestrator.cli.job_commands import START
 from orchestrator.cli.resource_commands import CLOUD, DATA
 from orchestrator.cli.run_commands import MANAGE, WATCH
-from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, print_document, terminal_of
+from orchestrator.cli.ui.terminal import aligned, forbid_colours, paint_head, print_document, terminal_of, write_line
 from orchestrator.support.home import run_as_command
 from orchestrator.support.version import __version__
 
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_as_command()
     try:
         if not words:
-            print(overview())
+            write_line(overview(), sys.stdout)
             return 0
         arguments, unknown = build_parser().parse_known_args(words)
         if unknown:
@@ -129,17 +130,17 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
 
     stderr = terminal_of(sys.stderr)
     if debug:
-        print(redact(traceback_text(problem)), end="", file=sys.stderr)
+        write_line(redact(traceback_text(problem)).rstrip("\n"), sys.stderr)
     if not isinstance(problem, UserError):
-        print(paint_head(redact(f"error[bug]: {unexpected_text(problem)}"), stderr), file=sys.stderr)
-        command = redact(f"orchestrator --debug {' '.join(given)}")
-        print(f"  fix  report this with the output of: {command}", file=sys.stderr)
+        write_line(paint_head(redact(f"error[bug]: {unexpected_text(problem)}"), stderr), sys.stderr)
+        command = redact(f"orchestrator --debug {shlex.join(given)}")
+        write_line(f"  fix  report this with the output of: {command}", sys.stderr)
         return 1
     problem.message, problem.fix = redact(problem.message), problem.fix and redact(problem.fix)
     problem.facts = {label: redact(str(value)) for label, value in problem.facts.items()}
     if style := _requested_style(given):
         print_document(problem.as_json(), style)
-    print(paint_head(str(problem), stderr), file=sys.stderr)
+    write_line(paint_head(str(problem), stderr), sys.stderr)
     return problem.exit_code
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
 from orchestrator.support.errors import UsageError
+from orchestrator.support.public_address import is_public, literal_address
 from train_jobs.config.fields import Config
 
 
@@ -22,6 +24,9 @@ class NotifySpec(Config):
     variable: str = "ORCHESTRATOR_WEBHOOK"
     """Environment variable of the submitting process with the webhook's address, a secret that is never stored."""
 
+    allow_private: bool = False
+    """Allow a webhook on this machine or in a private network (loopback, link-local or private address)."""
+
     def check(self, environ: Mapping[str, str]) -> None:
         """Check that the address of the webhook is set if there are events to report.
 
@@ -29,11 +34,26 @@ class NotifySpec(Config):
             environ: environment variables of the submitting process.
 
         Raises:
-            UsageError: it is not set, or is not an HTTP address.
+            UsageError: it is not set, is not an HTTP address, or is a private one that the settings do not allow.
         """
-        if self.on and not environ.get(self.variable, "").startswith(("http://", "https://")):
+        if not self.on:
+            return
+        url, facts = environ.get(self.variable, ""), {"events": ", ".join(self.on)}
+        try:
+            host = unquote(urlsplit(url).hostname or "")
+        except ValueError:
+            host = ""
+        if not url.startswith(("http://", "https://")) or not host:
             raise UsageError(
                 f"cannot notify: {self.variable} is not an HTTP address",
-                facts={"events": ", ".join(self.on)},
+                facts=facts,
                 fix=f"export {self.variable}=https://...",
+            )
+        address = literal_address(host)
+        # a name is resolved when the message is sent, maybe days later
+        if address is not None and not self.allow_private and not is_public(address):
+            raise UsageError(
+                f"cannot notify: {self.variable} is a private address",
+                facts={**facts, "address": address},
+                fix="--set notify.allow_private=true",
             )

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from train_jobs.config.visible import visible_lines
+
 STYLE = """
 .orchestrator-card { margin: 4px 0; padding: 12px 16px; border: 1px solid rgba(128, 128, 128, .35); border-radius: 8px;
   max-width: 900px; font-size: 13px; line-height: 1.5; overflow-x: auto; }
@@ -109,8 +111,9 @@ def element(name: str, *content: str, **attributes: str | float) -> Markup:
 
 def join(parts: Iterable[str]) -> Markup:
     """Return the concatenated parts; those that are not `Markup` are escaped."""
-    return Markup("".join(part if isinstance(part, Markup) else html.escape(part) for part in parts))
+    # directional marks would reorder a page as they do a terminal
+    return Markup("".join(part if isinstance(part, Markup) else html.escape(visible_lines(part)) for part in parts))
 
 
 def _value(value: str | float) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    return f"{value:.1f}" if isinstance(value, float) else visible_lines(str(value))

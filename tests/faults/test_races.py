@@ -48,7 +48,7 @@ def test_hanging_webhook_does_not_block_resume(console: Console, monkeypatch: py
     """The server accepts connections and never answers: a message is given up after half a minute."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("ORCHESTRATOR_WEBHOOK", f"http://127.0.0.1:{server.getsockname()[1]}")
-        name = run_script(console.home, "exit 3", **{"notify.on": ["failed"]})
+        name = run_script(console.home, "exit 3", **{"notify.on": ["failed"], "notify.allow_private": True})
         assert console("wait", name).code == 3
         ended = time.monotonic()
         resumed = console("resume", name, "-d")

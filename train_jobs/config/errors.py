@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from train_jobs.config.visible import visible, visible_lines
+
 
 class UserError(Exception):
     """An error that the user can fix, with facts and a command or an edit that fixes it.
@@ -44,8 +46,8 @@ class UserError(Exception):
     def __str__(self) -> str:
         rows = {**self.facts, **({"fix": self.fix} if self.fix else {})}
         width = max((len(label) for label in rows), default=0)
-        lines = [f"error[{self.kind}]: {self.message}"]
-        lines += [f"  {label:<{width}}  {value}" for label, value in rows.items()]
+        lines = [f"error[{self.kind}]: {_continued(self.message)}"]
+        lines += [f"  {label:<{width}}  {_continued(value)}" for label, value in rows.items()]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class _ListingError(UserError):
 
     def __str__(self) -> str:
         head, *rest = super().__str__().splitlines()
-        return "\n".join([head, *(f"  {problem}" for problem in self.problems), *rest])
+        return "\n".join([head, *(f"  {_continued(problem)}" for problem in self.problems), *rest])
 
     def as_json(self) -> dict[str, Any]:
         document = super().as_json()
@@ -107,6 +109,11 @@ class OutOfMemoryError(UserError, kind="memory"):
     """Memory of a GPU or of the host ran out, and smaller micro batches do not fix it."""
 
 
+def _continued(value: object) -> str:
+    """Return a value with unsafe characters escaped, and further lines indented: no line of it looks like a fact."""
+    return visible_lines(str(value)).replace("\n", "\n      ")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean "x"?)` for the most similar known word, or an empty string if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
@@ -115,7 +122,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def in_shell(path: Path | str) -> str:
     """Return a path quoted for a shell, as one word of a command that the user pastes."""
-    return shlex.quote(str(path))
+    text = str(path)
+    if visible(text) == text:
+        return shlex.quote(text)
+    # control characters, which errors show escaped: a word in which bash and zsh read such escapes
+    return "$'" + visible(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def rename_command(path: Path | str, ending: str = ".old") -> str:

@@ -1,12 +1,15 @@
-"""Predictions on request: the scoring script of an Azure ML managed endpoint, and a small local server.
+"""Predictions on request: the scoring script of an Azure ML managed endpoint, and a local server.
 
     python -m train_jobs.tools.serve --model MODEL_FOLDER --port 8080
     curl -d '{"inputs": ["The capital of France is [MASK]."], "top": 3}' http://127.0.0.1:8080/score
 
-Request: {"inputs": [...], "top": 5}. An input is a text, {"text": ..., "pair": ...} for a pair of texts, or
-{"question": ..., "context": ...} for a question. Response: {"outputs": [...]}, for each input the record that
-`train_jobs.predict` writes; for a language model a list of its masks, each a list of {"token", "probability"}, most
-likely first. An invalid request returns {"error": text}.
+`train_jobs.inference.score_requests` describes requests and responses. An invalid request returns {"error": text}.
+
+The server listens on the loopback interface. ORCHESTRATOR_SERVE_TOKEN, or a file of mode 0600 that
+ORCHESTRATOR_SERVE_TOKEN_FILE names, contains a token that every request must present; any other address needs one:
+
+    export ORCHESTRATOR_SERVE_TOKEN=$(openssl rand -hex 32)
+    curl -H "Authorization: Bearer $ORCHESTRATOR_SERVE_TOKEN" -d '{"inputs": ["A fine film."]}' http://127.0.0.1:8080/score
 
 On an Azure endpoint this file is deployed with the package next to it as train_jobs.zip.
 """
@@ -14,22 +17,18 @@ On an Azure endpoint this file is deployed with the package next to it as train_
 from __future__ import annotations
 
 import argparse
-import copy
-import errno
-import json
 import os
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ARCHIVE = "train_jobs.zip"
-MOST_TEXTS, MOST_TOP, DEFAULT_TOP_K = 64, 100, 5
-LARGEST_REQUEST = 1024 * 1024
-_LOADED: dict[str, Any] = {}  # Azure's scoring script is a module with `init` and `run`, so the model is global
-
-if (_archive := Path(__file__).with_name(ARCHIVE)).is_file():
+if (_archive := Path(__file__).with_name("train_jobs.zip")).is_file():
     sys.path.insert(0, str(_archive))
+
+if TYPE_CHECKING:
+    from train_jobs.inference.predictor import Predictor
+
+_LOADED: dict[str, Any] = {}  # Azure's scoring script is a module with `init` and `run`, so the model is global
 
 
 def init() -> None:
@@ -38,8 +37,8 @@ def init() -> None:
     load(next(path.parent for path in sorted(Path(os.environ["AZUREML_MODEL_DIR"]).rglob("config.json"))))
 
 
-def load(folder: Path) -> None:
-    """Load a model for `run`.
+def load(folder: Path) -> Predictor:
+    """Load a model for `run`, and return its predictor.
 
     Args:
         folder: Hugging Face folder of a BERT.
@@ -53,7 +52,9 @@ def load(folder: Path) -> None:
     from train_jobs.inference.loaded_model import load_predictor
 
     config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
-    _LOADED["task"] = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    task = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    _LOADED["task"] = task
+    return task
 
 
 def run(raw: str) -> dict[str, Any]:
@@ -66,116 +67,49 @@ def run(raw: str) -> dict[str, Any]:
         {"outputs": [...]} or {"error": text}.
     """
     from train_jobs.config import UserError
+    from train_jobs.inference.score_requests import predict_requests, read_request
 
     try:
-        document = json.loads(raw)
-        inputs, top = document["inputs"], document.get("top", DEFAULT_TOP_K)
-        _check(inputs, top)
-        return {"outputs": _answers(inputs, top)}
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        (outputs,) = predict_requests(_LOADED["task"], [read_request(raw, _LOADED["task"])])
+        return {"outputs": outputs}
+    except ValueError as problem:
         return {"error": f'invalid request, need {{"inputs": [text, ...], "top": 5}}: {problem}'}
     except UserError as problem:  # out of memory, for example
         return {"error": str(problem)}
 
 
-def _check(inputs: Any, top: Any) -> None:
-    if not isinstance(inputs, list):
-        raise ValueError("inputs is not a list")
-    if not 0 < len(inputs) <= MOST_TEXTS:
-        raise ValueError(f"{len(inputs)} inputs, need 1 to {MOST_TEXTS}")
-    if not isinstance(top, int) or not 0 < top <= MOST_TOP:
-        raise ValueError(f"invalid top {top!r}, need 1 to {MOST_TOP}")
-
-
-def _answers(inputs: list[Any], top: int) -> list[Any]:
-    from train_jobs.tasks.rows.tables import RowTable
-
-    # A copy per request: requests are served by several threads and have different settings.
-    task = copy.copy(_LOADED["task"])
-    paired = any(isinstance(one, dict) and "pair" in one for one in inputs)
-    data = task.config.data.model_copy(update={"pair": "pair" if paired else None})
-    task.config = task.config.model_copy(update={"top_k": top, "data": data})
-    rows = [_row(one, task.text_columns) for one in inputs]
-    columns = {name: [row[name] for row in rows] for name in task.text_columns}
-    found = task.predict(RowTable(Path("inputs"), columns, list(range(1, len(rows) + 1))), 0).records
-    return [_plain(record) for record in found]
-
-
-def _row(one: Any, columns: list[str]) -> dict[str, str]:
-    row = {columns[0]: one} if isinstance(one, str) and len(columns) == 1 else one
-    if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in columns):
-        need = "a text" if len(columns) == 1 else f"of the form {dict.fromkeys(columns, '...')}"
-        raise ValueError(f"an input is not {need}: {str(one)[:80]}")
-    return row
-
-
-def _plain(record: dict[str, Any]) -> Any:
-    """Return a record as JSON; of a language model only its masks, the format of the first version."""
-    found = {name: getattr(value, "tolist", lambda same=value: same)() for name, value in record.items()}
-    return found["masks"] if found.keys() == {"masks"} else found
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Handler of POST /score, like an Azure endpoint, and of GET /, the status of the server."""
-
-    def do_GET(self) -> None:
-        """Return the status of the server."""
-        self._reply(200, {"status": "ready"})
-
-    def do_POST(self) -> None:
-        """Return the response to a request to /score; 404, 413 or 400 with {"error": text} for an invalid one."""
-        size = int(self.headers.get("Content-Length") or 0)
-        if self.path != "/score":
-            return self._reply(404, {"error": f"unknown path {self.path}"})
-        if size > LARGEST_REQUEST:
-            return self._reply(413, {"error": f"more than {LARGEST_REQUEST} bytes"})
-        answer = run(self.rfile.read(size).decode(errors="replace"))
-        return self._reply(400 if "error" in answer else 200, answer)
-
-    def _reply(self, status: int, document: dict[str, Any]) -> None:
-        data = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Parse the command line, serve on the loopback interface until interrupted, and return an exit code."""
-    parser = argparse.ArgumentParser(prog="train_jobs.tools.serve", description=__doc__)
+    """Parse the command line, serve until SIGTERM or Ctrl-C, and return an exit code."""
+    parser = argparse.ArgumentParser(
+        prog="train_jobs.tools.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="IP address to listen on; other than loopback it needs a token (%(default)s)",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="host name that clients may use in addition to localhost and IP addresses; repeatable",
+    )
     arguments = parser.parse_args(argv)
     from train_jobs.config import UserError
+    from train_jobs.tools.serve_access import Access, read_token
+    from train_jobs.tools.serve_http import listen, serve
 
     try:
-        load(arguments.model)
-        with _server(arguments.port) as server:
-            print(json.dumps({"port": server.server_address[1]}), flush=True)
-            server.serve_forever()
+        access = Access(read_token(os.environ), frozenset(map(str.lower, arguments.allow_host)))
+        with listen(arguments.host, arguments.port, access) as socket:
+            serve(socket, load(arguments.model), access)
     except UserError as problem:
         print(problem, file=sys.stderr, flush=True)
         return problem.exit_code
     return 0
-
-
-def _server(port: int) -> ThreadingHTTPServer:
-    """Return a server on the loopback interface.
-
-    Raises:
-        ConflictError: the port is in use.
-        SpecError: the port does not exist, or this user may not use it.
-    """
-    from train_jobs.config import ConflictError, SpecError
-
-    free = "--port 0 uses any free port"
-    try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except (OSError, OverflowError) as problem:
-        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
-            raise ConflictError(f"cannot listen on port {port}: it is in use", fix=free) from None
-        raise SpecError(f"cannot listen on port {port}", facts={"why": problem}, fix=free) from None
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class RunWatch:
             step=self._step,
             steps=self._steps,
         )
-        self._posts.append(self._webhook.submit(post, url, document))
+        self._posts.append(self._webhook.submit(post, url, document, allow_private=self._notify.allow_private))
 
 
 class PaceWatch:

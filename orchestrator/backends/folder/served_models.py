@@ -135,11 +135,17 @@ def _start_server(model: str, endpoint: str, log: Path) -> tuple[int, int]:
     if not first:
         raise ServiceError(
             f"cannot start endpoint {endpoint}: its server did not start",
-            facts={"exit code": process.wait(), "reason": last_line(log)},
+            facts={"exit code": process.wait(), "reason": _reason(log)},
             fix=f"less {in_shell(log)}",
         )
     process.returncode = 0  # it outlives this command: without a code, Popen warns of a child that still runs
     return process.pid, int(json.loads(first)["port"])
+
+
+def _reason(log: Path) -> str:
+    """Return the message of the error that ended a server, without its facts; else the last line of its log."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.startswith("error[")), last_line(log))
 
 
 def delete(home: Path, endpoint: str) -> None:

@@ -13,11 +13,12 @@ from typing import TextIO
 
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.cli.ui.render import next_commands, status_text
-from orchestrator.cli.ui.terminal import hint, live_view, print_document, print_result, redraws, show_block
+from orchestrator.cli.ui.terminal import hint, live_view, print_document, print_result, redraws, show_block, write_line
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import Interrupted
 from orchestrator.support.formatting import duration
+from train_jobs.config.visible import visible, visible_log
 
 ATTACH_LINES = 20  # last lines of the log that are printed when following starts late
 PROGRESS_PREFIX = "step "  # of the job's progress lines; on a terminal, each replaces the previous one
@@ -101,7 +102,7 @@ def watch(run: Run, stream: TextIO, style: str) -> None:
             if view is not None:
                 show_block(view, status_text(status))
             elif style == "text" and (shown is None or changed(shown, status)):
-                print(status_text(status), end="\n\n", file=stream, flush=True)
+                write_line(f"{status_text(status)}\n", stream)
                 shown = status
             time.sleep(WATCH_SECONDS)
         if view is not None:
@@ -110,7 +111,7 @@ def watch(run: Run, stream: TextIO, style: str) -> None:
     if style != "text":
         print_document(status.as_dict(), style)
     else:
-        print(status_text(status), file=stream, flush=True)
+        write_line(status_text(status), stream)
         next_commands(status)
 
 
@@ -170,7 +171,7 @@ class Heartbeat:
         )
         text = f"waiting: {status.state}{step}, nothing printed for {duration(now - self._quiet_since)}"
         if status.state == RunState.QUEUED and status.warning:
-            text += f" ({status.warning})"
+            text += f" ({visible(status.warning)})"
         self._shown = self._live  # set before writing: after a Ctrl-C between the two the line must still be cleared
         self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
         self._stream.flush()
@@ -203,6 +204,8 @@ def _reader_closed(stream: TextIO) -> bool:
 class LogPrinter:
     """Print blocks of logs. On a terminal, progress lines of a single log replace each other.
 
+    A terminal gets the colours of a log; other escape sequences are shown, not sent. A file or a pipe gets every byte.
+
     Output to a pipe or a file bypasses Python's buffers. This is fast for gigabytes, and after Ctrl-C the interpreter
     has no buffer left to flush, which would block on a reader that does not read.
 
@@ -214,7 +217,8 @@ class LogPrinter:
     def __init__(self, stream: TextIO, *, labels: bool = False) -> None:
         self._stream = stream
         self._labels = labels
-        self._live = stream.isatty() and not labels
+        self._terminal = stream.isatty()
+        self._live = self._terminal and not labels
         self._unfinished: str | None = None  # label of the log whose last line is incomplete
         self.in_place = False  # whether the cursor is after a progress line
 
@@ -222,9 +226,12 @@ class LogPrinter:
         """Print a block."""
         if self._live:
             for line in block.lines():
-                self._line(line.text)
+                self._line(visible_log(line.text))
             return
         label, data = block.source.label, block.data
+        if self._terminal:
+            lines = data.decode(errors="replace").split("\n")
+            data = "\n".join(map(visible_log, lines)).encode()
         if self._labels:
             mark = f"[{label}] ".encode()
             data = data[:-1].replace(b"\n", b"\n" + mark) + data[-1:]

@@ -13,6 +13,7 @@ from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money, when
 from train_jobs.config.errors import in_shell
+from train_jobs.config.visible import visible
 
 DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
 VALIDATION = "validation_"  # prefix of metrics measured on held-out text
@@ -80,7 +81,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
     if status.results is not None:
         rows += status.results.rows
     rows += [(label, place) for label in PATH_FIELDS if (place := getattr(status, label))]
-    return "\n".join([status.name, *aligned(rows)])
+    return "\n".join([visible(status.name), *aligned(rows)])
 
 
 def _scores(status: RunStatus) -> Rows:

@@ -19,6 +19,7 @@ from orchestrator.cli.ui.terminal import (
     shortened,
     table,
     terminal_of,
+    write_line,
 )
 from orchestrator.run import Run
 from orchestrator.specs.settings import settings_text
@@ -26,6 +27,7 @@ from orchestrator.support.errors import Interrupted
 from orchestrator.support.formatting import duration
 from orchestrator.sweep import PlannedSweep, Sweep
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
+from train_jobs.config.visible import visible
 
 HEAD_LINES = 2  # the line of progress and the table's header
 
@@ -113,7 +115,7 @@ class SweepFollower:
         for row in status.rows:
             if self._printed.get(row.trial) != row.state:
                 self._printed[row.trial] = row.state
-                print(row_line(row), file=sys.stderr, flush=True)
+                write_line(row_line(row), sys.stderr)
 
 
 def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
@@ -132,7 +134,7 @@ def fitted(lines: list[str], columns: int, rows: int) -> list[str]:
 def row_line(row: TrialRow) -> str:
     """Return a trial whose state changed, in one line."""
     outcome = "" if row.outcome is None else f"  {row.outcome:.6g}"
-    return f"trial {row.trial}  {row.state}{outcome}  {row.why or settings_text(row.settings)}"
+    return f"trial {row.trial}  {row.state}{outcome}  {visible(row.why or settings_text(row.settings))}"
 
 
 def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
@@ -156,7 +158,7 @@ def sweep_text(status: SweepStatus, terminal: Terminal | None = None) -> str:
 
 def _lead(status: SweepStatus, terminal: Terminal) -> str:
     """Return name, state and progress; on a narrow terminal the name, then the reason, are shortened."""
-    state, reason = status.state.value, f": {status.reason}" if status.reason else ""
+    state, reason = status.state.value, f": {visible(status.reason)}" if status.reason else ""
     rest = f", {status.ended} of {status.trials} trials, {status.goal} {status.metric}"
     rest += "".join(f", warm start from {earlier.text}" for earlier in status.earlier)
     room = None if terminal.columns is None else terminal.columns - len(f"  {state}{rest}")

@@ -116,9 +116,18 @@ def show_block(view: Live, text: str) -> None:
     view.update(Text.from_ansi(text, no_wrap=True, overflow="crop"), refresh=True)
 
 
+class Painted(str):
+    """Text with our own colours; in any other, `aligned` shows escape sequences in place of sending them."""
+
+    __slots__ = ()
+
+
 def paint(text: str, kind: str, terminal: Terminal) -> str:
-    """Return a text in the colour of a kind, or unchanged without colours."""
-    return f"{CODES[kind]}{text}{RESET}" if terminal.colours else text
+    """Return a text in the colour of a kind, or unchanged without colours; unsafe characters of it are escaped."""
+    from train_jobs.config.visible import visible_lines  # slow to import, and --help does not need it
+
+    text = visible_lines(text)
+    return Painted(f"{CODES[kind]}{text}{RESET}") if terminal.colours else text
 
 
 def paint_word(text: str, terminal: Terminal) -> str:
@@ -142,8 +151,10 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
         header: names of the columns.
         terminal: width and colours; None: those of stdout.
     """
+    from train_jobs.config.visible import visible
+
     terminal = terminal_of() if terminal is None else terminal
-    cells = [list(header), *[list(row) for row in rows]]
+    cells = [list(header), *[[visible(cell) for cell in row] for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     spare = None if terminal.columns is None else terminal.columns - 2 * (len(header) - 1)
     # Taking from the widest column first keeps numbers and states readable while names and settings shrink.
@@ -166,8 +177,11 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Return the rows as indented lines, with the texts aligned in one column."""
+    from train_jobs.config.visible import visible
+
     width = max((len(label) for label, _ in rows), default=0)
-    return [f"  {label:<{width}}  {text}" for label, text in rows]
+    shown = ((label, text if isinstance(text, Painted) else visible(text)) for label, text in rows)
+    return [f"  {label:<{width}}  {text}" for label, text in shown]
 
 
 def shortened(text: str, width: int | None) -> str:
@@ -206,7 +220,18 @@ def print_result(style: str, document: Any, text: object) -> None:
     if style != "text":
         print_document(document, style)
     elif text is not None:
-        print(text, flush=True)
+        write_line(str(text), sys.stdout)
+
+
+def write_line(text: str, stream: TextIO) -> None:
+    """Print a text in which only our own colours are sent to the terminal.
+
+    Every text for people passes here. Names in it are escaped before, by `table`, `aligned` or an error: only those
+    know where a name ends.
+    """
+    from train_jobs.config.visible import visible_styled
+
+    print(visible_styled(text), file=stream, flush=True)
 
 
 def confirm(question: str, *, fix: str) -> bool:
@@ -220,16 +245,17 @@ def confirm(question: str, *, fix: str) -> bool:
         UsageError: stdin is not a terminal.
     """
     from orchestrator.support.errors import UsageError
+    from train_jobs.config.visible import visible
 
     if not sys.stdin.isatty():
         raise UsageError(f"cannot {question}: confirmation needed, and stdin is not a terminal", fix=fix)
-    print(f"{question}? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{visible(question)}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def hint(text: str) -> None:
     """Print a message on stderr; stdout is reserved for results, which scripts parse."""
-    print(paint_head(text, terminal_of(sys.stderr)), file=sys.stderr, flush=True)
+    write_line(paint_head(text, terminal_of(sys.stderr)), sys.stderr)
 
 
 class TransferLine:
@@ -255,6 +281,9 @@ class TransferLine:
             done: bytes so far.
             total: its size in bytes; None: unknown.
         """
+        from train_jobs.config.visible import visible
+
+        name = visible(name)
         now = time.monotonic()
         if name != self._name or done < self._before:
             self.end()
@@ -264,7 +293,7 @@ class TransferLine:
             return
         self._last = now
         if not self._live:
-            print(self._text(done, total, now - self._began), file=self._stream, flush=True)
+            write_line(self._text(done, total, now - self._began), self._stream)
             return
         self._bar = self._bar or self._start(total)
         self._bar.update(self._bar.task_ids[0], completed=done, total=total, refresh=True)
@@ -279,7 +308,8 @@ class TransferLine:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.progress import TransferSpeedColumn as Speed
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
+        name = TextColumn("{task.description}", markup=False)
+        columns = (name, BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
         bar = Progress(*columns, console=console_of(self._stream), auto_refresh=False, get_time=time.monotonic)
         bar.add_task(self._name, completed=self._before, total=total)
         bar.start()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 from orchestrator.cli.ui import follow
 from orchestrator.cli.ui.render import next_commands
 from orchestrator.cli.ui.sweep_view import detach_on_interrupt, finish
 from orchestrator.cli.ui.targets import attach_run, find_target
-from orchestrator.cli.ui.terminal import hint, print_document, print_result
+from orchestrator.cli.ui.terminal import hint, print_document, print_result, write_line
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.sweep import Sweep
@@ -63,7 +64,7 @@ def cancel(arguments: argparse.Namespace) -> None:
     lines = [(status.state, status.name, sweep.resume_command()) for status, sweep in zip(ended, sweeps, strict=True)]
     lines += [(status.state, status.handle, f"orchestrator resume {status.name}") for status in statuses]
     for state, name, resume_command in lines:
-        print(f"{state.value}  {name}")
+        write_line(f"{state.value}  {name}", sys.stdout)
         if state.resumable:
             hint(f"  resume  {resume_command}")
 

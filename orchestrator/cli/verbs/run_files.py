@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends.log_query import LogQuery, choose_ranks
 from orchestrator.cli.ui.follow import detach_on_interrupt, print_logs
 from orchestrator.cli.ui.targets import attach_run, find_target
-from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_result, table
+from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_result, table, write_line
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -224,7 +224,7 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
             hint(str(problem))
         documents.append(document)
         if arguments.output == "text":
-            print(text, flush=True)
+            write_line(text, sys.stdout)
         if note := document.get("note"):
             hint(f"warning: {note}")
     failed = sum("error" in document for document in documents)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.ui.terminal import hint, paint_word, print_document, print_result, terminal_of
+from orchestrator.cli.ui.terminal import hint, paint_word, print_document, print_result, terminal_of, write_line
 from orchestrator.support.formatting import WIDTH, fact_lines
 from orchestrator.support.home import HOME_VARIABLE, home_folder
 
@@ -79,7 +79,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     ):
         found.append(finding)
         if arguments.output == "text":
-            print("\n".join(_finding_lines(finding)), flush=True)
+            write_line("\n".join(_finding_lines(finding)), sys.stdout)
     if arguments.output != "text":
         print_document([finding.model_dump(mode="json") for finding in found], arguments.output)
     return 1 if any(finding.level == "fail" for finding in found) else 0

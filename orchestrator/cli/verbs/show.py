@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.ui.follow import detach_on_interrupt, watch
 from orchestrator.cli.ui.render import next_commands, run_table, status_text
 from orchestrator.cli.ui.targets import attach_run, find_target
-from orchestrator.cli.ui.terminal import aligned, hint, print_document, print_result, shortened, table, terminal_of
+from orchestrator.cli.ui.terminal import (
+    aligned,
+    hint,
+    print_document,
+    print_result,
+    shortened,
+    table,
+    terminal_of,
+    write_line,
+)
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
@@ -38,7 +47,7 @@ def list_runs(arguments: argparse.Namespace) -> None:
     if arguments.output != "text":
         print_document([status.as_dict() for status in runs], arguments.output)
     elif runs:
-        print(run_table(runs))
+        write_line(run_table(runs), sys.stdout)
     elif states:
         hint(f"no run is {' or '.join(states)}\n  fix  orchestrator list")
     else:

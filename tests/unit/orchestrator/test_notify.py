@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +33,7 @@ class Server:
     url: str
     codes: list[int] = field(default_factory=list)
     told: list[dict[str, Any]] = field(default_factory=list)
+    answer: int = 0  # bytes of the body of a response
 
 
 @pytest.fixture
@@ -42,7 +46,12 @@ def server() -> Iterator[Server]:
                 assert self.headers["Content-Type"] == "application/json"
                 found.told.append(json.loads(body))
             self.send_response(code)
+            if 300 <= code < 400:
+                self.send_header("Location", found.url)
             self.end_headers()
+            with suppress(OSError):
+                for _ in range(found.answer // 65536):
+                    self.wfile.write(bytes(65536))
 
         def log_message(self, *words: object) -> None:
             pass
@@ -74,14 +83,14 @@ def test_message_has_event_and_command() -> None:
 
 def test_failing_server_is_retried(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.codes[:] = [500, 503]
-    assert post(server.url, document())
+    assert post(server.url, document(), allow_private=True)
     assert server.told == [document()]
     assert capsys.readouterr().err.count("warning") == 2
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/" + SECRET, "not-a-url/" + SECRET])
 def test_unreachable_address_is_reported_but_not_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not post(url, document())
+    assert not post(url, document(), allow_private=True)
     err = capsys.readouterr().err
     assert err.count("warning") == notify.TRIES
     assert SECRET not in err
@@ -95,10 +104,118 @@ def test_http_address_is_required() -> None:
             NotifySpec(on=["failed"], variable="HOOK").check(environ)
 
 
+PRIVATE = [
+    "127.0.0.1", "localhost", "LOCALHOST.", "127.1", "2130706433", "0x7f.1", "%31%32%37.0.0.1", "0.0.0.0", "10.0.0.1",
+    "172.16.0.1", "192.168.1.1", "169.254.169.254", "168.63.129.16", "100.64.0.1", "224.0.0.1", "[::1]", "[::]",
+    "[fe80::1]", "[fd00::1]", "[::ffff:127.0.0.1]", "[2002:7f00:1::]", "[64:ff9b::a00:1]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", PRIVATE)
+def test_private_literal_is_refused_before_the_start(host: str) -> None:
+    environ = {"ORCHESTRATOR_WEBHOOK": f"https://{host}:8080/{SECRET}"}
+    with pytest.raises(UsageError, match="ORCHESTRATOR_WEBHOOK is a private address") as failure:
+        NotifySpec(on=["failed"]).check(environ)
+    assert SECRET not in str(failure.value)
+    NotifySpec(on=["failed"], allow_private=True).check(environ)
+    NotifySpec().check(environ)
+
+
+@pytest.mark.parametrize("host", ["8.8.8.8", "[2606:4700::1111]", "hooks.example.org", "[::ffff:8.8.8.8]"])
+def test_public_host_is_accepted(host: str) -> None:
+    NotifySpec(on=["failed"]).check({"ORCHESTRATOR_WEBHOOK": f"https://{host}/x"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "%31%32%37.0.0.1", "webhook.internal"])
+def test_private_address_is_refused_when_sending(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def resolved(name: str, *more: Any, **flags: Any) -> Any:
+        return resolve("127.0.0.1" if name == "webhook.internal" else name, *more, **flags)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)  # a name server cannot be had in a test
+    url = server.url.replace("127.0.0.1", host)
+    assert not post(url, document())
+    err = capsys.readouterr().err
+    assert "notify.allow_private" in err
+    assert err.count("warning") == 1
+    assert SECRET not in err
+    assert server.told == []
+    assert post(url, document(), allow_private=True)
+
+
+def test_name_that_changes_its_address_gets_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve, answers = socket.getaddrinfo, iter(["8.8.8.8", "127.0.0.1"])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda name, *more, **flags: resolve(next(answers), *more, **flags))
+    assert not post(server.url.replace("127.0.0.1", "rebinding.example"), document())
+    assert server.told == []
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_redirect_is_not_followed(server: Server, capsys: pytest.CaptureFixture[str], code: int) -> None:
+    server.codes[:] = [code] * notify.TRIES
+    assert not post(server.url, document(), allow_private=True)
+    err = capsys.readouterr().err
+    assert f"it redirects (status {code})" in err
+    assert SECRET not in err
+    assert server.told == []
+
+
+@pytest.mark.parametrize("proxied", ["http", "https"])
+def test_private_host_behind_proxy_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], proxied: str
+) -> None:
+    proxy = server.url.removesuffix(f"/{SECRET}")
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert not post(f"{proxied}://10.0.0.1/{SECRET}", document())
+    assert "notify.allow_private" in capsys.readouterr().err
+    assert server.told == []
+    if proxied == "http":  # the proxy's own address may be private
+        assert post(f"http://8.8.8.8/{SECRET}", document())
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 ", b"HTTP/1.1 100 Continue\r\n\r\n", b"X: y\r\n", b"z" * 65536])
+def test_endless_answer_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: bytes
+) -> None:
+    monkeypatch.setattr(notify, "SECONDS", 0.6)
+    monkeypatch.setattr(notify, "TRIES", 1)
+    over = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        one, _ = listening.accept()
+        with one, suppress(OSError):
+            one.sendall(answer)
+            while not over.wait(0.1):
+                one.sendall(answer if answer.startswith(b"HTTP/1.1 100") or len(answer) > 1000 else b"1")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=[listening])
+        thread.start()
+        began = time.monotonic()
+        assert not post(f"http://127.0.0.1:{listening.getsockname()[1]}/{SECRET}", document(), allow_private=True)
+        assert time.monotonic() - began < 5
+        over.set()
+        thread.join()
+    assert "warning: cannot notify" in capsys.readouterr().err
+
+
+def test_large_answer_is_not_read(server: Server) -> None:
+    server.answer = 300 * 1024 * 1024
+    began = time.monotonic()
+    assert post(server.url, document(), allow_private=True)
+    assert time.monotonic() - began < 5
+
+
 def run_watch(tmp_path: Path, *events: str) -> RunWatch:
     run = RunFolder(tmp_path / "r-1")
     run.outputs.mkdir(parents=True)
-    return RunWatch(run, "local://r-1", NotifySpec(on=list(events)), 100, 0.0)  # type: ignore[arg-type]
+    return RunWatch(run, "local://r-1", NotifySpec(on=list(events), allow_private=True), 100, 0.0)  # type: ignore[arg-type]
 
 
 def report(tmp_path: Path, *losses: float, first: int = 1) -> None:
