@@ -1,4 +1,4 @@
-"""Look up known vulnerabilities of the locked packages with pip-audit, and say what could not be checked.
+"""Look up known vulnerabilities of the locked packages with pip-audit, and report what could not be checked.
 
     make audit    # python -m supply_chain.audit
 

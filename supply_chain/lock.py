@@ -1,10 +1,10 @@
 """Write requirements*.lock: every package of a user's installation with the hashes of its files.
 
     make lock        # python -m supply_chain.lock
-    make lock-check  # fails if the files differ from what the package index says today
+    make lock-check  # fails if the files differ from the package index
 
-pyproject.toml says what is needed and constraints.txt in which version; nothing else contains a version. uv resolves
-them for all Python versions at once. The hashes are those of the package index, of wheels for Linux on x86_64 only.
+pyproject.toml names the packages and constraints.txt, the only place with exact versions, their versions. uv resolves
+them for all Python versions together. The hashes are those of the package index, of wheels for Linux on x86_64 only.
 PyPI has torch's CUDA build. Hashes of its CPU build, which has another index, are in supply_chain/torch-cpu.sha256, in
 the format of sha256sum. pip prefers a file whose hash the index states, so that build has a lock file of its own.
 """

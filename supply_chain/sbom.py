@@ -2,8 +2,8 @@
 
     make sbom    # python -m supply_chain.sbom dist/sbom.json
 
-Each package has version, licence, and the SHA-256 of every file that the lock allows. Dependencies between packages come
-from the metadata of the installed ones; the libraries of torch's CUDA build are rarely installed, and have none.
+Each package has version, licence, and the SHA-256 of every file that the lock allows. Dependencies between packages
+come from the metadata of the installed ones; the libraries of torch's CUDA build are rarely installed, and have none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
@@ -25,7 +25,7 @@ from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from supply_chain.licences import read_table
+from supply_chain.licences import locked, read_table
 from supply_chain.lock import CUDA_LOCK, LOCK, ROOT, pins
 
 
@@ -95,9 +95,7 @@ def main(argv: list[str]) -> int:
         return 1
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")
-    print(
-        f"written: {path}, {len(pins(LOCK.read_text()))} packages and {len(pins(CUDA_LOCK.read_text()))} of CUDA, valid"
-    )
+    print(f"written: {path}, {len(locked())} packages, valid CycloneDX 1.6")
     return 0
 
 

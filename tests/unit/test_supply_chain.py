@@ -79,13 +79,12 @@ def test_changed_wheel_is_refused(tmp_path: Path) -> None:
     """A file with the right name and version, but other content, as a compromised mirror would send it."""
     (entry,) = (entry for entry in entries(lock.LOCK) if entry.startswith("idna=="))
     version = entry.split()[0].partition("==")[2]
+    facts = f"idna-{version}.dist-info"
     with zipfile.ZipFile(tmp_path / f"idna-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr("idna/__init__.py", "raise SystemExit('executed')")
-        wheel.writestr(f"idna-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: idna\nVersion: {version}\n")
-        wheel.writestr(
-            f"idna-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"idna-{version}.dist-info/RECORD", "")
+        wheel.writestr(f"{facts}/METADATA", f"Metadata-Version: 2.1\nName: idna\nVersion: {version}\n")
+        wheel.writestr(f"{facts}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{facts}/RECORD", "")
     (tmp_path / "one.lock").write_text("--only-binary :all:\n" + entry + "\n")
     (recipe,) = re.findall(r"^LOCKED := \$\(PIP_INSTALL\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", str(tmp_path)]

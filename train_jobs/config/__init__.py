@@ -34,6 +34,7 @@ from train_jobs.config.pretrain import (
     ValidationConfig,
     WatchdogConfig,
 )
+from train_jobs.config.trust import TrustConfig
 
 __all__ = [
     "CardConfig",
@@ -61,6 +62,7 @@ __all__ = [
     "TextConfig",
     "TrainConfig",
     "TrainingError",
+    "TrustConfig",
     "UserError",
     "ValidationConfig",
     "WatchdogConfig",

@@ -38,11 +38,12 @@ def init() -> None:
     load(next(path.parent for path in sorted(Path(os.environ["AZUREML_MODEL_DIR"]).rglob("config.json"))))
 
 
-def load(folder: Path) -> None:
+def load(folder: Path, trust: dict[str, Any] | None = None) -> None:
     """Load a model for `run`.
 
     Args:
         folder: Hugging Face folder of a BERT.
+        trust: values of `train_jobs.config.TrustConfig`; None: its defaults.
 
     Raises:
         UserError: the folder does not contain a BERT that can predict.
@@ -52,7 +53,7 @@ def load(folder: Path) -> None:
     from train_jobs.config import PredictConfig
     from train_jobs.inference.loaded_model import load_predictor
 
-    config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
+    config = PredictConfig.model_validate({"model": folder, "input": "inputs.jsonl", "trust": trust or {}})
     _LOADED["task"] = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
@@ -146,11 +147,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="train_jobs.tools.serve", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of a BERT")
     parser.add_argument("--port", type=int, default=0, help="port (default: any free one)")
+    from train_jobs.engine.runtime.boundary import add_trust, trust_of
+
+    add_trust(parser)
     arguments = parser.parse_args(argv)
     from train_jobs.config import UserError
 
     try:
-        load(arguments.model)
+        load(arguments.model, trust_of(arguments).model_dump())
         with _server(arguments.port) as server:
             print(json.dumps({"port": server.server_address[1]}), flush=True)
             server.serve_forever()
