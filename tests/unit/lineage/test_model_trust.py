@@ -95,7 +95,15 @@ def test_plans_refuse_pickle_before_start(tmp_path: Path, console: Console) -> N
     for words in (
         ("pretrain", "--recipe", "continue", "--from", str(tmp_path / "old"), "--data", str(corpus)),
         ("predict", "--model", str(tmp_path / "old"), "--input", rows, "--set", "task=fill-mask"),
-        ("finetune", "--model", str(tmp_path / "old"), "--set", f"data.train={rows}"),
+        (
+            "finetune",
+            "--model",
+            str(tmp_path / "old"),
+            "--set",
+            f"data.train={rows}",
+            "--set",
+            f"data.validation={rows}",
+        ),
     ):
         refused = console("plan", *words)
         assert (refused.code, "it is a pickle" in refused.err) == (2, True), refused.err
