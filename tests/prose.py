@@ -32,6 +32,8 @@ CHECKED = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
+    "supply_chain",
     "docs",
     "notebooks",
     "benchmarks",

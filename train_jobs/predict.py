@@ -287,7 +287,9 @@ def identity(config: PredictConfig, device: torch.device) -> dict[str, Any]:
         config: validated configuration.
         device: device of the predictions, which decides precision `auto`.
     """
-    shaping = config.model_dump(mode="json", exclude={"model", "input", "output", "watchdog", "resume", "batching"})
+    shaping = config.model_dump(
+        mode="json", exclude={"model", "input", "output", "trust", "watchdog", "resume", "batching"}
+    )
     known = [config.model / name for name in (CONFIG, TOKENIZER, TOKENIZER_FILE, VOCABULARY)]
     return {
         "config": {**shaping, "window": config.batching.window, "form": config.output.suffix},

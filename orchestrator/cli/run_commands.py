@@ -28,6 +28,7 @@ from orchestrator.cli.ui.arguments import (
 
 OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
 SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of a name, or @last")
+MODEL = argument("name", completer=completers.runs, metavar="RUN|FOLDER", help="run, or folder of a model")
 DETACH = switch("-d", "--detach", help_text="return once the run has started")
 PNG = argument("--png", type=Path, metavar="FOLDER", help="also write the figures as PNG files")
 
@@ -377,9 +378,9 @@ MANAGE = (
     ),
     Command(
         "model",
-        "register and deploy the model of a run",
-        "Register or deploy the model of a completed run. On this machine, MLflow's registry holds the models, and"
-        " endpoints are servers on the loopback interface.",
+        "register, deploy, sign and verify models",
+        "Register or deploy the model of a completed run; sign, verify or convert a model. On this machine, MLflow's"
+        " registry holds the models, and endpoints are servers on the loopback interface.",
         ["model register @last --name bert"],
         actions=[
             Command(
@@ -417,6 +418,49 @@ MANAGE = (
                     YES,
                     OUTPUT,
                 ],
+            ),
+            Command(
+                "sign",
+                "sign a model",
+                "Sign all files of a model with a private key, as OpenSSF model signing does, without a network. The"
+                " signature is model.sig in the folder. Needs the extra signing.",
+                ["model sign @last --key signing.pem"],
+                "models.sign",
+                [
+                    MODEL,
+                    BACKEND,
+                    argument(
+                        "--key",
+                        type=Path,
+                        required=True,
+                        metavar="FILE",
+                        help="private key: PEM file, on the curve P-256, P-384 or P-521, without a password",
+                    ),
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "verify",
+                "verify the signature of a model",
+                "Verify that a model has exactly the files that the owner of a key signed. A changed, added or missing"
+                " file is an error.",
+                ["model verify downloads/bert --key signing.pub"],
+                "models.verify",
+                [
+                    MODEL,
+                    BACKEND,
+                    argument("--key", type=Path, required=True, metavar="FILE", help="public key: PEM file"),
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "convert",
+                "convert pickled weights to safetensors",
+                "Convert pytorch_model.bin of a folder to model.safetensors. torch reads the pickle with weights_only,"
+                " which accepts only tensors by name. Use it only for files from a source that you trust.",
+                ["model convert downloads/bert"],
+                "models.convert",
+                [argument("folder", type=Path, metavar="FOLDER", help="folder with pytorch_model.bin"), OUTPUT],
             ),
             Command(
                 "delete",

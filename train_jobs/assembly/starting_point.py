@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from train_jobs.artifacts.commit import COMMIT, DAMAGED, folder_name, verify
+from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
@@ -37,6 +38,7 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
 
     Raises:
         SpecError: the folder does not exist, or the earlier phase has no checkpoint.
+        DataError: the initial model is not trusted, see `require_trusted`.
     """
     known = ", or a name on the Hugging Face Hub"
     for key, folder, names in (("init_from", config.init_from, known), ("phase_from", config.phase_from, "")):
@@ -44,6 +46,8 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
             raise SpecError(f"no such folder: {folder}", facts={"where": key}, fix=f"--set {key}=FOLDER{names}")
     if config.phase_from is not None and not resumes:
         find_checkpoint(config.phase_from)
+    if config.init_from is not None and not resumes:
+        require_trusted(config.init_from, config.trust)
 
 
 def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: World, hashes: Path) -> list[str]:
@@ -69,7 +73,8 @@ def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: Wo
     weights = initial_weights(folder, hashes) or "0"
     _require_same(world, weights, "initial model", {"where": folder, "weights": weights})
     pieces, spellings = spell_added_tokens(config.data)
-    absent = load_weights(model, folder, pieces=pieces, new_words=spellings)
+    allowed = config.trust.allow_pickle
+    absent = load_weights(model, folder, pieces=pieces, new_words=spellings, allow_pickle=allowed)
     world.log(f"weights    {folder}, SHA-256 {weights[:8]}")
     if config.stretch_positions is not None:
         initial = read_initial_model(folder)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ValidationConfig,
         WatchdogConfig,
     )
+    from train_jobs.config.trust import TrustConfig
 
 _MODULES = {
     "errors": (
@@ -57,6 +58,7 @@ _MODULES = {
         "CardConfig CheckpointConfig DataConfig MetricsConfig ModelConfig ObjectiveConfig OptimizerConfig"
         " PretrainConfig ProfileConfig ScheduleConfig TrainConfig ValidationConfig WatchdogConfig"
     ),
+    "trust": "TrustConfig",
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names.split()}
 
@@ -86,6 +88,7 @@ __all__ = [
     "TextConfig",
     "TrainConfig",
     "TrainingError",
+    "TrustConfig",
     "UserError",
     "ValidationConfig",
     "WatchdogConfig",

@@ -42,6 +42,7 @@ from train_jobs.config.tasks import (
     task_kind,
     task_names,
 )
+from train_jobs.config.trust import TrustConfig
 
 SETTINGS_OF: dict[str, TaskKind | None] = {
     "data.glue": SENTENCES,
@@ -289,6 +290,7 @@ class FinetuneConfig(Sections):
     those of the pretraining. It may cost accuracy (docs/fine-tuning.md, Lengths). None: no interpolation."""
     per_task: dict[OneOfGlue, TaskOverrides] = Field(default={})
     """Task glue: overrides by task, such as {RTE: {train: {epochs: 10}}}."""
+    trust: TrustConfig = TrustConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: resume from the newest valid checkpoint of the output folder, if any. never: fail if it has one."""

@@ -13,6 +13,7 @@ from train_jobs.config.fields import CheckedConfig, Config
 from train_jobs.config.finetune import Column
 from train_jobs.config.pretrain import Positive, WatchdogConfig
 from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, bare, spellings
+from train_jobs.config.trust import TrustConfig
 
 AUTO: Final = "auto"
 CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS = KINDS = (
@@ -188,6 +189,7 @@ class PredictConfig(CheckedConfig):
     answers: AnswersConfig = AnswersConfig()
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
     masking: MaskingConfig = MaskingConfig()
+    trust: TrustConfig = TrustConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
     resume: Literal["auto", "never"] = "auto"
     """auto: resume after the last complete window of an earlier start with the same settings. never: start over."""

@@ -16,12 +16,13 @@ from pydantic import Field
 from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, Named, is_user_code, one_of
 from train_jobs.config.prepare import TextConfig
+from train_jobs.config.trust import TrustConfig
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[int, Field(gt=0)]
 
-OBSERVERS = {"metrics", "profile", "watchdog"}  # sections that do not affect the weights
+OBSERVERS = {"metrics", "profile", "trust", "watchdog"}  # sections that do not affect the weights
 PROFILE_WARMUP = 3  # atypical first steps of a job, which are not profiled by default
 # Tokens of a micro batch that saturate a device; more only need memory and, on a CPU, exceed its caches. Matrix units
 # of GPUs are saturated by 16 to 32 thousand. On a CPU, copying all weights to 16 bit then costs below 3% of a pass.
@@ -377,6 +378,7 @@ class PretrainConfig(CheckedConfig):
     phase_from: Path | None = None
     """Earlier phase that training starts from: the output folder of a run, or one of its checkpoints. Weights and
     moments are loaded; step, schedule and loss scale are reset; lengths and batch sizes may differ."""
+    trust: TrustConfig = TrustConfig()
     card: CardConfig = CardConfig()
 
     def problems(self) -> Iterator[str]:

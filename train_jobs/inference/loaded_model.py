@@ -46,7 +46,7 @@ def load_predictor(config: PredictConfig, device: torch.device, beat: Callable[[
     """
     config = with_task_columns(config)
     kind = config.task if config.task in (AUTO, *KINDS) else CLASSIFICATION
-    folder = read_folder(config.model, kind)
+    folder = read_folder(config.model, kind, config.trust)
     batching = config.batching
     model = prepare_model(
         folder.model(),

@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.layers import dotted
+from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import (
     CONFIG,
     FIXED,
@@ -23,7 +24,7 @@ from train_jobs.artifacts.start_model import (
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
-from train_jobs.config import DataError, ModelConfig, SpecError, in_shell
+from train_jobs.config import DataError, ModelConfig, SpecError, TrustConfig, in_shell
 from train_jobs.config.predict import (
     AUTO,
     CLASSIFICATION,
@@ -55,6 +56,7 @@ HEADS = {
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
 TOKENIZER_FILE = "tokenizer.json"
 REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"
+TRUST = TrustConfig()
 Model = Finetuned | BertForPreTraining
 
 MODELS: dict[str, tuple[Callable[..., Model], tuple[str, ...]]] = {
@@ -89,6 +91,8 @@ class Folder:
     """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
     stretched_positions: int | None = None
     """Positions that the trained ones were interpolated to cover. None: they were not."""
+    allow_pickle: bool = False
+    """Whether its weights may be a pickle."""
 
     @property
     def positions(self) -> int:
@@ -137,7 +141,8 @@ class Folder:
         """
         make, needed = MODELS[self.kind]
         model = make(self.shape, self.rows, *([len(self.labels)] if self.labels else []))
-        missing = [name for name in load_weights(model, self.path, ignore=()) if name.startswith(needed)]
+        absent = load_weights(model, self.path, ignore=(), allow_pickle=self.allow_pickle)
+        missing = [name for name in absent if name.startswith(needed)]
         if missing:
             raise SpecError(
                 f"cannot predict with {self.path}: it has no head for {self.kind}",
@@ -147,16 +152,19 @@ class Folder:
         return model.eval()
 
 
-def read_folder(path: Path, task: str = AUTO) -> Folder:
+def read_folder(path: Path, task: str = AUTO, trust: TrustConfig = TRUST) -> Folder:
     """Read config.json of a folder.
 
     Args:
         path: the folder.
         task: one of `train_jobs.config.predict.KINDS`; auto: from `architectures`.
+        trust: checks of the folder before anything else.
 
     Raises:
+        DataError: the folder is not trusted, see `require_trusted`.
         SpecError: the folder contains no BERT, or the kind of prediction is unknown.
     """
+    require_trusted(path, trust)
     config = read_object(path / CONFIG)
     if config is None:
         raise SpecError(f"cannot read {path / CONFIG}", fix="name a folder written by save_pretrained or by an export")
@@ -190,6 +198,7 @@ def read_folder(path: Path, task: str = AUTO) -> Folder:
         threshold,
         trained_positions=config.get(TRAINED_POSITIONS),
         stretched_positions=config.get(STRETCHED_POSITIONS),
+        allow_pickle=trust.allow_pickle,
     )
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.model_trust import PICKLED, pickle_refused
 from train_jobs.artifacts.start_model import STRETCHED_POSITIONS, TRAINED_POSITIONS, usable_positions
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule
 from train_jobs.config import ModelConfig, TrainingError
@@ -27,7 +28,6 @@ Spellings = Sequence[Sequence[int]]
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-OLD_WEIGHTS = "pytorch_model.bin"  # read if there is no other, and never executed
 VOCABULARY = "vocab.txt"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 _GENERAL_TOKENIZER = "PreTrainedTokenizerFast"
@@ -125,6 +125,7 @@ def load_weights(
     pieces: int = 0,
     new_words: Spellings = (),
     ignore: tuple[str, ...] = FINETUNED_HEADS,
+    allow_pickle: bool = False,
 ) -> list[str]:
     """Copy the weights of a Hugging Face folder into `model`, in place.
 
@@ -139,17 +140,19 @@ def load_weights(
         pieces: number of pieces in the folder's vocabulary; needed with `new_words`.
         new_words: pieces of each word that the model's vocabulary has in addition, see `append_words`.
         ignore: prefixes of tensors to ignore.
+        allow_pickle: whether pytorch_model.bin, a pickle, is read if there is no model.safetensors.
 
     Returns:
         Names of the model's tensors that the folder lacks; they keep their values.
 
     Raises:
+        DataError: the weights are a pickle, which is not allowed.
         TrainingError: a file is missing or cannot be read, or the folder's model has another shape. The model is
             unchanged.
     """
     # Everything is checked before the first copy: an error must not leave a model of two mixed sources.
     _check_settings(folder, model.config)
-    tensors = _read_tensors(folder).items()
+    tensors = _read_tensors(folder, allow_pickle=allow_pickle).items()
     found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(ignore)}
     if new_words:
         found |= {name: append_words(found[name], pieces, new_words) for name in _ROWS_OF_VOCABULARY & found.keys()}
@@ -202,10 +205,12 @@ def _write_tokenizer(folder: Path, files: TokenizerFiles, *, longest: int) -> No
         (folder / TOKENIZER_CONFIG).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, *, allow_pickle: bool) -> dict[str, Tensor]:
     path = folder / WEIGHTS
-    if not path.is_file() and (folder / OLD_WEIGHTS).is_file():
-        return _read_old_tensors(folder / OLD_WEIGHTS)
+    if not path.is_file() and (folder / PICKLED).is_file():
+        if not allow_pickle:
+            raise pickle_refused(folder)
+        return read_pickled_tensors(folder / PICKLED)
     try:
         return load_file(path)
     except FileNotFoundError:
@@ -214,7 +219,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
 
 
-def _read_old_tensors(path: Path) -> dict[str, Tensor]:
+def read_pickled_tensors(path: Path) -> dict[str, Tensor]:
     """Load the tensors of a pickled state dict.
 
     Raises:
@@ -363,7 +368,9 @@ def saved_labels(folder: Path) -> list[str]:
 
 
 @torch.no_grad()
-def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -> list[str]:
+def load_for_finetuning(
+    model: Finetuned, folder: Path, labels: Sequence[str], *, allow_pickle: bool = False
+) -> list[str]:
     """Copy the weights of a Hugging Face folder into a model, including the head if it predicts the same labels.
 
     A head with other labels is ignored even if its size matches: entailment and neutral are unrelated to duplicates.
@@ -373,6 +380,7 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
         model: model of the folder's shape.
         folder: see `load_weights`.
         labels: see `label_settings`.
+        allow_pickle: see `load_weights`.
 
     Returns:
         Names of the model's tensors that keep their values, including those of a new head.
@@ -385,8 +393,8 @@ def load_for_finetuning(model: Finetuned, folder: Path, labels: Sequence[str]) -
     names = list(wanted.get("id2label", {}).values())
     same_head = all(config.get(key) == wanted.get(key) for key in ("architectures", "problem_type"))
     if not same_head or (names and sorted(have) != sorted(names)):
-        return load_weights(model, folder, ignore=FINETUNED_HEADS)
-    absent = load_weights(model, folder, ignore=())
+        return load_weights(model, folder, ignore=FINETUNED_HEADS, allow_pickle=allow_pickle)
+    absent = load_weights(model, folder, ignore=(), allow_pickle=allow_pickle)
     if names and have != names and not any(name.startswith(FINETUNED_HEADS) for name in absent):
         assert isinstance(model.classifier, torch.nn.Linear), "only linear heads have labels"
         order = [have.index(name) for name in names]

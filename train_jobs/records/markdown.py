@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage, RunFacts
+from train_jobs.artifacts.model_trust import SIGNATURE
 from train_jobs.config.pretrain import OptimizerConfig
 
 CARD_FILE = "README.md"
@@ -81,6 +82,7 @@ def card_text(lineage: Lineage, run: RunFacts, metadata: Mapping[str, Any], sect
         f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True)}---",
         f"# {escaped(lineage.head.name)}",
         *sections,
+        *weights_section(lineage),
         *reproduce_section(run),
         *lineage_section(lineage),
     ]
@@ -116,6 +118,17 @@ def absent_rows(run: RunFacts) -> Iterator[tuple[str, str]]:
     """Yield the row of tensors that the base model lacks, if any."""
     if run.absent:
         yield "Drawn, for the base model lacks them", ", ".join(f"`{name}`" for name in run.absent)
+
+
+def weights_section(lineage: Lineage) -> list[str]:
+    """Return the digest of the exported weights, as a section of a card; empty without weights."""
+    if lineage.head.weights is None:
+        return []
+    return [
+        "## Weights",
+        f"SHA-256 of model.safetensors: `{lineage.head.weights}`. A signature, if there is one, is in {SIGNATURE}:"
+        " `orchestrator model verify FOLDER --key KEY` checks every file.",
+    ]
 
 
 def lineage_section(lineage: Lineage) -> list[str]:

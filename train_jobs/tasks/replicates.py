@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.artifacts.files import sync, write_text
 from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
+from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_initial_model
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.assembly.starting_point import differences, resume
@@ -107,6 +108,7 @@ def run_task(
         Preempted: SIGTERM ended training; a checkpoint is committed.
     """
     storage.require_writable(output)
+    require_trusted(config.init_from, config.trust)
     initial = read_initial_model(config.init_from)
     initial.require_stretchable(config.stretch_positions)
     config.require_positions(initial.positions, initial.folder, initial.usable_positions)
@@ -209,7 +211,7 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
     # All weights first, then those of the checkpoint: what the checkpoint lacks, such as a new head, comes from the
     # seed.
     initialise(model, seed)
-    absent = load_for_finetuning(model, config.init_from, job.kind.labels)
+    absent = load_for_finetuning(model, config.init_from, job.kind.labels, allow_pickle=config.trust.allow_pickle)
     if config.stretch_positions is not None:
         table = model.bert.embeddings.position_embeddings.weight
         stretch_positions(table, job.initial.usable_positions, config.stretch_positions)

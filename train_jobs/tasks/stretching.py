@@ -80,7 +80,8 @@ def initial_loss(
     task = BertPretraining(changed, store, world)
     assert isinstance(task.model, BertForPreTraining), "load_parts refuses any other"
     pieces, spellings = spell_added_tokens(config.data)
-    load_weights(task.model, config.init_from, pieces=pieces, new_words=spellings)
+    allowed = config.trust.allow_pickle
+    load_weights(task.model, config.init_from, pieces=pieces, new_words=spellings, allow_pickle=allowed)
     if stretched_from is not None and config.stretch_positions is not None:
         stretch_positions(
             task.model.bert.embeddings.position_embeddings.weight, stretched_from, config.stretch_positions

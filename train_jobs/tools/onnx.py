@@ -186,9 +186,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--task", choices=[AUTO, *KINDS], default=AUTO, help="head to export (default: that of the model's class)"
     )
     parser.add_argument("--opset", type=int, default=OPSET, help=f"version of ONNX's operators (default: {OPSET})")
+    boundary.add_trust(parser)
     arguments = parser.parse_args(argv)
     try:
-        folder = read_folder(arguments.model, arguments.task)
+        folder = read_folder(arguments.model, arguments.task, boundary.trust_of(arguments))
         difference = export_onnx(folder, arguments.output, opset=arguments.opset)
     except UserError as problem:
         print(problem, file=sys.stderr)

@@ -37,11 +37,12 @@ def init() -> None:
     load(next(path.parent for path in sorted(Path(os.environ["AZUREML_MODEL_DIR"]).rglob("config.json"))))
 
 
-def load(folder: Path) -> Predictor:
+def load(folder: Path, trust: dict[str, Any] | None = None) -> Predictor:
     """Load a model for `run`, and return its predictor.
 
     Args:
         folder: Hugging Face folder of a BERT.
+        trust: values of `train_jobs.config.TrustConfig`; None: its defaults.
 
     Raises:
         UserError: the folder does not contain a BERT that can predict.
@@ -51,7 +52,7 @@ def load(folder: Path) -> Predictor:
     from train_jobs.config import PredictConfig
     from train_jobs.inference.loaded_model import load_predictor
 
-    config = PredictConfig(model=folder, input=Path("inputs.jsonl"))
+    config = PredictConfig.model_validate({"model": folder, "input": "inputs.jsonl", "trust": trust or {}})
     task = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     _LOADED["task"] = task
     return task
@@ -97,6 +98,9 @@ def main(argv: list[str] | None = None) -> int:
         metavar="NAME",
         help="host name that clients may use in addition to localhost and IP addresses; repeatable",
     )
+    from train_jobs.engine.runtime.boundary import add_trust, trust_of
+
+    add_trust(parser)
     arguments = parser.parse_args(argv)
     from train_jobs.config import UserError
     from train_jobs.tools.serve_access import Access, read_token
@@ -105,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         access = Access(read_token(os.environ), frozenset(map(str.lower, arguments.allow_host)))
         with listen(arguments.host, arguments.port, access) as socket:
-            serve(socket, load(arguments.model), access)
+            serve(socket, load(arguments.model, trust_of(arguments).model_dump()), access)
     except UserError as problem:
         print(problem, file=sys.stderr, flush=True)
         return problem.exit_code

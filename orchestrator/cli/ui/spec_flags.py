@@ -149,6 +149,20 @@ SPEC_FLAGS = (
         help="start from the model of a run, or from a Hugging Face BERT (folder, or name on the Hub)",
     ),
     argument(
+        "--allow-pickle",
+        key="trust.allow_pickle",
+        action="store_true",
+        default=None,
+        help="load pytorch_model.bin, a pickle, if the model has no model.safetensors",
+    ),
+    argument(
+        "--require-signature",
+        key="trust.require_signature",
+        type=Path,
+        metavar="KEY",
+        help="refuse a model without a valid signature of this public key (PEM file); see model sign",
+    ),
+    argument(
         "--phase-from",
         key="phase_from",
         dest="phase",

@@ -20,6 +20,7 @@ from orchestrator.support.formatting import counted
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.fingerprints import DataFingerprint, source_fingerprint
 from train_jobs.artifacts.lineage import Link
+from train_jobs.artifacts.model_trust import SETTING, require_trusted
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_weights, read_initial_model
 from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
@@ -121,6 +122,8 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     spec = resolved.spec
     assert isinstance(spec, FinetuneSpec)
     job, cache = spec.job_config(), home / FINGERPRINT_CACHE
+    for folder in (job.init_from, *(own.init_from for own in job.per_task.values() if own.init_from)):
+        require_trusted(folder, job.trust)
     initial = read_initial_model(job.init_from)
     for model in (initial, *(read_initial_model(own.init_from) for own in job.per_task.values() if own.init_from)):
         model.require_stretchable(job.stretch_positions)
@@ -319,7 +322,7 @@ def finetuning_needs(
                 placed[f"data.{key}"] = At(DATA, key if path.is_dir() else f"{key}/{path.name}")
     inputs.append(model_input(Path(job.init_from), weights or ""))
     placed[INIT_FROM] = At(START)
-    local = (INIT_FROM, *(f"data.{key}" for key in DATA_PATHS))
+    local = (INIT_FROM, SETTING, *(f"data.{key}" for key in DATA_PATHS))
     return Needs(tuple(inputs), placed, local, tuple(_undeliverable_paths(job)))
 
 

@@ -19,6 +19,7 @@ from orchestrator.specs.resolved import engine_rules
 from orchestrator.specs.site import Rule, Site
 from orchestrator.support.errors import DataError, SpecError
 from train_jobs.artifacts.layers import ConfigLayer, leaves, merge, read_file
+from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import ExamplesConfig, TaskName
@@ -57,6 +58,7 @@ def _is_folder(value: Any, folder: Path) -> bool:
 PATHS = PathKeys(
     starts=(INIT_FROM,),
     folders=(INIT_FROM,),
+    files=(SETTING,),
     either=tuple(f"data.{key}" for key in DATA_PATHS),
     sometimes={"task": _is_task_file, "data": lambda value, _: bool(value), "data.dataset": _is_folder},
     nested=("per_task",),

@@ -23,6 +23,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
+from train_jobs.artifacts.model_trust import SETTING, require_trusted
 from train_jobs.artifacts.start_model import (
     CONFIG,
     SHAPE,
@@ -151,6 +152,7 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
             raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")
     if spec.delivery is not None and not spec.delivery.parent.is_dir():
         raise SpecError(f"no such folder: {spec.delivery.parent}", facts={"where": f"output: {spec.delivery}"})
+    require_trusted(job.model, job.trust)
     model, vocab_size = _shape(job.model)
     parent = _model_link(job.model, cache)
     files = portable_names(job.input)
@@ -239,5 +241,5 @@ def prediction_needs(job: PredictConfig, files: Mapping[str, Path], sha256: str,
     return Needs(
         (JobInput(DATA, "tables", sha256, list_files=lambda: files), model_input(job.model, weights or "")),
         {"input": [At(DATA, name) for name in files], "model": At(START)},
-        ("model", "input"),
+        ("model", "input", SETTING),
     )

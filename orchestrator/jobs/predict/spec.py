@@ -10,11 +10,12 @@ from typing import Literal
 from orchestrator.specs.job import MAX_NAME_LENGTH, CodeSpec, JobSpec, ModuleName
 from orchestrator.specs.paths import PathKeys
 from train_jobs.artifacts.layers import ConfigLayer, merge
+from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.artifacts.start_model import Merge
 from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig
 
-PATHS = PathKeys(starts=("model",), lists=("input",), unchecked=("output",))
+PATHS = PathKeys(starts=("model",), files=(SETTING,), lists=("input",), unchecked=("output",))
 PREDICTIONS = "predictions"  # name of their file in the run's folder
 
 

@@ -29,6 +29,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
+from train_jobs.artifacts.model_trust import SETTING, require_trusted
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
 from train_jobs.artifacts.source_mixture import mixture_text
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
@@ -204,6 +205,7 @@ def _read_text(resolved: Resolved, job: PretrainConfig, home: Path) -> _PlannedT
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:
     """Return the start of the training as the last link of its lineage; verifies every file by its hash."""
     if job.init_from is not None:
+        require_trusted(job.init_from, job.trust)
         read_initial_model(job.init_from).require_stretchable(job.stretch_positions)
         return initial_lineage(job.init_from, cache).head
     if phase is None:
@@ -287,7 +289,7 @@ def pretraining_needs(
     elif job.init_from is not None:
         inputs.append(model_input(Path(job.init_from), (start.weights or "") if start else ""))
         placed[INIT_FROM] = At(START)
-    local = (*needs.local, "data.store", INIT_FROM, PHASE_FROM)
+    local = (*needs.local, "data.store", INIT_FROM, PHASE_FROM, SETTING)
     return replace(needs, inputs=tuple(inputs), placed=placed, local=local)
 
 

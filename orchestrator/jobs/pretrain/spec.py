@@ -13,6 +13,7 @@ from orchestrator.specs.resolved import DECAYS, engine_rules, vocabulary_rule
 from orchestrator.specs.site import Rule, Site
 from train_jobs.artifacts import start_model, start_phase
 from train_jobs.artifacts.layers import dotted
+from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.config import PretrainConfig
 from train_jobs.config.fields import is_user_code
 
@@ -35,7 +36,7 @@ _STARTS = (start_model.KEY, start_phase.KEY)
 PATHS = PathKeys(
     starts=_STARTS,
     folders=(*_STARTS, "data.store"),
-    files=("data.vocabulary",),
+    files=("data.vocabulary", SETTING),
     unchecked=("data.add_tokens",),
     sources=("data.text",),
 )

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from train_jobs.config import InternalError, UserError
+from train_jobs.config import InternalError, TrustConfig, UserError
 from train_jobs.config.privacy import traceback_text, unexpected_text
 from train_jobs.engine.runtime import storage
 from train_jobs.engine.runtime.diagnostics import remove_error, report_error, stacks_on_request
@@ -39,6 +39,17 @@ def documented_parser(name: str, documentation: str | None) -> argparse.Argument
         epilog=details,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `TrustConfig`, for tools that load a model without a configuration."""
+    parser.add_argument("--allow-pickle", action="store_true", help="load pytorch_model.bin, a pickle")
+    parser.add_argument("--require-signature", type=Path, metavar="KEY", help="public key that must have signed it")
+
+
+def trust_of(arguments: argparse.Namespace) -> TrustConfig:
+    """Return the values of the options of `add_trust`."""
+    return TrustConfig(allow_pickle=arguments.allow_pickle, require_signature=arguments.require_signature)
 
 
 def job_parser(
