@@ -61,7 +61,7 @@ def verbs_of_runs() -> dict[str, int]:
         verb: action
         for verb, parser in verbs().items()
         for action in parser._actions
-        if action.metavar in {"RUN", "RUN|SWEEP"}
+        if action.metavar in {"RUN", "RUN|SWEEP"} and not action.option_strings
     }
     return {verb: action.nargs if isinstance(action.nargs, int) else 1 for verb, action in names.items()}
 

@@ -92,7 +92,7 @@ def test_fix_with_hostile_name_can_be_pasted(tmp_path: Path) -> None:
 
 def test_commands_send_no_escapes_of_a_run(home: Path, on_terminal: Command) -> None:
     hostile = HOSTILE.replace("\udcff", "") + FORGED  # a state is UTF-8
-    plan = full_plan(spec={"data": {"text": [hostile]}}, compute=PRICED, changes={}, world_size=2)
+    plan = full_plan(spec={"data": {"text": [hostile]}, "tags": {}}, compute=PRICED, changes={}, world_size=2)
     make_run(home, "one", RunState.FAILED, plan=plan, reason=f"rank 0 failed: {hostile}", warning=hostile)
     make_run(home, "two", RunState.FAILED, plan=full_plan(compute=PRICED, changes={}, world_size=2))
     for command in ("list", "status one", "diff one two", "cost --all", "prune --keep-last 1 --dry-run"):
