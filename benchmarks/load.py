@@ -1,11 +1,11 @@
-"""The orchestrator under load: thousands of runs, a large sweep, many submissions at once, a log of gigabytes.
+"""The orchestrator under load: thousands of runs, a large sweep, many simultaneous submissions, a log of gigabytes.
 
     python -m benchmarks.load [list|sweep|submits|log|leftovers[=COUNT] ...]
 
 - list: commands with 5,000 finished runs, each with an hour's worth of reports (200 kB) and a copy of the code; equal
   files are hard links. `list` is measured with and without its index of finished runs.
 - sweep: `sweep show` of 1,000 finished trials.
-- submits: 50 different jobs submitted at once. Each must be a run of its own, with its own spec.
+- submits: 50 different jobs submitted simultaneously. Each must be a run of its own, with its own spec.
 - log: a log of 5 GB that grows whenever the follower has printed all of it; peak memory of the follower.
 - leftovers: 200 jobs, one after the other, with their own home, temporary folder and HOME: what they leave there.
 
@@ -182,7 +182,7 @@ def measure_sweep(home: Path, count: int) -> None:
 
 
 def submit_concurrently(home: Path, count: int) -> None:
-    """Submit different jobs at once, and check that each is a run of its own and that nothing else is left.
+    """Submit different jobs simultaneously, and check that each is a run of its own and that no other file remains.
 
     Args:
         home: home folder.
@@ -202,7 +202,7 @@ def submit_concurrently(home: Path, count: int) -> None:
         names = list(pool.map(submit, range(count)))
     seconds = time.perf_counter() - started
     runs = {path.name: path for path in (home / "runs").iterdir()}
-    assert sorted(names) == sorted(runs), "a run for each job, no draft left over"
+    assert sorted(names) == sorted(runs), "a run for each job, no remaining draft"
     seeds = [json.loads((runs[name] / "config.json").read_text())["train"]["seed"] for name in names]
     assert seeds == list(range(count)), "each with its own spec"
     orchestrator = Orchestrator(home=home, environ={})
@@ -210,7 +210,7 @@ def submit_concurrently(home: Path, count: int) -> None:
         orchestrator.attach(name).cancel()
     states = {name: orchestrator.attach(name).wait().state for name in names}
     assert all(state in {RunState.CANCELLED, RunState.COMPLETED} for state in states.values()), states
-    print(f"\n{count} jobs submitted at once: {len(runs)} runs, {seconds:.0f} s")
+    print(f"\n{count} simultaneous submissions: {len(runs)} runs, {seconds:.0f} s")
 
 
 def follow_log(home: Path, size: int) -> float:
@@ -241,10 +241,10 @@ def measure_log(home: Path, size: int) -> None:
 
 
 def find_leftovers(home: Path, count: int) -> list[str]:
-    """Run jobs one after the other; return what they leave besides their folders.
+    """Run jobs one after the other; return what they leave outside their folders.
 
     Args:
-        home: home folder; temporary folder and HOME are beside it.
+        home: home folder; temporary folder and HOME are next to it.
         count: number of jobs.
     """
     user, temporary = home.with_name("user"), home.with_name("temporary")
@@ -270,11 +270,11 @@ def _left(home: Path, names: set[str], user: Path, temporary: Path) -> list[str]
 
 
 def measure_leftovers(home: Path, count: int) -> None:
-    """Print what many jobs leave besides their folders."""
+    """Print what many jobs leave outside their folders."""
     left = find_leftovers(home, count)
     size = sum(path.stat().st_size for path in (home / "runs").rglob("*") if path.is_file())
     each = f"{size / count / 1e6:.1f} MB in the folder of each"
-    print(f"\n{count} jobs: {each}; besides these folders {len(left)} files {left[:9]}")
+    print(f"\n{count} jobs: {each}; outside these folders {len(left)} files {left[:9]}")
 
 
 MEASUREMENTS: dict[str, tuple[Callable[[Path, int], None], int]] = {

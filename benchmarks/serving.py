@@ -1,4 +1,4 @@
-"""The local prediction server: requests a second of one client and of 16 at once, with the same predictions.
+"""The local prediction server: requests a second of one client and of 16 concurrent ones, with the same predictions.
 
 python -m benchmarks.serving                        a MiniLM-shaped model with drawn weights
 python -m benchmarks.serving --checkpoint MINILM    a folder of a BERT without head, see benchmarks.inference

@@ -87,7 +87,7 @@ class YamlValues:
 
 
 def read_yaml(text: str, source: str) -> YamlValues:
-    """Return the values of a YAML or JSON document; an empty one is None.
+    """Return the values of a YAML or JSON document; None for an empty one.
 
     Args:
         text: the document.

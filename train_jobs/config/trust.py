@@ -1,4 +1,4 @@
-"""What a folder of a model must fulfil before its weights are loaded."""
+"""Conditions that the folder of a model must meet before its weights are loaded."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import re
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
 _ANY = re.compile(f"[{_UNSAFE}]")
 _NOT_LINES = re.compile(f"(?![\t\n])[{_UNSAFE}]")
-# Colours, bold and the like; not 8, which conceals text
+# Colours, bold and similar; not 8, which conceals text
 _CODE = r"(?:0?[0-79]|[2-9][0-7]|29|39|49|10[0-7]|[34]8;5;\d{1,3}|[34]8;2;\d{1,3};\d{1,3};\d{1,3})"
 _STYLE = rf"\x1b\[(?:{_CODE}(?:;{_CODE})*)?m"
 _STYLE_OR_UNSAFE = re.compile(f"({_STYLE})|(?![\t\n])[{_UNSAFE}]")

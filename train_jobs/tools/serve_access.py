@@ -1,4 +1,4 @@
-"""Who may send requests to the local server: its token, and the checks of Host and Origin."""
+"""Access to the local server: its token, and the checks of Host and Origin."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def read_token(environ: MutableMapping[str, str]) -> str | None:
 
 def _read_file(path: Path) -> str:
     try:
-        # checked and read through one descriptor: the name may be replaced in between
+        # checked and read through one descriptor: the name may be replaced between the two
         with path.open("rb") as stream:
             found = os.fstat(stream.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

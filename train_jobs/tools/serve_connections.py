@@ -1,13 +1,16 @@
 """Limits of connections that uvicorn does not have: time to read a request, time to write a response, their number.
 
 uvicorn reads a request for as long as a client sends it, and `limit_concurrency` refuses new clients while slow ones
-keep their place. Here a request must arrive within `READ_SECONDS`. Beyond `CONNECTIONS`, the connection that has waited
-longest for its client is closed: good clients send at once, so slow ones leave first.
+keep their place. Here a request must arrive within `READ_SECONDS`. Beyond `CONNECTIONS`, those that have waited longest
+for their clients are closed, but only after `GRACE_SECONDS`: in a burst of a thousand connections the bytes of a good
+client are read later than those connections are accepted. Beyond `MOST_CONNECTIONS` there is no such time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+from itertools import islice
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,6 +21,9 @@ LARGEST_HEAD = 16 * 1024  # bytes of a request line with its headers
 READ_SECONDS = 10.0  # from the first byte, or the connection, to the end of a request
 WRITE_SECONDS = 10.0  # until a client has read a response
 CONNECTIONS = 256
+MOST_CONNECTIONS = 2048
+OTHER_FILES = 256  # descriptors of the model, the log and libraries
+GRACE_SECONDS = 1.0  # for the first bytes of a good client
 _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -31,12 +37,17 @@ class ConnectionLimits:
     def __init__(self, metrics: ServeMetrics) -> None:
         self.metrics = metrics
         self.open = 0
-        self.waiting: dict[LimitedProtocol, None] = {}  # an ordered set
+        self.waiting: dict[LimitedProtocol, float] = {}  # since when, in seconds of the loop's clock
 
     def make_room(self) -> None:
-        """Close the connection that has waited longest, if there are too many."""
-        if self.open > CONNECTIONS and self.waiting:
-            next(iter(self.waiting)).drop("too many connections")
+        """Close the connections that have waited longest, if there are too many."""
+        excess = self.open - CONNECTIONS
+        crowded = self.open > MOST_CONNECTIONS
+        for protocol, since in list(islice(self.waiting.items(), max(excess, 0))):
+            if not crowded and protocol.loop.time() - since < GRACE_SECONDS:
+                break
+            protocol.drop("too many connections")
+            crowded = False
 
 
 class LimitedProtocol(H11Protocol):
@@ -109,7 +120,7 @@ class LimitedProtocol(H11Protocol):
 
     def _await_request(self) -> None:
         self._stop_waiting()
-        self.limits.waiting[self] = None
+        self.limits.waiting[self] = self.loop.time()
         self._deadline = self.loop.call_later(READ_SECONDS, self.drop, "slow request")
 
     def _stop_waiting(self) -> None:
@@ -131,6 +142,14 @@ class LimitedProtocol(H11Protocol):
         if self.transport.get_write_buffer_size():
             self.limits.metrics.closed.labels("slow reader").inc()
             self.transport.abort()
+
+
+def allow_descriptors() -> None:
+    """Raise the limit of open files, often 1,024, so that it holds for `MOST_CONNECTIONS`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = MOST_CONNECTIONS + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < need:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need if hard == resource.RLIM_INFINITY else min(need, hard), hard))
 
 
 def limited_protocol(limits: ConnectionLimits) -> type[LimitedProtocol]:

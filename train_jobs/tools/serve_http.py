@@ -29,14 +29,14 @@ from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.score_requests import read_request
 from train_jobs.tools.serve_access import NEW_TOKEN, Access, is_address
 from train_jobs.tools.serve_batches import ANSWER_SECONDS, RequestBatches, report_bug
-from train_jobs.tools.serve_connections import LARGEST_HEAD, ConnectionLimits, limited_protocol
+from train_jobs.tools.serve_connections import LARGEST_HEAD, ConnectionLimits, allow_descriptors, limited_protocol
 from train_jobs.tools.serve_metrics import ServeMetrics
 
 LARGEST_REQUEST = 1024 * 1024  # bytes of a body
 BACKLOG = 512  # connections that the kernel keeps until they are accepted
 STOP_SECONDS = 30  # for requests in flight, after SIGTERM
 HEALTH = "/healthz"
-CLIENT_LEFT = 499  # counted in the metrics, as nginx does; nobody receives it
+CLIENT_LEFT = 499  # counted in the metrics, as nginx does; no client receives it
 RETRY = {"Retry-After": "1"}
 
 
@@ -80,6 +80,7 @@ def serve(listening: socket.socket, task: Predictor, access: Access) -> None:
         task: predictor of the model.
         access: rules of the server.
     """
+    allow_descriptors()
     metrics = ServeMetrics()
     config = uvicorn.Config(
         Metered(score_app(task, access, metrics), metrics),

@@ -46,7 +46,7 @@ OWN_COLOURS = re.compile(r"\x1b\[(?:0|2|3[1236]|1;31)m")
 
 
 def unsafe(text: str) -> list[str]:
-    """Return the unsafe characters of an output, besides our own colours."""
+    """Return the unsafe characters of an output, except our own colours."""
     return SENT.findall(OWN_COLOURS.sub("", text))
 
 
