@@ -17,7 +17,7 @@ from tests.run_folders import make_run, report
 
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
 SWEEP = ("show", "best", "report", "extend", "retry")
-MODEL = ("register", "deploy", "delete")
+MODEL = ("register", "deploy", "delete", "sign", "verify", "convert")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
 SUCCEEDING = {
@@ -48,13 +48,15 @@ SUCCEEDING = {
     **{f"cluster {action}": [] for action in CLUSTER},  # needs a workspace of Azure ML
     "supervise": [("supervise", "done")],
     "skus": [("skus",), ("skus", "--gpus", "H100:8")],
+    "home share": [],  # needs ACLs: tests/unit/orchestrator/test_other_users.py
+    "home unshare": [("home", "unshare")],
     "init": [("init", "project"), ("init", "everything", "--full", "--template", "finetune")],
     "explain": [("explain", "train.steps"), ("explain", "checkpoint", "--kind", "finetune")],
     "doctor": [("doctor",)],
     "mlflow sync": [],  # tests/unit/orchestrator/test_mlflow_sync.py
     "sweep list": [("sweep", "list")],
     **{f"sweep {action}": [] for action in SWEEP},  # needs a sweep: tests/unit/sweeps
-    **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire/test_azure_runs.py
+    **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire, tests/unit/lineage/test_model_trust.py
 }
 FAILING = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -80,6 +82,8 @@ FAILING = {
     **{f"cluster {action}": [("cluster", action, "--min-nodes", "-1")] for action in CLUSTER},
     "supervise": [("supervise", "missing")],
     "skus": [("skus", "T4"), ("skus", "--gpus", "B100")],
+    "home share": [("home", "share", "--group", "no-such-team"), ("home", "share")],
+    "home unshare": [("home", "unshare", "one")],
     "init": [("init", "project", "--template", "other"), ("init", "project", "--recipe", "base")],
     "explain": [("explain", "train.stepps"), ("explain", "train.steps", "--kind", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
@@ -89,6 +93,9 @@ FAILING = {
     "sweep extend": [("sweep", "extend", "missing", "--trials", "3"), ("sweep", "extend", "missing")],
     "model register": [("model", "register", "failed"), ("model", "register", "missing")],
     "model deploy": [("model", "deploy", "done"), ("model", "deploy", "failed", "--endpoint", "bert")],
+    "model sign": [("model", "sign", "missing", "--key", "missing.pem"), ("model", "sign", "done")],
+    "model verify": [("model", "verify", "missing", "--key", "missing.pub")],
+    "model convert": [("model", "convert", "missing"), ("model", "convert")],
     "model delete": [("model", "delete", "missing", "-y"), ("model", "delete", "missing")],
 }
 

@@ -33,7 +33,13 @@ def verify(arguments: argparse.Namespace) -> None:
 
 
 def convert(arguments: argparse.Namespace) -> int:
-    """Convert the weights of a folder; it runs as a process of the job's code, since the orchestrator has no torch."""
+    """Convert the weights of a folder; it runs as a process of the job's code, since the orchestrator has no torch.
+
+    Raises:
+        SpecError: the folder does not exist.
+    """
+    if not arguments.folder.is_dir():
+        raise SpecError(f"no such folder: {arguments.folder}", fix="name a model folder")
     command = [sys.executable, "-m", "train_jobs.tools.convert", "--model", str(arguments.folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:

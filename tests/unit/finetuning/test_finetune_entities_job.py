@@ -247,8 +247,8 @@ def test_other_columns_are_configurable(bert: Path, tmp_path: Path) -> None:
 
 BAD = {
     "w12 O": "2 columns, need 3",
-    "w12 X PER": "invalid tag 'PER', need O, B-TYPE",
-    "w12 X B-ORG": "tag 'B-ORG' is not in the training data",
+    "w12 X PER": "invalid tag: a text of 3 characters, need O, B-TYPE",
+    "w12 X B-ORG": "the tag, a text of 5 characters, is not in the training data",
 }
 
 

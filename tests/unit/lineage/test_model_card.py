@@ -212,7 +212,16 @@ def test_hostile_text_is_escaped(complete: Complete) -> None:
     rows = [line for line in unescaped.splitlines() if line.startswith("| ")]
     assert {line.count("|") for line in rows} == {3, 5}
     headings = [line for line in body.splitlines() if line.startswith("#")]
-    assert headings[1:] == ["## Use", "## Data", "## Training", "## Results", "## Limits", "## Reproduce", "## Lineage"]
+    assert headings[1:] == [
+        "## Use",
+        "## Data",
+        "## Training",
+        "## Results",
+        "## Limits",
+        "## Weights",
+        "## Reproduce",
+        "## Lineage",
+    ]
 
 
 def test_name_with_backticks_does_not_end_its_block(complete: Complete) -> None:

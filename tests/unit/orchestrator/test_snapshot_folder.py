@@ -379,6 +379,8 @@ def test_unreadable_files_are_named() -> None:
         root = Path(name)
         root.chmod(0o755)
         write(root, "code/a.py", "code/sub/b.py", "code/c.py", "site/train_jobs/pretrain.py")
+        for path in root.rglob("*"):  # whatever the umask
+            path.chmod(0o755)
         (root / "code" / "a.py").chmod(0)
         (root / "code" / "sub").chmod(0)
         with unprivileged():

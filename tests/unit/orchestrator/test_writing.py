@@ -51,11 +51,11 @@ def read_only(disk: Path) -> None:
 @pytest.mark.parametrize("harm", [read_only, fill])
 @pytest.mark.parametrize("processes", [None, 2])
 def test_resume_on_unwritable_disk_is_refused(disk: Path, harm: object, processes: int | None) -> None:
-    run = make_stopped_run(disk)
+    run, backend = make_stopped_run(disk), LocalBackend(disk)
     assert callable(harm)
     harm(disk)
     with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|Read-only)") as failure:
-        LocalBackend(disk).resume("stopped", processes=processes)
+        backend.resume("stopped", processes=processes)
     assert failure.value.facts["where"] == run.path
     assert run.state().state == RunState.CANCELLED
 
