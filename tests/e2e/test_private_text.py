@@ -49,7 +49,8 @@ class Watched:
 
     def look_at(self, name: str) -> None:
         """Run the commands that print or write something about a run."""
-        for words in (("status", name, "-o", "json"), ("logs", name), ("report", name)):
+        reported = [] if name.startswith(("evaluate", "predict", "prepare")) else [("report", name)]  # without curves
+        for words in (("status", name, "-o", "json"), ("logs", name), *reported):
             self(*words)
 
 

@@ -21,7 +21,7 @@ undisturbed run. The goal is 100 trials of each fault, at least 10 with each kin
 
 | column | counted as held if |
 | --- | --- |
-| same bytes | weights, token store, predictions or scores are byte-identical to those of the undisturbed run |
+| same bytes | weights, token store, predictions or scores have the same SHA-256 as those of the undisturbed run |
 | metrics once | every figure of every step is reported once, with the same value |
 | one MLflow run | every run is one MLflow run |
 | nothing left | no process and no temporary file remains |
