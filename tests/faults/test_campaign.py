@@ -27,8 +27,9 @@ def outcome(**more: object) -> Outcome:
 
 
 def test_preparation_whose_processes_are_killed_passes() -> None:
-    found = run_trial("kill-all", "prepare", 0, undisturbed("prepare"), STAMP)
-    assert found is not None
+    whole = undisturbed("prepare")
+    trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(5))
+    found = next(trial for trial in trials if trial is not None)  # None: the job had ended before its moment
     assert found.passed, found
     assert found.commands
 
