@@ -29,7 +29,7 @@ def outcome(**more: object) -> Outcome:
 def test_preparation_whose_processes_are_killed_passes() -> None:
     whole = undisturbed("prepare")
     trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(5))
-    found = next(trial for trial in trials if trial is not None)  # None: the job had ended before its moment
+    found = next(trial for trial in trials if trial is not None)  # None: the job has finished before its moment
     assert found.passed, found
     assert found.commands
 
