@@ -28,8 +28,8 @@ from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
 from train_jobs.artifacts.files import is_held
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.mlflow_store import READ_SECONDS, sqlite_path
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
+from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 

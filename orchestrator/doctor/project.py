@@ -18,7 +18,7 @@ from orchestrator.support.errors import SpecError, UsageError
 from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import counted
 from train_jobs.artifacts.host import MLFLOW
-from train_jobs.artifacts.mlflow_store import Condition, examine, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, sqlite_path
 
 GIT_SECONDS = 10
 NAME = "tracking"

@@ -23,8 +23,8 @@ from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE, Destination, Mirror
-from train_jobs.artifacts.mlflow_store import SQLITE, first_line, prepare, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror
+from train_jobs.artifacts.tracking.mlflow_store import SQLITE, first_line, prepare, sqlite_path
 from train_jobs.config.fields import Config
 
 RUNNING = "RUNNING"

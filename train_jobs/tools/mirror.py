@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from train_jobs.artifacts.metrics_file import read_reports
-from train_jobs.artifacts.mlflow_copy import MIRRORED_FILE, NOTHING, Destination, Mirror, flatten
+from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, NOTHING, Destination, Mirror, flatten
 from train_jobs.config import Config, SpecError
 from train_jobs.engine.reporting.metrics import SinkThread
 

@@ -27,7 +27,7 @@ from orchestrator.runs.tracked_run import (
     submitted_tag,
     sync,
 )
-from train_jobs.artifacts.mlflow_copy import flatten
+from train_jobs.artifacts.tracking.mlflow_copy import flatten
 
 HANDLE_TAG = "orchestrator.handle"
 

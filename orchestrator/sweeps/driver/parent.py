@@ -27,7 +27,7 @@ from orchestrator.runs.tracked_run import (
 )
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import sweep_status
-from train_jobs.artifacts.mlflow_copy import flatten
+from train_jobs.artifacts.tracking.mlflow_copy import flatten
 
 LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 

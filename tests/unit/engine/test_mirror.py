@@ -14,7 +14,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
-from train_jobs.artifacts.mlflow_copy import Destination, Mirror
+from train_jobs.artifacts.tracking.mlflow_copy import Destination, Mirror
 from train_jobs.config import PretrainConfig, StorageError
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.tools.mirror import MirrorThread

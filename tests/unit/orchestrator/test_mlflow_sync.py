@@ -23,8 +23,8 @@ from orchestrator.runs.tracked_run import default_uri
 from orchestrator.support.errors import ServiceError
 from tests.conftest import tmpfs
 from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
-from train_jobs.artifacts.mlflow_copy import flatten
-from train_jobs.artifacts.mlflow_store import Condition, examine, prepare, schema_versions
+from train_jobs.artifacts.tracking.mlflow_copy import flatten
+from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare, schema_versions
 
 REPOSITORY = Path(__file__).parents[3]
 WHOLE = ("run", "FINISHED", 80)

@@ -16,7 +16,7 @@ from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
 from train_jobs.artifacts.metrics_file import read_reports
-from train_jobs.artifacts.mlflow_store import Condition, examine, first_line, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, first_line, sqlite_path
 from train_jobs.config.errors import StorageError, UserError
 
 BATCH = 1000  # MLflow's limit of metrics per request
