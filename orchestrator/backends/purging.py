@@ -21,7 +21,16 @@ from orchestrator.backends.base import PLAN, Backend
 from orchestrator.backends.capabilities import Deletes
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
-from orchestrator.backends.retention import Item, delete_tree, read_plans, tree_bytes, unused_stores
+from orchestrator.backends.retention import (
+    Deletion,
+    Item,
+    delete_tree,
+    folder_item,
+    plan_facts,
+    read_plans,
+    tree_bytes,
+    unused_stores,
+)
 from orchestrator.runs.status import Handle, RunStatus
 from orchestrator.runs.tracked_run import DEFAULTS, default_uri
 from orchestrator.support.errors import ConflictError, ServiceError
@@ -47,7 +56,7 @@ class TrackedTraces(Config):
     """Names and versions of registered models."""
 
 
-class Purging(Config):
+class Purging(Deletion):
     """Traces of runs: those that would be deleted, and those that would remain."""
 
     runs: list[Item]
@@ -69,11 +78,6 @@ class Purging(Config):
     def items(self) -> list[Item]:
         """Folders that would be deleted."""
         return [*self.runs, *self.sweeps, *self.token_stores]
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes that would be free on this machine."""
-        return sum(item.bytes or 0 for item in self.items)
 
     @property
     def records(self) -> list[str]:
@@ -123,8 +127,8 @@ def plan_purging(
             )
             for status in mine
         ],
-        sweeps=[_item(home, home / SWEEPS / name) for name in sweeps],
-        token_stores=[_item(home, path) for path in _stores(home, folders.values())],
+        sweeps=[folder_item(home, home / SWEEPS / name) for name in sweeps],
+        token_stores=[folder_item(home, path) for path in _stores(home, folders.values())],
         endpoints=[name for name, run in _endpoints(home) if run in names],
         tracking=[found for uri in sorted(uris) if (found := _tracked(uri, names)) is not None],
         caches=_caches(home),
@@ -168,10 +172,6 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     return purging
 
 
-def _item(home: Path, folder: Path) -> Item:
-    return Item(name=str(folder.relative_to(home)), bytes=tree_bytes(folder))
-
-
 def _stores(home: Path, folders: Collection[Path | None]) -> list[Path]:
     """Return the stores of the runs' texts that no other run uses, and all unfinished ones that no process makes."""
     plans = read_plans(home)
@@ -188,9 +188,7 @@ def _stores(home: Path, folders: Collection[Path | None]) -> list[Path]:
 
 def _text_of(store: Path) -> str | None:
     """Return the hash of a store's text; None: the store is unfinished or damaged."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((store / MANIFEST_FILE).read_text())["data"]["sha256"])
-    return None
+    return plan_facts(store / MANIFEST_FILE).text
 
 
 def _endpoints(home: Path) -> Iterator[tuple[str, str]]:

@@ -41,8 +41,22 @@ class Item(Config):
     """When it ended, seconds since the epoch."""
 
 
-class Pruning(Config):
+class Deletion(Config):
     """Items that would be deleted."""
+
+    @property
+    def items(self) -> list[Item]:
+        """Everything that would be deleted."""
+        raise NotImplementedError
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that would be free on this machine."""
+        return sum(item.bytes or 0 for item in self.items)
+
+
+class Pruning(Deletion):
+    """Runs, leftovers and token stores that would be deleted."""
 
     runs: list[Item]
     """Runs, the oldest first."""
@@ -57,11 +71,6 @@ class Pruning(Config):
     def items(self) -> list[Item]:
         """Everything that would be deleted."""
         return [*self.runs, *self.leftovers, *self.token_stores]
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes that would be free on this machine."""
-        return sum(item.bytes or 0 for item in self.items)
 
 
 class Pruned(Config):
@@ -124,7 +133,7 @@ def plan_pruning(
     gone = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
     folders = [backends[Handle.parse(status.handle).backend].folder(status.name) for status in gone]
     plans = read_plans(home)
-    unused = [_item(home, path) for path in unused_stores(home, plans, folders)]
+    unused = [folder_item(home, path) for path in unused_stores(home, plans, folders)]
     return Pruning(
         runs=[
             Item(
@@ -137,7 +146,7 @@ def plan_pruning(
             for status, folder in zip(gone, folders, strict=True)
         ],
         leftovers=[
-            _item(home, path)
+            folder_item(home, path)
             for backend in backends.values()
             if isinstance(backend, Deletes)
             for path in backend.leftovers()
@@ -196,14 +205,15 @@ class _PlanFacts(NamedTuple):
 
 def read_plans(home: Path) -> dict[Path, _PlanFacts]:
     """Return folder of a run -> facts of its plan."""
-    return {plan.parent: _plan_facts(plan) for plan in home.glob("*/*/plan.json")}
+    return {plan.parent: plan_facts(plan) for plan in home.glob("*/*/plan.json")}
 
 
-def _plan_facts(document: Path) -> _PlanFacts:
+def plan_facts(document: Path) -> _PlanFacts:
+    """Return facts of a plan, or of the manifest of a token store."""
     try:
         plan = json.loads(document.read_text())
         return _PlanFacts(str(plan["data"]["sha256"]), plan.get("snapshot", {}).get("total_bytes"))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return _PlanFacts(None, None)
 
 
@@ -218,7 +228,7 @@ def unused_stores(home: Path, plans: Mapping[Path, _PlanFacts], without: Collect
         return []  # deleting is the one thing that cannot be undone: when in doubt, keep
     texts.add(None)  # a store without a valid manifest may be in preparation
     manifests = sorted((home / TOKEN_STORES).glob("[!.]*/manifest.json"))
-    return [manifest.parent for manifest in manifests if _plan_facts(manifest).text not in texts]
+    return [manifest.parent for manifest in manifests if plan_facts(manifest).text not in texts]
 
 
 def _run_bytes(folder: Path, plan: _PlanFacts | None) -> int:
@@ -247,7 +257,8 @@ def tree_bytes(folder: Path, skip: str | None = None) -> int:
     return total
 
 
-def _item(home: Path, folder: Path) -> Item:
+def folder_item(home: Path, folder: Path) -> Item:
+    """Return a folder below the home folder as an item."""
     return Item(name=str(folder.relative_to(home)), bytes=tree_bytes(folder))
 
 

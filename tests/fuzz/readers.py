@@ -103,18 +103,24 @@ def wikitext(folder: Path) -> Call:
     return call
 
 
+def _check_table(path: Path) -> None:
+    """Read a table as a task does: a text, and a label that is a class or a number."""
+    from train_jobs.tasks.rows.tables import RowProblems, classes, numbers, read_table, texts
+
+    table, problems = read_table(path, ["text", "label"]), RowProblems("problems", fix="none")
+    texts(table, "text", problems)
+    classes(table, "label", problems)
+    numbers(table, "label", problems)
+    problems.check()
+
+
 def tables(folder: Path) -> Call:
     """CSV, or TSV if the input begins with a tab."""
-    from train_jobs.tasks.rows.tables import RowProblems, classes, numbers, read_table, texts
 
     def call(data: bytes) -> None:
         path = folder / ("table.tsv" if data.startswith(b"\t") else "table.csv")
         path.write_bytes(data.removeprefix(b"\t"))
-        table, problems = read_table(path, ["text", "label"]), RowProblems("problems", fix="none")
-        texts(table, "text", problems)
-        classes(table, "label", problems)
-        numbers(table, "label", problems)
-        problems.check()
+        _check_table(path)
 
     return call
 
@@ -124,7 +130,6 @@ def json_lines(folder: Path) -> Call:
     from train_jobs.config import UserError
     from train_jobs.corpus.sources.streams import Piece, ignore
     from train_jobs.corpus.sources.text_formats import read_jsonl
-    from train_jobs.tasks.rows.tables import RowProblems, classes, numbers, read_table, texts
 
     def call(data: bytes) -> None:
         path = folder / "table.jsonl"
@@ -133,11 +138,7 @@ def json_lines(folder: Path) -> Call:
             list(read_jsonl(Piece(str(path)), "text", ignore))
         except UserError as problem:
             str(problem)
-        table, problems = read_table(path, ["text", "label"]), RowProblems("problems", fix="none")
-        texts(table, "text", problems)
-        classes(table, "label", problems)
-        numbers(table, "label", problems)
-        problems.check()
+        _check_table(path)
 
     return call
 
