@@ -22,6 +22,8 @@ from train_jobs.tools import onnx, serve
 COMMANDS = sorted({words: place for place, words in reversed([*command_lines()])}.items())
 NOT_PLANNED = {
     "google-bert/": "asks the Hugging Face Hub",
+    "--allow-pickle": "a downloaded model, see tests/unit/lineage/test_model_trust.py",
+    "--require-signature": "a signed model, see tests/unit/lineage/test_model_trust.py",
     "--model RUN": "a fine-tuned run, which takes its time",
     "large-nvidia-phase2": "a phase of 512 tokens goes on from one of BERT-large",
     "-b polite": "a backend of another package, which tests/contract installs",
@@ -101,6 +103,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     reviews = "train: train.tsv\nvalidation: dev.tsv\ntext: review\nlabel: stars\n"
     (folder / "own" / "reviews.yaml").write_text(reviews)
     (folder / "docs").symlink_to(ROOT / "docs")
+    (folder / "job.env").write_text("HF_TOKEN=hf_documented\n")
+    (folder / "job.env").chmod(0o600)
     (folder / "mine").mkdir()
     (folder / "mine" / "mine.py").write_text("from train_jobs.pretrain import main\n")
     job = next(block.text for block in blocks("yaml") if block.text.startswith("# job.yaml\n"))
@@ -111,7 +115,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     micro["model"] = {**MICRO["model"], "max_position_embeddings": 512}
     (folder / "micro.yaml").write_text(yaml.safe_dump(micro))
     before, place = dict(os.environ), Path.cwd()
-    os.environ.update({"ORCHESTRATOR_HOME": str(folder / "home"), "CUDA_VISIBLE_DEVICES": ""})
+    os.environ.update(
+        {"ORCHESTRATOR_HOME": str(folder / "home"), "CUDA_VISIBLE_DEVICES": "", "HF_TOKEN": "hf_documented"}
+    )
     os.chdir(folder)
     try:
         assert main(["submit", "pretrain", "-f", "micro.yaml", "-n", "novels"]) == 0
