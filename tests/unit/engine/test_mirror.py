@@ -369,7 +369,7 @@ def test_run_opened_by_platform_is_not_ended(store: Store, path: Path, monkeypat
     run = store.client.get_run(store.run_id)
     assert run.info.status == "RUNNING"
     assert run.data.params["optimizer.learning_rate"] == str(CONFIG.optimizer.learning_rate)
-    assert run.data.params["data.text"] == "['notes']"
+    assert run.data.params["data.text"] == "notes"
 
 
 def test_refused_parameters_do_not_block_metrics(
@@ -385,7 +385,7 @@ def test_refused_parameters_do_not_block_metrics(
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
     assert "warning: MLflow keeps earlier values of optimizer.learning_rate" in capsys.readouterr().err
-    assert store.client.get_run(store.run_id).data.params["data.text"] == "['notes']"
+    assert store.client.get_run(store.run_id).data.params["data.text"] == "notes"
 
 
 def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

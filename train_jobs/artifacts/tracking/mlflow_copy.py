@@ -120,7 +120,16 @@ class Mirror:
         """
         self._tag_lineage()
         self._client.set_terminated(self._run_id, status, None if ended is None else int(ended * 1000))
-        mirrored = {"run_id": self._run_id, "status": status, "bytes": self.copied_bytes}
+        self.note_copied(status)
+
+    def note_copied(self, status: str, **more: Any) -> None:
+        """Write mirrored.json.
+
+        Args:
+            status: status of the run in MLflow.
+            more: other entries.
+        """
+        mirrored = {"run_id": self._run_id, "status": status, "bytes": self.copied_bytes, **more}
         if self._file.parent.is_dir():
             write_text(self._file.with_name(MIRRORED_FILE), json.dumps(mirrored))
 
@@ -147,7 +156,9 @@ class Mirror:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a nested mapping as dotted names with values as text, truncated to MLflow's limit.
+    """Return a nested mapping as dotted names with values as text; empty mappings and lists are left out.
+
+    A list of mappings has a name for each of their values: data.text.0.path.
 
     Args:
         tree: the mapping.
@@ -158,9 +169,17 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found |= flatten(value, f"{name}.")
-        else:
-            found[name] = str(value)[:LONGEST_VALUE]
+        elif isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
+            found |= flatten({str(number): one for number, one in enumerate(value)}, f"{name}.")
+        elif value != []:
+            found[name] = as_parameter(value)
     return found
+
+
+def as_parameter(value: Any) -> str:
+    """Return a value as the text of a parameter, truncated to MLflow's limit; of a list, its values with commas."""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text[:LONGEST_VALUE]
 
 
 def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
