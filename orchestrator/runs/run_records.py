@@ -1,4 +1,4 @@
-"""Records of a run in MLflow in addition to its metrics: standard tags, links to other runs, parameters and a description.
+"""Records of a run in MLflow in addition to its metrics: standard tags, links, parameters and a description.
 
 records = RunRecords(...)             # read from the run's folder
 records.tags(), records.parameters(), records.description()
