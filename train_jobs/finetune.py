@@ -27,6 +27,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.config import DataError, FinetuneConfig
 from train_jobs.config.tasks import GLUE, GLUE_TASKS
 from train_jobs.engine.reporting.metrics import MetricsLog
+from train_jobs.engine.reporting.system_metrics import SystemMonitor
 from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.devices import require_determinism
 from train_jobs.engine.runtime.distributed import World
@@ -60,11 +61,12 @@ def finetune(config: FinetuneConfig, *, output: Path, device: str = "auto") -> d
     if config.train.deterministic or any(one.train.deterministic for one in config.per_task.values()):
         require_determinism()
     world = distributed.start(device, hang_seconds=config.watchdog.hang_seconds)
-    if config.task == GLUE:
-        result = run_glue(config, output, world=world, stop=stop)
-    else:
-        result = run_task(config, output, world=world, stop=stop, mirror=MirrorThread)
-        world.log(f"exported {output / 'model'}")
+    with SystemMonitor.of(world, output):
+        if config.task == GLUE:
+            result = run_glue(config, output, world=world, stop=stop)
+        else:
+            result = run_task(config, output, world=world, stop=stop, mirror=MirrorThread)
+            world.log(f"exported {output / 'model'}")
     distributed.stop()
     return result
 

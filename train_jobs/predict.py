@@ -36,6 +36,7 @@ from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
 from train_jobs.engine.reporting.metrics import MetricsLog, clock
+from train_jobs.engine.reporting.system_metrics import SystemMonitor
 from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.devices import describe_arithmetic, resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
@@ -138,7 +139,8 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
         before = job.input.rows - sum(window.rows for _, window in windows)
         if resumed and before:
             world.log(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
-        done = predict_windows(job, windows, before, metrics)
+        with SystemMonitor.of(world, output):
+            done = predict_windows(job, windows, before, metrics)
         if world.is_main:
             with world.activity.doing("joining", step=job.input.rows):
                 result = finish(job, output, done, metrics)

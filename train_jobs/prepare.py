@@ -44,6 +44,7 @@ from train_jobs.corpus.preparation import StoreOptions, make_store
 from train_jobs.corpus.steps.records import store_key
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.reporting.metrics import MetricsLog
+from train_jobs.engine.reporting.system_metrics import SystemMonitor
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.tools.mirror import MirrorThread
@@ -78,15 +79,17 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
     store: TokenStore | None = None
     try:
         progress = PreparationProgress(log, metrics.report)
-        store = make_store(
-            config.data,
-            folder,
-            found=found,
-            progress=progress,
-            hashes=cache / HASHES,
-            node=node,
-            options=StoreOptions(keep_steps=config.keep_steps),
-        )
+        local = node.local_size
+        with SystemMonitor(output, node=node.rank // local, nodes=node.size // local, on=node.rank % local == 0):
+            store = make_store(
+                config.data,
+                folder,
+                found=found,
+                progress=progress,
+                hashes=cache / HASHES,
+                node=node,
+                options=StoreOptions(keep_steps=config.keep_steps),
+            )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)
             if not is_reported(output / METRICS_FILE):

@@ -9,6 +9,7 @@
 checkpoint in the output folder:
 
     out/metrics.jsonl    metrics                    out/checkpoints/   to resume from
+    out/system/          load of each machine
     out/model/           Hugging Face folder        out/result.json    final figures
     out/lineage.json     lineage of the model; out/model has it too, with a model card
     out/stacks/          stacks of ranks            out/profile/       profile of a few steps, if configured
@@ -63,6 +64,7 @@ from train_jobs.corpus.steps.records import store_key
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
+from train_jobs.engine.reporting.system_metrics import SystemMonitor
 from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.devices import describe_arithmetic, peak_flops, require_determinism, resolve_precision
 from train_jobs.engine.runtime.diagnostics import Watchdog
@@ -204,7 +206,7 @@ def train(
         tensorboard.start()
     result: dict[str, Any] = {}
     try:
-        with watchdog:
+        with SystemMonitor.of(world, output), watchdog:
             loop.run()
         metrics.close()
         if begun:

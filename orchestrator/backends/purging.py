@@ -44,6 +44,13 @@ from train_jobs.config.fields import Config
 
 RUN_TAG = "orchestrator.run"  # of a registered model version: the run that made it
 
+# MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
+UNUSED_DATASETS = (
+    "DELETE FROM inputs WHERE destination_type = 'RUN' AND destination_id NOT IN (SELECT run_uuid FROM runs)",
+    "DELETE FROM input_tags WHERE input_uuid NOT IN (SELECT input_uuid FROM inputs)",
+    "DELETE FROM datasets WHERE dataset_uuid NOT IN (SELECT source_id FROM inputs WHERE source_type = 'DATASET')",
+)
+
 
 class TrackedTraces(Config):
     """Records of purged runs in an MLflow store of this machine."""
@@ -247,6 +254,9 @@ def _delete_tracked(traces: TrackedTraces) -> None:
             if done.returncode:
                 raise _refused(path, (done.stderr.strip().splitlines() or ["mlflow gc failed"])[-1])
         with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+            for statement in UNUSED_DATASETS:
+                database.execute(statement)
+            database.commit()
             database.execute("VACUUM")
     except (MlflowException, sqlite3.Error) as problem:
         raise _refused(path, problem) from None

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.specs.site import site_of
 from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
-from orchestrator.support.redact import HIDDEN, is_secret
+from orchestrator.support.redact import HIDDEN, is_secret, redact
 from orchestrator.support.secret_sources import ENVIRONMENT, SecretReference
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.config import FinetuneConfig, PretrainConfig
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from train_jobs.artifacts.text_documents import TextCount
     from train_jobs.config import CheckpointConfig
 
+LIGHT_BYTES = 400_000  # a run of the tiny recipe: 377 kB, 300 kB of them figures
 FEW = 5  # names shown of a list that may be long
 SHOWN_ELSEWHERE = {
     "recipe",
@@ -68,8 +70,23 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield from how
     yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
+    yield "mlflow", _tracking_text(plan)
     for number, (name, text) in enumerate(plan.spec.environment.secrets.items()):
         yield "" if number else "secrets", f"{name} from {_kept_text(text)}"
+
+
+def _tracking_text(plan: Plan) -> str:
+    """Return where the copy of the run is kept, and how many bytes of it are files."""
+    tracking = plan.spec.tracking
+    if site_of(plan.spec.backend).own_tracking:
+        return f"experiment {tracking.experiment} of the workspace: metrics and parameters, no files"
+    files = {
+        "none": "no files",
+        "light": f"about {bytes_text(LIGHT_BYTES)} of files",
+        "all": f"about {bytes_text(LIGHT_BYTES)} of files, and the predictions",
+    }
+    place = redact(tracking.uri) if tracking.uri else "the home folder"
+    return f"experiment {tracking.experiment} in {place}: {files[tracking.artifacts]} (tracking.artifacts)"
 
 
 def _kept_text(text: str) -> str:

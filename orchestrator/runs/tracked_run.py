@@ -6,6 +6,7 @@ the run in a new store. MLflow is a copy: no run waits for it, so runs and sweep
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -23,24 +25,52 @@ from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, first_line, prepare, sqlite_path
+from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
+from train_jobs.artifacts.tracking.run_files import log_files
 from train_jobs.config.fields import Config
 
 RUNNING = "RUNNING"
 STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
 SWEEP_TAG = "orchestrator.sweep"
 SUBMITTED_TAG = "orchestrator.submitted"
+HANDLE_TAG = "orchestrator.handle"
 DECISION_TAG = "orchestrator.decision"
+TRIAL_STATE_TAG = "orchestrator.trial_state"
+BEST_TAG = "orchestrator.best"
+TRIAL_TAGS = (DECISION_TAG, TRIAL_STATE_TAG, BEST_TAG)
+"""Tags that a sweep gives to its trials."""
 PARENT_TAG = "mlflow.parentRunId"
+NOTE_TAG = "mlflow.note.content"
+OWN_NOTE_TAG = "orchestrator.note"
+"""Tag with the hash of our description: one that a user edited is kept."""
+PRIMARY_TAG = "mlflow.experiment.primaryMetric"
+START_TAG = "orchestrator.parent"
+"""Tag with the handle of the run whose model a run started from."""
+START_ID_TAG = "orchestrator.parent_run_id"
+RECORDS = 1
+"""Version of the copied records, in addition to metrics and status; a run that an earlier version copied is behind."""
+NICENESS = 10
 LOCK_SECONDS = 120.0  # longest wait for another process that syncs the same run
 # MLflow's client retries a server that is away for ten minutes; a user's own values take precedence
 DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",  # MLflow imports GitPython, which warns without git
 }
+
+
+class PrimaryMetric(NamedTuple):
+    """The metric that MLflow's page compares the runs of an experiment by."""
+
+    name: str
+    """Name of the metric."""
+    greater_is_better: bool
+    """Whether more is better."""
 
 
 class TrackingRequest(Config):
@@ -70,10 +100,16 @@ class TrackingRequest(Config):
     """End, seconds since the epoch."""
     run_id: str | None = None
     """MLflow run of a version that set no identity."""
-    decisions: dict[str, str] = Field(default={})
-    """Of a sweep: name of a stopped trial -> the decision that stopped it."""
-    artifact: str | None = None
-    """File to log when it has finished."""
+    description: str = ""
+    """Markdown."""
+    primary: PrimaryMetric | None = None
+    """Metric of the experiment, unless that has one."""
+    datasets: list[RunDataset] = Field(default=[])
+    """Datasets that it read."""
+    trials: dict[str, dict[str, str]] = Field(default={})
+    """Of a finished sweep: name of a trial's run -> its tags of `TRIAL_TAGS`."""
+    collect: Callable[[Path], None] | None = None
+    """Puts the artifacts of an ended run below a folder; None: it has none."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +197,8 @@ def sync(request: TrackingRequest) -> Synced:
 
 def exit_code_of(sync_one: Callable[[], Synced]) -> int:
     """Run a sync as the whole of a process: print the note or the error, and return the exit code."""
+    with suppress(OSError):
+        os.nice(NICENESS)  # the next run may be training already
     try:
         if note := sync_one().note:
             print(note)
@@ -179,8 +217,8 @@ def is_copied(metrics: Path, run_id: str | None, state: RunState, known: frozens
         state: its state.
         known: ids of the runs in its store; None: not checked.
     """
-    size = metrics.stat().st_size if metrics.exists() else 0
-    expected = {"run_id": run_id, "status": STATUS.get(state, "KILLED"), "bytes": size}
+    size = sum(file.stat().st_size for file in metric_files(metrics))
+    expected = {"run_id": run_id, "status": STATUS.get(state, "KILLED"), "bytes": size, "records": RECORDS}
     made = read_object(metrics.with_name(MIRRORED_FILE))
     return made == expected and (known is None or run_id in known)
 
@@ -219,7 +257,9 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
     experiment = _experiment_id(client, request)
     run_id = _existing(client, experiment, request) or _create(client, experiment, request)
     mirror = Mirror(Path(request.metrics), Destination(request.uri, run_id), request.params)
-    _set_tags(client, run_id, {**request.tags, **request.identity, **_parent(client, experiment, request, run_id)})
+    links = {**_parent(client, experiment, request, run_id), **_start_link(client, request)}
+    _set_tags(client, run_id, {**request.tags, **request.identity, **links})
+    _describe(client, run_id, request.description)
     values = 0
     if request.status == RUNNING:
         client.update_run(run_id, status=RUNNING)
@@ -227,9 +267,15 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
     else:
         values = mirror.catch_up()
         _adopt(client, experiment, request, run_id)
-        if request.artifact and Path(request.artifact).exists():
-            client.log_artifact(run_id, request.artifact)
-        mirror.end(request.status, request.ended)
+        # before the artifacts, whose store may be away while the server is not
+        mirror.end(request.status, request.started if request.ended is None else request.ended)
+        _mark_primary(client, experiment, request.primary)
+        log_datasets(client, run_id, request.datasets)
+        if request.collect is not None:
+            with TemporaryDirectory(prefix="mlflow-") as folder:
+                request.collect(Path(folder))
+                log_files(client, run_id, Path(folder))
+        mirror.note_copied(request.status, records=RECORDS)
     # last: the job's own mirror starts when it finds this file
     write_text(Path(request.folder, "tracking.json"), json.dumps({"tracking_uri": request.uri, "run_id": run_id}))
     return Synced(run_id, request.status, values, note)
@@ -286,14 +332,45 @@ def _parent(client: Any, experiment: str, request: TrackingRequest, run_id: str)
     return {PARENT_TAG: found[-1].info.run_id} if found else {}
 
 
+def _start_link(client: Any, request: TrackingRequest) -> dict[str, str]:
+    """Return the tag with the id of the MLflow run that a run started from, if it is in the same store."""
+    handle = request.tags.get(START_TAG, "")
+    if "://" not in handle:
+        return {}
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.`{HANDLE_TAG}` = '{handle}'", max_results=1)
+    return {START_ID_TAG: found[0].info.run_id} if found else {}
+
+
+def _describe(client: Any, run_id: str, description: str) -> None:
+    """Set the description of a run, unless a user has edited it."""
+    tags = client.get_run(run_id).data.tags
+    current = tags.get(NOTE_TAG)
+    if description and (current is None or _digest(current) == tags.get(OWN_NOTE_TAG)):
+        _set_tags(client, run_id, {NOTE_TAG: description, OWN_NOTE_TAG: _digest(description)})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _mark_primary(client: Any, experiment: str, primary: PrimaryMetric | None) -> None:
+    """Set the metric that an experiment is compared by, unless it has one."""
+    if primary is not None and f"{PRIMARY_TAG}.name" not in client.get_experiment(experiment).tags:
+        client.set_experiment_tag(experiment, f"{PRIMARY_TAG}.greaterIsBetter", str(primary.greater_is_better))
+        client.set_experiment_tag(experiment, f"{PRIMARY_TAG}.name", primary.name)
+
+
 def _adopt(client: Any, experiment: str, request: TrackingRequest, run_id: str) -> None:
-    """Nest the trials of a sweep below its run, and tag those that it stopped with the decision."""
+    """Nest the trials of a sweep below its run, and tag each with its end, and the best one."""
     if request.tags.get(SWEEP_TAG) != request.run_name:
         return
     for trial in _search(client, experiment, {SWEEP_TAG: request.run_name}):
         if trial.info.run_id != run_id:
-            decision = request.decisions.get(trial.info.run_name)
-            _set_tags(client, trial.info.run_id, {PARENT_TAG: run_id, **({DECISION_TAG: decision} if decision else {})})
+            wanted = request.trials.get(trial.info.run_name, {})
+            _set_tags(client, trial.info.run_id, {PARENT_TAG: run_id, **wanted})
+            for tag in trial.data.tags.keys() & set(TRIAL_TAGS) - wanted.keys():
+                client.delete_tag(trial.info.run_id, tag)
 
 
 def _experiment_id(client: Any, request: TrackingRequest) -> str:

@@ -1,12 +1,13 @@
 """State of a folder in git: the commit, the branch, and whether the shipped files are the committed ones.
 
-Two git processes run side by side for a few milliseconds, if git is installed, and change nothing in the repository.
+Three git processes run side by side for a few milliseconds, if git is installed, and change nothing in the repository.
 The result is not part of any digest.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -31,6 +32,8 @@ class GitFacts(Config):
     """None: a detached HEAD, or git failed."""
     uncommitted: int | None = None
     """Files of the folder that differ from the commit, and shipped ones that git does not track."""
+    remote: str | None = None
+    """Address of the remote repository, without a password; None: it has none."""
     problem: str | None = None
     """Error of git."""
 
@@ -76,7 +79,7 @@ def git_facts(folder: Path, shipped: Iterable[str], *, guest: bool = False, seco
     git = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder)]
     status = [*git, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames", "--", "."]
     try:
-        lines, tracked = _run([status, [*git, "ls-files", "-z"]], seconds)
+        lines, tracked, config = _run([status, [*git, "ls-files", "-z"], [*git, "config", "-z", "--list"]], seconds)
     except _GitError as problem:
         return GitFacts(problem=str(problem))
     if guest and not tracked:
@@ -93,7 +96,21 @@ def git_facts(folder: Path, shipped: Iterable[str], *, guest: bool = False, seco
         commit=None if commit == "(initial)" else commit,
         branch=None if branch == "(detached)" else branch,
         uncommitted=len(changed | untracked),
+        remote=_remote(config, branch),
     )
+
+
+def _remote(config: list[str], branch: str) -> str | None:
+    """Return the address of a branch's remote, or of `origin`, without user name and password.
+
+    Args:
+        config: entries of `git config -z --list`: the name, a line end, the value.
+        branch: name of the branch.
+    """
+    known = dict(entry.split("\n", 1) for entry in config if "\n" in entry)
+    name = known.get(f"branch.{branch}.remote", "origin")
+    address = known.get(f"remote.{name}.url", known.get("remote.origin.url"))
+    return None if address is None else re.sub(r"(?<=://)[^/@]*@", "", address)
 
 
 def _run(commands: list[list[str]], seconds: float) -> list[list[str]]:

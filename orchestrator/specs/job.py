@@ -6,7 +6,7 @@ import platform
 import re
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -93,6 +93,9 @@ class TrackingSpec(Config):
     """Tracking server or store. None: an SQLite file in the home folder (ORCHESTRATOR_HOME)."""
     experiment: Annotated[str, Field(min_length=1)] = "bert-pretraining"
     """Experiment of the run; created if it does not exist."""
+    artifacts: Literal["none", "light", "all"] = "light"
+    """Files of a run that MLflow gets. light: spec, plan, report with figures, model card, lineage, tables of scores,
+    and no text of the data. all: also predictions."""
 
 
 MAX_NAME_LENGTH = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label

@@ -43,6 +43,8 @@ class Site:
     """Key that names data at the site, which replaces data of this machine; empty: the site has no data."""
     this_python: ClassVar[bool] = True
     """Whether jobs run with the Python and the packages that plan them."""
+    own_tracking: ClassVar[bool] = False
+    """Whether the site opens the MLflow runs itself."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,8 @@
-"""Reader of metrics.jsonl: a line per report, {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81}}."""
+"""Metrics files of a run, with a line per report: {"step": 120, "time": 1763712000.0, "metrics": {"train_loss": 6.81}}.
+
+Next to metrics.jsonl are system/node-0.jsonl with the load of each machine and, of a fine-tuning with several seeds or
+tasks, a metrics.jsonl for each of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,24 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+SYSTEM_FOLDER = "system"
+"""Folder of the metrics files of the machines, below that of metrics.jsonl."""
+SYSTEM_FILE = "node-{}.jsonl"
+"""Name of the metrics file of a machine, by its number."""
+
+
+def metric_files(metrics: Path) -> dict[Path, str]:
+    """Return all metrics files of a run that exist, each with the prefix of its names in a tracking service.
+
+    Args:
+        metrics: metrics.jsonl of the run.
+    """
+    folder = metrics.parent
+    found = {metrics: ""} if metrics.exists() else {}
+    found |= dict.fromkeys(sorted(folder.glob(f"{SYSTEM_FOLDER}/{SYSTEM_FILE.format('*')}")), "")
+    parts = sorted([*folder.glob(f"*/{metrics.name}"), *folder.glob(f"*/*/{metrics.name}")])
+    return found | {path: f"{path.parent.relative_to(folder).as_posix()}/" for path in parts}
 
 
 def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -30,6 +30,7 @@ class AzureSite(Site):
     compute_keys = ("cluster", "sku", *CLUSTER_KEYS)
     data_key = (AZURE, "data")
     this_python = False
+    own_tracking = True
 
     def machines(self, wanted: ComputeSpec, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
         """Return the compute settings with every `auto` resolved by the cluster's machine size. Offline.
@@ -118,7 +119,7 @@ class AzureSite(Site):
         return [
             ("compute.master_port", True, "Azure chooses the port"),
             ("notify.on", True, "a job on Azure does not know the webhook"),
-            ("tracking.uri", True, "the workspace keeps the MLflow runs"),
+            *((f"tracking.{key}", True, "the workspace keeps the MLflow runs") for key in ("uri", "artifacts")),
             *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in CLUSTER_KEYS),
         ]
 

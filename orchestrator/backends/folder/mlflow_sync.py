@@ -12,24 +12,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.backends.base import CONFIG, REQUEST, TAGS
+from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.run_folder import RunFolder
-from orchestrator.backends.run_progress import last_report
-from orchestrator.runs.tracked_run import (
-    RUNNING,
-    STATUS,
-    Synced,
-    TrackingRequest,
-    exit_code_of,
-    is_copied,
-    run_lock,
-    start,
-    submitted_tag,
-    sync,
-)
-from train_jobs.artifacts.tracking.mlflow_copy import flatten
-
-HANDLE_TAG = "orchestrator.handle"
+from orchestrator.runs.tracked_run import Synced, exit_code_of, is_copied, run_lock, start, sync
 
 
 def sync_run(run: RunFolder) -> Synced:
@@ -40,27 +25,6 @@ def sync_run(run: RunFolder) -> Synced:
     """
     with run_lock(run.path):
         return sync(tracking_request(run))
-
-
-def tracking_request(run: RunFolder) -> TrackingRequest:
-    """Return the MLflow run that a run should have now."""
-    state, submission, tags = run.state(), run.read_json(REQUEST), run.read_json(TAGS)
-    attempts = state.closed_attempts(last_report(run.metrics))
-    ended = state.ended or (attempts[-1].ended if attempts else None)
-    return TrackingRequest(
-        uri=submission["tracking_uri"],
-        experiment=submission["experiment"],
-        run_name=run.name,
-        identity={HANDLE_TAG: tags[HANDLE_TAG], **submitted_tag(state.created)},
-        params=flatten(run.read_json(CONFIG)),
-        tags=tags,
-        folder=str(run.path),
-        metrics=str(run.metrics),
-        status=STATUS.get(state.state, "KILLED") if state.state.terminal else RUNNING,
-        started=attempts[0].started if attempts else state.created,
-        ended=ended if state.state.terminal else None,
-        run_id=state.mlflow_run_id,
-    )
 
 
 def is_behind(run: RunFolder, known: frozenset[str] | None = None) -> bool:

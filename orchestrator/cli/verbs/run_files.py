@@ -209,8 +209,8 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
         raise UsageError("cannot sync with MLflow: give either runs or --all", fix="orchestrator mlflow sync --all")
     orchestrator = Orchestrator(arguments.backend)
     found = [find_target(orchestrator, name) for name in dict.fromkeys(arguments.name)]
-    if arguments.all:  # sweeps first: trials find the run of their sweep
-        everything: list[Run | Sweep] = [*orchestrator.sweeps.all(), *orchestrator.attach_all()]
+    if arguments.all:  # sweeps last: they nest and tag the runs of their trials
+        everything: list[Run | Sweep] = [*orchestrator.attach_all(), *orchestrator.sweeps.all()]
         found = [one for one in everything if one.copies_to_mlflow]
     documents = []
     for one in found:

@@ -7,14 +7,25 @@ The driver starts the process that syncs it and never waits for it: trials are e
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from orchestrator.backends import load_backend
+from orchestrator.runs.run_artifacts import PICTURES, REPORT_FILE, public_text
+from orchestrator.runs.run_records import SOURCE_JOB, owner
 from orchestrator.runs.tracked_run import (
+    BEST_TAG,
+    DECISION_TAG,
     RUNNING,
     STATUS,
     SWEEP_TAG,
+    TRIAL_STATE_TAG,
+    PrimaryMetric,
     Synced,
     TrackingRequest,
     default_uri,
@@ -25,10 +36,15 @@ from orchestrator.runs.tracked_run import (
     submitted_tag,
     sync,
 )
+from orchestrator.support.errors import UserError
+from orchestrator.support.plugins import imported
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.driver.sweep_status import sweep_status
-from train_jobs.artifacts.tracking.mlflow_copy import flatten
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, sweep_status
+from train_jobs.artifacts.tracking.mlflow_copy import as_parameter, flatten
+from train_jobs.artifacts.tracking.run_files import TABLES
 
+RECORD_FILE = "sweep.json"
+WAIT_SECONDS = 0.5
 LOGGED_BY_TRIALS = ("trial", "recipe", "kind")  # keys of the sweep that its runs log themselves
 
 
@@ -80,29 +96,116 @@ class ParentRun:
         """Return the MLflow run that the sweep should have now."""
         state, record = self._folder.state(), self._record
         tracking, own = record.trial["tracking"], submitted_tag(record.created)
-        rows = sweep_status(self._folder).rows if state.state.terminal else []
+        status = sweep_status(self._folder) if state.state.terminal else None
+        objective, amount = record.spec.objective, tracking.get("artifacts", "light")
         return TrackingRequest(
             uri=self._uri,
             experiment=str(tracking["experiment"]),
             run_name=record.name,
             identity={SWEEP_TAG: record.name, **own},
             params=flatten({key: value for key, value in record.sweep.items() if key not in LOGGED_BY_TRIALS}),
-            tags={**self.tags(), "orchestrator.snapshot": record.snapshot},
+            tags={**self.tags(), "orchestrator.snapshot": record.snapshot, **self._standard_tags(status)},
             folder=str(self._folder.path),
             metrics=str(self._folder.metrics),
             status=STATUS.get(state.state, "KILLED") if state.state.terminal else RUNNING,
             started=record.created,
             ended=state.ended if state.state.terminal else None,
             run_id=state.mlflow_run_id,
-            decisions={run: row.why for row in rows if row.state == "stopped" and row.why for run in row.runs},
-            artifact=str(self._folder.decided),
+            description=self._description(status),
+            primary=PrimaryMetric(objective.metric, objective.goal == "maximize"),
+            trials={run: trial_tags(row) for row in (status.rows if status else ()) for run in row.runs},
+            collect=None if amount == "none" else self._collect,
         )
+
+    def wait_for_trials(self, seconds: float = 60.0) -> None:
+        """Wait until the trials of an ended sweep have their MLflow runs, which other processes open.
+
+        Args:
+            seconds: maximum time.
+        """
+        until = time.monotonic() + seconds
+        if not self._folder.state().state.terminal:
+            return
+        backend = load_backend(self._record.trial["backend"], self._home)
+        for run in [run for row in sweep_status(self._folder).rows for run in row.runs]:
+            with suppress(UserError):  # it was never submitted, or has been deleted
+                folder = backend.folder(run)
+                while folder and not (folder / "tracking.json").exists() and time.monotonic() < until:
+                    time.sleep(WAIT_SECONDS)
+
+    def _standard_tags(self, status: SweepStatus | None) -> dict[str, str]:
+        """Return the standard tags of MLflow, and those that name the best trial of an ended sweep."""
+        record, best = self._record, status.best if status else None
+        found = {
+            "mlflow.user": owner(self._folder.path),
+            "mlflow.source.name": str(record.trial.get("code", {}).get("entry", record.kind)),
+            "mlflow.source.type": SOURCE_JOB,
+            "orchestrator.kind": f"sweep of {record.kind}",
+            "orchestrator.varied": ", ".join(record.spec.space),
+        }
+        if best is not None:
+            found |= {"orchestrator.best_trial": ", ".join(best.runs)}
+            found |= {f"orchestrator.best.{key}": as_parameter(value) for key, value in best.settings.items()}
+        return found
+
+    def _description(self, status: SweepStatus | None) -> str:
+        """Return what the sweep searches, its result and the commands for it, in Markdown."""
+        spec, name, state = self._record.spec, self._record.name, self._folder.state().state
+        varied = ", ".join(f"`{key}`" for key in spec.space)
+        blocks = [
+            f"Sweep of **{self._record.kind}** over {varied}, to {spec.objective.goal} `{spec.objective.metric}`."
+        ]
+        if status is not None and status.best is not None and status.best.outcome is not None:
+            settings = ", ".join(f"`{key}` {as_parameter(value)}" for key, value in status.best.settings.items())
+            stopped = sum(row.state == "stopped" for row in status.rows)
+            blocks.append(
+                f"Best of {len(status.rows)} trials: {', '.join(status.best.runs)}, {status.best.outcome:.4f} with"
+                f" {settings}. {stopped} trials were stopped early."
+            )
+        commands = [f"orchestrator sweep show {name}", f"orchestrator report {name}"]
+        commands += [f"orchestrator resume {name}"] if state.resumable else []
+        return "\n\n".join([*blocks, "\n".join(["```console", *commands, "```"])]) + "\n"
+
+    def _collect(self, to: Path) -> None:
+        """Put the artifacts of the ended sweep below a folder: record, decisions, table of trials, report."""
+        status, folder = sweep_status(self._folder), self._folder
+        (to / RECORD_FILE).write_text(public_text(folder.path / RECORD_FILE), encoding="utf-8")
+        if folder.decided.exists():
+            (to / folder.decided.name).symlink_to(folder.decided.resolve())
+        if status.rows:
+            (to / TABLES).mkdir()
+            (to / TABLES / "trials.json").write_text(json.dumps(trials_table(status.rows)) + "\n", encoding="utf-8")
+            with suppress(UserError):
+                sweep = imported("orchestrator.sweep:Sweep")(folder, self._home)
+                sweep.report(to / REPORT_FILE)
+                sweep.pictures(to / PICTURES)
+
+
+def trial_tags(row: TrialRow) -> dict[str, str]:
+    """Return the tags of a trial's runs: how it ended, the decision that stopped it, whether it is the best."""
+    return {
+        TRIAL_STATE_TAG: row.state,
+        **({DECISION_TAG: row.why} if row.state == "stopped" and row.why else {}),
+        **({BEST_TAG: "true"} if row.incumbent else {}),
+    }
+
+
+def trials_table(rows: Sequence[TrialRow]) -> dict[str, Any]:
+    """Return the trials as a table in the form of MLflow's `log_table`."""
+    settings = list(dict.fromkeys(key for row in rows for key in row.settings))
+    data = [
+        [row.trial, row.state, row.outcome, row.best, *(row.settings.get(key) for key in settings), row.seconds]
+        for row in rows
+    ]
+    return {"columns": ["trial", "state", "outcome", "best", *settings, "seconds"], "data": data}
 
 
 def main() -> int:
     """Sync one sweep."""
     folder, home = Path(sys.argv[1]), Path(sys.argv[2])
-    return exit_code_of(ParentRun(SweepFolder(folder), home).sync)
+    parent = ParentRun(SweepFolder(folder), home)
+    parent.wait_for_trials()
+    return exit_code_of(parent.sync)
 
 
 if __name__ == "__main__":

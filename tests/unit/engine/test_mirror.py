@@ -369,7 +369,7 @@ def test_run_opened_by_platform_is_not_ended(store: Store, path: Path, monkeypat
     run = store.client.get_run(store.run_id)
     assert run.info.status == "RUNNING"
     assert run.data.params["optimizer.learning_rate"] == str(CONFIG.optimizer.learning_rate)
-    assert run.data.params["data.text"] == "['notes']"
+    assert run.data.params["data.text"] == "notes"
 
 
 def test_refused_parameters_do_not_block_metrics(
@@ -385,7 +385,7 @@ def test_refused_parameters_do_not_block_metrics(
     thread.close(completed=True)
     assert store.steps("train_loss") == [2]
     assert "warning: MLflow keeps earlier values of optimizer.learning_rate" in capsys.readouterr().err
-    assert store.client.get_run(store.run_id).data.params["data.text"] == "['notes']"
+    assert store.client.get_run(store.run_id).data.params["data.text"] == "notes"
 
 
 def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,3 +398,17 @@ def test_run_opened_by_orchestrator_has_parameters(store: Store, path: Path, mon
     thread.close()
     assert store.steps("train_loss") == [2]
     assert store.client.get_run(store.run_id).data.params == {}
+
+
+def test_mirror_copies_machines_and_seeds_beside_metrics(store: Store, path: Path) -> None:
+    write(path, 2)
+    for place in ("system/node-0.jsonl", "seed-7/metrics.jsonl"):
+        (path.parent / place).parent.mkdir()
+    write(path.parent / "system" / "node-0.jsonl", 0, 1, keys=("system/cpu_utilization_percentage",))
+    write(path.parent / "seed-7" / "metrics.jsonl", 2, 4)
+    mirror = store.mirror(path)
+    assert mirror.catch_up() == 5
+    assert mirror.copied_bytes == sum(file.stat().st_size for file in path.parent.rglob("*.jsonl"))
+    assert store.mirror(path).catch_up() == 0
+    assert store.steps("system/cpu_utilization_percentage") == [0, 1]
+    assert store.steps("seed-7/train_loss") == [2, 4]

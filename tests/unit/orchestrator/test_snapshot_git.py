@@ -234,3 +234,15 @@ def test_merge_conflicts_count_each_file_once(repository: Path) -> None:
     facts = git_facts(repository / "code", ["train.py"])
     assert facts is not None
     assert facts.uncommitted == 1
+
+
+def test_remote_has_no_password(repository: Path) -> None:
+    git(repository, "remote", "add", "origin", "https://me:token@example.org/bert.git")
+    facts = git_facts(repository / "code", ["train.py"])
+    assert facts is not None
+    assert facts.remote == "https://example.org/bert.git"
+    git(repository, "remote", "add", "fork", "git@example.org:fork.git")
+    git(repository, "config", "branch.main.remote", "fork")
+    other = git_facts(repository / "code", ["train.py"])
+    assert other is not None
+    assert other.remote == "git@example.org:fork.git"

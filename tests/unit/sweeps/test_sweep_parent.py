@@ -11,12 +11,13 @@ from mlflow.tracking import MlflowClient
 from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.doctor import project
 from orchestrator.runs.status import RunState
-from orchestrator.runs.tracked_run import default_uri
+from orchestrator.runs.tracked_run import TRIAL_TAGS, default_uri, sync
 from orchestrator.sweep import Sweeps
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
-from orchestrator.sweeps.driver.parent import ParentRun
+from orchestrator.sweeps.driver.parent import ParentRun, trial_tags
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_status import TrialRow
 from orchestrator.sweeps.policy.termination import Decision
 from tests.mlflow_runs import ENDED, make_tracked_run, stored
 
@@ -80,7 +81,7 @@ def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None
     run = client.get_run(run_id)
     assert (run.info.start_time, run.info.end_time) == (500_000, int(ENDED * 1000))
     assert run.data.params["limits.trials"] == "4"
-    assert run.data.params["space.optimizer.learning_rate"] == "[1, 2]"
+    assert run.data.params["space.optimizer.learning_rate"] == "1, 2"
     assert run.data.tags["orchestrator.warm_start"] == "3 trials of search-0"
     lines = Path(client.download_artifacts(run_id, "decisions.jsonl", str(tmp_path))).read_text().splitlines()
     assert len(lines) == 2
@@ -88,3 +89,33 @@ def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None
     assert nested["mlflow.parentRunId"] == run_id
     assert sync_run(trial).run_id == trial.mlflow_run_id
     assert {name for name, *_ in stored(tmp_path)} == {"search-1", "search-1-t0000"}
+
+
+def test_trials_have_tags_for_end_and_best(tmp_path: Path) -> None:
+    """A trial that is no longer the best after a resume loses the tag; a repeated copy changes nothing."""
+    folder = make_search(tmp_path)
+    client = MlflowClient(tracking_uri=default_uri(tmp_path))
+    names = ["search-1-t0000", "search-1-t0001"]
+    for name in names:
+        trial = make_tracked_run(tmp_path, name)
+        tags = trial.read_json("tags.json") | ParentRun(folder, tmp_path).tags()
+        (trial.path / "tags.json").write_text(json.dumps(tags))
+        sync_run(trial)
+    folder.write_state(SweepState(state=RunState.COMPLETED, ended=ENDED))
+    best = {"outcome": 0.5, "incumbent": True}
+    for first, second in ((best, {"state": "stopped", "why": "slow"}), ({"outcome": 0.6}, best)):
+        ends = [{"state": "completed", **one} for one in (first, second)]
+        rows = [TrialRow(trial=n, settings={}, runs=[names[n]], **end) for n, end in enumerate(ends)]
+        request = ParentRun(folder, tmp_path).request()
+        request = request.model_copy(update={"trials": {names[row.trial]: trial_tags(row) for row in rows}})
+        found = []
+        for _ in range(2):
+            run_id = sync(request).run_id
+            runs = client.search_runs([client.get_run(run_id).info.experiment_id], "tags.`mlflow.parentRunId` != ''")
+            found.append({run.info.run_name: own_tags(run.data.tags) for run in runs})
+        assert found[0] == found[1]
+        assert found[0] == {names[row.trial]: trial_tags(row) for row in rows}
+
+
+def own_tags(tags: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in tags.items() if key in TRIAL_TAGS}

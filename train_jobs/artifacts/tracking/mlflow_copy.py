@@ -1,4 +1,4 @@
-"""The copy of metrics.jsonl in an MLflow run: each (key, step) once, even if several processes copy.
+"""The copy of a run's metrics files in an MLflow run: each (key, step) once, even if several processes copy.
 
 The mirror in a job's rank 0 uses it while the job runs, `orchestrator mlflow sync` at any time after it.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import LINEAGE_FILE, read_lineage
-from train_jobs.artifacts.metrics_file import read_reports
+from train_jobs.artifacts.metrics_file import metric_files, read_reports
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, first_line, sqlite_path
 from train_jobs.config.errors import StorageError, UserError
 
@@ -38,10 +38,10 @@ class Destination:
 
 
 class Mirror:
-    """A copy of a metrics file in an MLflow run.
+    """A copy of the metrics files of a run in an MLflow run.
 
     Args:
-        metrics_file: metrics.jsonl of a job.
+        metrics_file: metrics.jsonl of a job; for the others see `metric_files`.
         to: MLflow run.
         parameters: configuration of the job to log; those that the run already has are skipped.
 
@@ -62,7 +62,8 @@ class Mirror:
         self._run_id = to.run_id
         self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
         self._mirrored: dict[str, set[int]] = {}
-        self._offset = 0
+        self._existing: frozenset[str] | None = None
+        self._offsets: dict[Path, int] = {}
         if parameters:
             self._log(parameters)
 
@@ -85,26 +86,33 @@ class Mirror:
         """Copy all values that MLflow lacks; return their number."""
         from mlflow.entities import Metric
 
-        if not self._file.exists():
-            return 0
         fresh = []
-        seen = self._offset
-        for behind, report in read_reports(self._file, self._offset):
-            seen = behind
-            step, stamp = int(report["step"]), int(report["time"] * 1000)
-            for key, value in report["metrics"].items():
-                steps = self._steps_of(key)
-                if step not in steps:
-                    steps.add(step)
-                    fresh.append(Metric(key, float(value), stamp, step))
-        for start in range(0, len(fresh), BATCH):
-            self._client.log_batch(self._run_id, metrics=fresh[start : start + BATCH])
+        offsets = dict(self._offsets)
+        for file, prefix in metric_files(self._file).items():
+            # a resumed job rewrites the file without the reports that it repeats
+            start = offsets.get(file, 0) if offsets.get(file, 0) <= file.stat().st_size else 0
+            for behind, report in read_reports(file, start):
+                offsets[file] = behind
+                step, stamp = int(report["step"]), int(report["time"] * 1000)
+                for key, value in report["metrics"].items():
+                    name = f"{prefix}{key}"
+                    steps = self._steps_of(name)
+                    if step not in steps:
+                        steps.add(step)
+                        fresh.append(Metric(name, float(value), stamp, step))
+        for first in range(0, len(fresh), BATCH):
+            self._client.log_batch(self._run_id, metrics=fresh[first : first + BATCH])
         # Only after all requests succeeded: after an error, the next call reads the same reports again.
-        self._offset = seen
+        self._offsets = offsets
         return len(fresh)
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the metrics files that were copied."""
+        return sum(self._offsets.values())
+
     def end(self, status: str, ended: float | None = None) -> None:
-        """End the run and write mirrored.json, which records the mirrored bytes of the file.
+        """End the run and write mirrored.json, which records the mirrored bytes of the files.
 
         Args:
             status: FINISHED, FAILED or KILLED.
@@ -112,7 +120,16 @@ class Mirror:
         """
         self._tag_lineage()
         self._client.set_terminated(self._run_id, status, None if ended is None else int(ended * 1000))
-        mirrored = {"run_id": self._run_id, "status": status, "bytes": self._offset}
+        self.note_copied(status)
+
+    def note_copied(self, status: str, **more: Any) -> None:
+        """Write mirrored.json.
+
+        Args:
+            status: status of the run in MLflow.
+            more: other entries.
+        """
+        mirrored = {"run_id": self._run_id, "status": status, "bytes": self.copied_bytes, **more}
         if self._file.parent.is_dir():
             write_text(self._file.with_name(MIRRORED_FILE), json.dumps(mirrored))
 
@@ -128,6 +145,10 @@ class Mirror:
 
     def _steps_of(self, key: str) -> set[int]:
         # MLflow would store a repeated (key, step) as a second value, so the existing steps are read once per key.
+        if self._existing is None:
+            self._existing = frozenset(self._client.get_run(self._run_id).data.metrics)
+        if key not in self._existing:
+            return self._mirrored.setdefault(key, set())
         if key not in self._mirrored:
             history = self._client.get_metric_history(self._run_id, key)
             self._mirrored[key] = {metric.step for metric in history}
@@ -135,7 +156,9 @@ class Mirror:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return a nested mapping as dotted names with values as text, truncated to MLflow's limit.
+    """Return a nested mapping as dotted names with values as text; empty mappings and lists are left out.
+
+    A list of mappings has a name for each of their values: data.text.0.path.
 
     Args:
         tree: the mapping.
@@ -146,9 +169,17 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             found |= flatten(value, f"{name}.")
-        else:
-            found[name] = str(value)[:LONGEST_VALUE]
+        elif isinstance(value, list) and any(isinstance(one, Mapping | list) for one in value):
+            found |= flatten({str(number): one for number, one in enumerate(value)}, f"{name}.")
+        elif value != []:
+            found[name] = as_parameter(value)
     return found
+
+
+def as_parameter(value: Any) -> str:
+    """Return a value as the text of a parameter, truncated to MLflow's limit; of a list, its values with commas."""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text[:LONGEST_VALUE]
 
 
 def batches(parameters: Mapping[str, str]) -> Iterator[dict[str, str]]:
