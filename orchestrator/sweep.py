@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend, require
 from orchestrator.backends.capabilities import CopiesToMlflow, SweepsNatively
+from orchestrator.jobs.facts import secret_rows
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
@@ -96,6 +97,7 @@ class PlannedSweep:
         if spec.sampling.name in {"random", "sobol", "grid"} and not self.on_service:
             shown = range(min(SHOWN_TRIALS, trial_count(spec)))
             rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
+        rows += secret_rows(self.plan.spec.environment.secrets)
         if self.group is not None:
             rows.append(("home", f"shared with group {self.group}, whose members can read and change this sweep"))
         rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.support.formatting import Rows, bytes_text, counted, duration_text
@@ -68,8 +68,19 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield from how
     yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
-    for number, (name, text) in enumerate(plan.spec.environment.secrets.items()):
-        yield "" if number else "secrets", f"{name} from {_kept_text(text)}"
+    yield from secret_rows(plan.spec.environment.secrets)
+
+
+def secret_rows(secrets: Mapping[str, str]) -> Rows:
+    """Return the rows about secrets: where each is kept.
+
+    Args:
+        secrets: name -> reference.
+    """
+    return [
+        ("" if number else "secrets", f"{name} from {_kept_text(text)}")
+        for number, (name, text) in enumerate(secrets.items())
+    ]
 
 
 def _kept_text(text: str) -> str:

@@ -60,6 +60,7 @@ def tracking_request(run: RunFolder) -> TrackingRequest:
         started=attempts[0].started if attempts else state.created,
         ended=ended if state.state.terminal else None,
         run_id=state.mlflow_run_id,
+        secrets=submission.get("secrets", {}),
     )
 
 

@@ -96,6 +96,7 @@ class ParentRun:
             run_id=state.mlflow_run_id,
             decisions={run: row.why for row in rows if row.state == "stopped" and row.why for run in row.runs},
             artifact=str(self._folder.decided),
+            secrets=record.trial.get("environment", {}).get("secrets", {}),
         )
 
 

@@ -20,7 +20,7 @@ from tests.conftest import Console, committed, processes_of, wait_for, write_cor
 from tests.home_modes import other_modes
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-OWNER, MEMBER, STRANGER = 1, 2, 65534  # daemon, bin and nobody of every Linux
+OWNER, MEMBER, STRANGER = 1, 2, 65534  # uids of system users of every Linux
 TEAM = 100  # users
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run commands as other users"),
