@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend, require
 from orchestrator.backends.capabilities import CopiesToMlflow, SweepsNatively
+from orchestrator.jobs.facts import secret_rows
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MAX_TRIALS, as_tree, trial_count
+from orchestrator.support.access import shared_group
 from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS, sweep_names
@@ -69,6 +71,8 @@ class PlannedSweep:
     """The request to the service that drives it; None: a process of this machine drives it."""
     history: WarmStart = NO_WARM_START
     """Trials of earlier sweeps that it starts with."""
+    group: str | None = None
+    """The group that the home folder is shared with; None: it is private."""
 
     @property
     def on_service(self) -> bool:
@@ -93,6 +97,9 @@ class PlannedSweep:
         if spec.sampling.name in {"random", "sobol", "grid"} and not self.on_service:
             shown = range(min(SHOWN_TRIALS, trial_count(spec)))
             rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
+        rows += secret_rows(self.plan.spec.environment.secrets)
+        if self.group is not None:
+            rows.append(("home", f"shared with group {self.group}, whose members can read and change this sweep"))
         rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))
         if not self.backend.remote and (most := max_weight_bytes(spec, self.plan, keep)) is not None:
             count = trials_on_disk(spec, keep)
@@ -361,7 +368,7 @@ class Sweeps:
         if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
             trial = backend.prepare(plan.model_copy(update={"name": record.name}), run=record.name)
             submission = backend.prepare_sweep(record.spec, trial)
-        return PlannedSweep(record, plan, backend, submission, history)
+        return PlannedSweep(record, plan, backend, submission, history, shared_group(self._home))
 
     def submit(self, planned: PlannedSweep) -> Sweep:
         """Start a sweep, or return the existing one of the same plan.

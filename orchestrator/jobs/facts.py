@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.specs.site import site_of
@@ -71,8 +71,19 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
     yield from _code_rows(plan.snapshot)
     yield "environment", ", ".join(f"{package} {version}" for package, version in plan.environment.items())
     yield "mlflow", _tracking_text(plan)
-    for number, (name, text) in enumerate(plan.spec.environment.secrets.items()):
-        yield "" if number else "secrets", f"{name} from {_kept_text(text)}"
+    yield from secret_rows(plan.spec.environment.secrets)
+
+
+def secret_rows(secrets: Mapping[str, str]) -> Rows:
+    """Return the rows about secrets: where each is kept.
+
+    Args:
+        secrets: name -> reference.
+    """
+    return [
+        ("" if number else "secrets", f"{name} from {_kept_text(text)}")
+        for number, (name, text) in enumerate(secrets.items())
+    ]
 
 
 def _tracking_text(plan: Plan) -> str:

@@ -1,7 +1,7 @@
 """Records of a run in MLflow in addition to its metrics: standard tags, links, parameters and a description.
 
-    records = RunRecords(...)             # read from the run's folder
-    records.tags(), records.parameters(), records.description()
+records = RunRecords(...)             # read from the run's folder
+records.tags(), records.parameters(), records.description()
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from pydantic import Field
 from orchestrator.runs.status import RunState
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
+from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.metrics_file import metric_files
@@ -60,8 +61,10 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout has the result alone
     "GIT_PYTHON_REFRESH": "quiet",  # MLflow imports GitPython, which warns without git
 }
+SIGN_IN = ("MLFLOW_", "DATABRICKS_")  # prefixes of the variables from which MLflow's client takes its credentials
 
 
 class PrimaryMetric(NamedTuple):
@@ -110,6 +113,8 @@ class TrackingRequest(Config):
     """Of a finished sweep: name of a trial's run -> its tags of `TRIAL_TAGS`."""
     collect: Callable[[Path], None] | None = None
     """Puts the artifacts of an ended run below a folder; None: it has none."""
+    secrets: dict[str, str] = Field(default={})
+    """Secrets of the run or of the trials: name -> reference. Those of a tracking server are looked up at each sync."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +180,14 @@ def sync(request: TrackingRequest) -> Synced:
     behind, path = Path(request.folder, "mlflow-behind.txt"), sqlite_path(request.uri)
     try:
         note = prepare(path) if path is not None else None
-        try:
-            found = _sync(request, note)
-        except Exception:
-            # a store that is damaged inside is found out only now: set it aside and try again, once
-            if path is None or (note := prepare(path, deep=True)) is None:
-                raise
-            found = _sync(request, note)
+        with _signed_in({} if path is not None else request.secrets):
+            try:
+                found = _sync(request, note)
+            except Exception:
+                # a store that is damaged inside is found out only now: set it aside and try again, once
+                if path is None or (note := prepare(path, deep=True)) is None:
+                    raise
+                found = _sync(request, note)
     except Exception as problem:  # SQLAlchemy, MLflow, the network and the disk each have their own
         error = _refusal(request, problem)
         with suppress(OSError):
@@ -193,6 +199,28 @@ def sync(request: TrackingRequest) -> Synced:
         else:
             behind.unlink(missing_ok=True)
     return found
+
+
+@contextmanager
+def _signed_in(secrets: Mapping[str, str]) -> Iterator[None]:
+    """Set the variables with which MLflow's client signs in to a server, for as long as the context is open.
+
+    Args:
+        secrets: name -> reference; those of other programs are not looked up.
+
+    Raises:
+        UsageError: one is not to be had.
+    """
+    values = look_up({name: text for name, text in secrets.items() if name.startswith(SIGN_IN)}, os.environ)
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def exit_code_of(sync_one: Callable[[], Synced]) -> int:

@@ -113,6 +113,32 @@ def test_followed_submit_restarts_a_job_lost_at_once(
     assert main(["submit", "pretrain", "-f", "job.yaml", "--set", "train.seed=77"]) == 0
 
 
+def test_restart_without_the_secret_ends_with_its_name(
+    submit: Submit, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A follower in another shell lacks the secret: no second job is sent, and the run can be resumed with it."""
+    monkeypatch.setenv("MY_TOKEN", "first-value-1")
+    secret = {"environment": {"secrets": {"MY_TOKEN": "env:MY_TOKEN"}}, "azure": {"secrets_in_body": True}}
+    run = submit(**secret)
+    capsys.readouterr()
+    assert main(["plan", "pretrain", "-f", "job.yaml"]) == 0
+    assert "an unattended restart after a reboot lacks it" in " ".join(capsys.readouterr().out.split())
+    end(azure, run.name, PREEMPTED)
+    monkeypatch.delenv("MY_TOKEN")
+    assert main(["wait", run.name]) != 0
+    assert "needs MY_TOKEN" in capsys.readouterr().err
+    assert len(azure.jobs.all()) == 1
+    status = run.status()
+    assert status.state == RunState.FAILED
+    assert "needs MY_TOKEN" in str(status.reason)
+    assert main(["resume", run.name, "-d"]) == 2
+    monkeypatch.setenv("MY_TOKEN", "second-value-2")
+    assert main(["resume", run.name, "-d"]) == 0
+    bodies = [str(job.properties) for job in azure.jobs.all()]
+    assert len(bodies) == 2
+    assert sum("second-value-2" in body for body in bodies) == 1
+
+
 def write_log(azure: AzureDouble, job: str, text: str) -> None:
     """Replace the output of rank 0 of a job."""
     path = azure.folder("workspaceartifactstore") / f"ExperimentRun/dcid.{job}/user_logs/std_log_process_00.txt"

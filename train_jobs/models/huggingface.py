@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -101,7 +102,7 @@ def export(
         document = {**_config_document(config, vocab_size), **lengths, **config_entries}
         (partial / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
         state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
-        save_file(state, partial / WEIGHTS, metadata={"format": "pt"})
+        save_tensors(state, partial / WEIGHTS)
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
         _write_tokenizer(
             partial, tokenizer, longest=usable_positions(config.max_position_embeddings, trained, stretched)
@@ -116,6 +117,20 @@ def export(
             folder.rename(replaced)
         partial.rename(folder)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file with the mode of any other new file of its folder.
+
+    Args:
+        tensors: contiguous tensors by name.
+        path: the file.
+    """
+    # safetensors always writes mode 0600, which would close the model to the group of a shared home
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(stat.S_IMODE(mode))
 
 
 def load_weights(

@@ -12,13 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from train_jobs.artifacts.model_trust import PICKLED, SAFE
 from train_jobs.config import ConflictError, DataError, UserError, in_shell
 from train_jobs.engine.runtime import boundary, storage
 from train_jobs.inference.prediction_files import atomic_file
-from train_jobs.models.huggingface import read_pickled_tensors
+from train_jobs.models.huggingface import read_pickled_tensors, save_tensors
 
 
 def convert(folder: Path) -> Path:
@@ -38,7 +36,7 @@ def convert(folder: Path) -> Path:
     # Clones, because tied tensors share memory in a state dict, which safetensors refuses.
     tensors = {name: tensor.clone().contiguous() for name, tensor in read_pickled_tensors(source).items()}
     with storage.storage_errors(folder, SAFE), atomic_file(target) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+        save_tensors(tensors, temporary)
     return target
 
 

@@ -50,6 +50,7 @@ def tracking_request(run: RunFolder) -> TrackingRequest:
         started=attempts[0].started if attempts else state.created,
         ended=ended if state.state.terminal else None,
         run_id=state.mlflow_run_id,
+        secrets=submission.get("secrets", {}),
         description=records.description(),
         primary=_primary(run, records.kind),
         datasets=_datasets(records),

@@ -115,6 +115,7 @@ class ParentRun:
             primary=PrimaryMetric(objective.metric, objective.goal == "maximize"),
             trials={run: trial_tags(row) for row in (status.rows if status else ()) for run in row.runs},
             collect=None if amount == "none" else self._collect,
+            secrets=record.trial.get("environment", {}).get("secrets", {}),
         )
 
     def wait_for_trials(self, seconds: float = 60.0) -> None:

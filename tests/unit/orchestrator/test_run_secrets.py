@@ -6,16 +6,20 @@ import base64
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pytest
 
-from orchestrator.support.errors import UsageError
+from orchestrator.runs.tracked_run import TrackingRequest, sync
+from orchestrator.support.errors import ServiceError, UsageError
 from orchestrator.support.redact import looks_secret
 from orchestrator.support.secret_sources import SecretReference, look_up, read_env_file
 from orchestrator.testing import AzureDouble
-from tests.conftest import Console, processes_of, wait_for, write_corpus, write_endless_spec
+from tests.conftest import Console, last_step, processes_of, wait_for, write_corpus, write_endless_spec
 from train_jobs.artifacts.redaction import REDACTED, StreamRedactor, redact
 
 VALUE = "p/+ &=q7Wz!kL0%?"
@@ -166,6 +170,78 @@ def test_resume_looks_secrets_up_again(console: Console) -> None:
     assert "export MY_TOKEN=..." in refused.err
     assert console("resume", name, "-d", MY_TOKEN="rotated!").code == 0
     assert console("cancel", name).code == 0
+
+
+def test_restart_stops_when_the_secret_has_gone(console: Console) -> None:
+    """The supervisor reads a file before each attempt; the plan states it, and the run names what it lacks."""
+    secret = write_env_file(console.cwd / "s.env", f"MY_TOKEN={VALUE}")
+    text = write_corpus(console.cwd / "corpus.txt")
+    spec = str(write_endless_spec(console.cwd / "job.yaml", text))
+    flags = ("-f", spec, "--env-file", str(secret), "--set", "max_preemptions=3")
+    planned = "".join(console("plan", "pretrain", *flags).out.split())  # a long path is broken
+    assert "".join(f"MY_TOKEN from {secret}, read at each start".split()) in planned
+    started = console("submit", "pretrain", *flags, "-d", "-o", "json")
+    assert started.code == 0, started.err
+    name = started.json["name"]
+    wait_for(lambda: last_step(console.folder(name)), what="a step")
+    secret.unlink()
+    assert console("preempt", name).code == 0
+    status = wait_for(lambda: ended(console, name), what="the end of the run")
+    assert (status["state"], status["attempt"]) == ("failed", 2)
+    assert "needs MY_TOKEN" in status["reason"]
+    assert VALUE not in str(status)
+
+
+def ended(console: Console, name: str) -> dict[str, Any] | None:
+    """Return the status of a finished run without processes."""
+    status: dict[str, Any] = console("status", name, "-o", "json").json
+    over = status["state"] in {"failed", "completed", "cancelled", "preempted"}
+    return status if over and not processes_of(console.folder(name)) else None
+
+
+class TrackingServer(BaseHTTPRequestHandler):
+    """An MLflow server that refuses every request and records its credentials."""
+
+    seen: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers["Authorization"])
+        self.send_error(403)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_sync_signs_in_with_a_referenced_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy to a server looks up MLflow's own credentials wherever they are kept, and no other secret."""
+    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN", raising=False)
+    path = write_env_file(tmp_path / "s.env", "MLFLOW_TRACKING_TOKEN=token-of-mine")
+    secrets = {"MLFLOW_TRACKING_TOKEN": f"file:{path}", "OTHER": "env:NOT_SET"}
+    with HTTPServer(("127.0.0.1", 0), TrackingServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        request = TrackingRequest(
+            uri=f"http://127.0.0.1:{server.server_port}",
+            experiment="x",
+            run_name="run",
+            identity={},
+            params={},
+            tags={},
+            folder=str(tmp_path),
+            metrics=str(tmp_path / "metrics.jsonl"),
+            status="FINISHED",
+            started=1.0,
+            secrets=secrets,
+        )
+        with pytest.raises(ServiceError, match="cannot copy run to MLflow"):
+            sync(request)
+        assert set(TrackingServer.seen) == {"Bearer token-of-mine"}
+        assert "MLFLOW_TRACKING_TOKEN" not in os.environ
+        path.unlink()
+        with pytest.raises(ServiceError) as failure:
+            sync(request)
+        server.shutdown()
+    assert failure.value.facts["reason"] == "needs MLFLOW_TRACKING_TOKEN"
+    assert "needs MLFLOW_TRACKING_TOKEN" in (tmp_path / "mlflow-behind.txt").read_text()
 
 
 def test_key_vault_is_read_here_and_by_the_job(tmp_path: Path) -> None:

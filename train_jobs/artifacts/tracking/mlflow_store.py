@@ -224,6 +224,7 @@ def _draft(path: Path) -> Iterator[Path]:
     draft = path.with_name(f".{path.name}.draft")  # one name is enough: its users hold the lock
     try:
         _remove(draft)
+        draft.touch()  # SQLite itself creates 0644, which the group of a shared home could not write
         yield draft
     finally:
         _forget(draft)
