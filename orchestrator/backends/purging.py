@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
-from orchestrator.backends.capabilities import Deletes
+from orchestrator.backends.capabilities import MODEL_TAG, RUN_TAG, Deletes
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import Item, delete_tree, read_plans, tree_bytes, unused_stores
@@ -32,8 +33,6 @@ from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
-
-RUN_TAG = "orchestrator.run"  # of a registered model version: the run that made it
 
 
 class TrackedTraces(Config):
@@ -255,12 +254,26 @@ def _delete_tracked(traces: TrackedTraces) -> None:
 
 
 def _delete_version(client: Any, name: str, version: str) -> None:
-    """Delete a version of a registered model with its tags, and the model if this was its last version."""
-    for key in client.get_model_version(name, version).tags:
+    """Delete a version of a registered model with its tags and files, and the model if this was its last version."""
+    tags = client.get_model_version(name, version).tags
+    if (logged := tags.get(MODEL_TAG)) is not None:
+        _delete_logged_model(client, logged)
+    for key in tags:
         client.delete_model_version_tag(name, version, key)
     client.delete_model_version(name, version)
     if not client.search_model_versions(f"name = '{name}'"):
         client.delete_registered_model(name)
+
+
+def _delete_logged_model(client: Any, model_id: str) -> None:
+    """Delete a logged model with its files, which are links to those of the run."""
+    from mlflow.exceptions import MlflowException
+
+    with suppress(MlflowException):  # deleted before
+        place = urlsplit(client.get_logged_model(model_id).artifact_location)
+        if place.scheme in ("", "file"):
+            delete_tree(Path(unquote(place.path)).parent)
+        client.delete_logged_model(model_id)
 
 
 def _refused(path: Path, why: object) -> ServiceError:
