@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import platform
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -203,13 +204,14 @@ def _signature(columns: Mapping[str, str], record: Mapping[str, Any], *, pairs: 
         record: made-up prediction.
         pairs: whether texts have a second one. None: some may.
     """
-    import pandas as pd
     from mlflow.models import infer_signature
     from mlflow.models.signature import ModelSignature
     from mlflow.types import ColSpec, Schema
 
     params = {"top_k": 0} if {"masks", "probabilities"} & record.keys() else None
-    found = infer_signature(pd.DataFrame([columns]), [record], params)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # integers cannot be missing values: begin and end of an answer
+        found = infer_signature([dict(columns)], [record], params)
     if len(columns) > 1 and ("pair" not in columns or pairs):
         return found
     # a column without a name takes a plain list of texts as well as a table

@@ -15,11 +15,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
-from orchestrator.backends.capabilities import MODEL_TAG, RUN_TAG, Deletes
+from orchestrator.backends.capabilities import RUN_TAG, Deletes
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import Item, delete_tree, read_plans, tree_bytes, unused_stores
@@ -239,8 +238,22 @@ def _delete_tracked(traces: TrackedTraces) -> None:
         for run in traces.runs:
             with suppress(MlflowException):  # deleted before, but not permanently
                 client.delete_run(run)
+        logged = _logged_models(path, traces.runs)
+        for model in logged:
+            with suppress(MlflowException):  # deleted before, but not permanently
+                client.delete_logged_model(model)
         if traces.runs:
-            command = ["-m", "mlflow", "gc", "--backend-store-uri", traces.uri, "--run-ids", ",".join(traces.runs)]
+            models = ["--logged-model-ids", ",".join(logged)] if logged else []
+            command = [
+                "-m",
+                "mlflow",
+                "gc",
+                "--backend-store-uri",
+                traces.uri,
+                "--run-ids",
+                ",".join(traces.runs),
+                *models,
+            ]
             variables = {**DEFAULTS, **os.environ, "MLFLOW_TRACKING_URI": traces.uri}
             done = subprocess.run(
                 [sys.executable, *command], capture_output=True, text=True, env=variables, check=False
@@ -254,26 +267,19 @@ def _delete_tracked(traces: TrackedTraces) -> None:
 
 
 def _delete_version(client: Any, name: str, version: str) -> None:
-    """Delete a version of a registered model with its tags and files, and the model if this was its last version."""
-    tags = client.get_model_version(name, version).tags
-    if (logged := tags.get(MODEL_TAG)) is not None:
-        _delete_logged_model(client, logged)
-    for key in tags:
+    """Delete a version of a registered model with its tags, and the model if this was its last version."""
+    for key in client.get_model_version(name, version).tags:
         client.delete_model_version_tag(name, version, key)
     client.delete_model_version(name, version)
     if not client.search_model_versions(f"name = '{name}'"):
         client.delete_registered_model(name)
 
 
-def _delete_logged_model(client: Any, model_id: str) -> None:
-    """Delete a logged model with its files, which are links to those of the run."""
-    from mlflow.exceptions import MlflowException
-
-    with suppress(MlflowException):  # deleted before
-        place = urlsplit(client.get_logged_model(model_id).artifact_location)
-        if place.scheme in ("", "file"):
-            delete_tree(Path(unquote(place.path)).parent)
-        client.delete_logged_model(model_id)
+def _logged_models(path: Path, runs: Sequence[str]) -> list[str]:
+    """Return the ids of the logged models of runs, including those that no version refers to."""
+    query = f"SELECT model_id FROM logged_models WHERE source_run_id IN ({', '.join('?' * len(runs))})"
+    with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+        return [model for (model,) in database.execute(query, runs)]
 
 
 def _refused(path: Path, why: object) -> ServiceError:

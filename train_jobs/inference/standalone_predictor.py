@@ -56,7 +56,9 @@ class StandaloneBert(PythonModel):
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
-        self.cls, self.sep, self.mask = (self.tokenizer.token_to_id(piece) for piece in ("[CLS]", "[SEP]", "[MASK]"))
+        self.cls, self.sep, self.mask = (
+            int(self.tokenizer.token_to_id(piece) or 0) for piece in ("[CLS]", "[SEP]", "[MASK]")
+        )
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         loader, verbosity = getattr(transformers, self.head), logging.get_verbosity()
         logging.set_verbosity_error()  # of a pretrained model, transformers reports the heads that it leaves out
@@ -142,10 +144,11 @@ def classify(bert: StandaloneBert, rows: Sequence[Sequence[str]], top_k: int | N
         likely = {bert.labels[number]: rounded(found[number]) for number in np.argsort(-found, kind="stable")[:top_k]}
         label, probability = next(iter(likely.items()))
         if bert.has_several_labels:
-            record = {"labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD]}
+            record: Record = {"labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD]}
         else:
             record = {"label": label, "probability": probability}
-        records.append({**record, "probabilities": likely})
+        record["probabilities"] = likely
+        records.append(record)
     return records
 
 
@@ -247,7 +250,7 @@ def _answer(
         firsts = firsts[np.argsort(-starts[firsts], kind="stable")[:N_BEST]]
         lasts = np.argsort(-stops, kind="stable")[:N_BEST]
         # within a window by score and then by place, as the sort of all windows keeps the order of equal scores
-        inside = [(a, b) for a in firsts for b in lasts if 0 <= b - a < MAX_ANSWER]
+        inside = [(int(a), int(b)) for a in firsts for b in lasts if 0 <= b - a < MAX_ANSWER]
         scored = [
             (
                 float(starts[a]) + float(stops[b]),

@@ -56,7 +56,8 @@ def register(
             fix=f"orchestrator download {status.name}",
         )
     disable_telemetry()
-    for name, value in DEFAULTS.items():
+    # of a run on a server, MLflow prints addresses to stdout, which has the result alone
+    for name, value in {**DEFAULTS, "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}.items():
         os.environ.setdefault(name, value)
     if run.mlflow_run_id is None or is_behind(run):  # the logged model refers to the run, and has its metrics
         sync_run(run)

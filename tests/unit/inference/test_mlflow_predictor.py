@@ -15,6 +15,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as A
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Leave the current folder: MLflow creates a store there when it loads a model."""
+    monkeypatch.chdir(tmp_path)
+
+
 def loaded(folder, tmp_path, **identity):
     """Return the MLflow model of an exported folder."""
     import mlflow

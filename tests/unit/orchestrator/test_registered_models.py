@@ -19,7 +19,10 @@ from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.tracked_run import default_uri
 from tests.mlflow_runs import make_tracked_run
 from tests.unit.finetuning.finetune_jobs import write_model
+from tests.unit.lineage.test_model_trust import write_keys
+from train_jobs.artifacts.model_trust import sign_folder, verify_signature
 from train_jobs.artifacts.tracking.mlflow_store import prepare
+from train_jobs.artifacts.tracking.model_registry import Registry, registry_folder
 
 # MLflow's, of its own classes, when it is imported
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
@@ -160,6 +163,26 @@ def test_older_version_without_mlmodel_is_replaced(run: RunFolder, tmp_path: Pat
     out, err = capsys.readouterr()
     assert out == "bert:2\n"
     assert "version 1 has no MLmodel file, so MLflow cannot load it: use version 2" in err
+
+
+def test_signature_of_export_holds_for_registered_copy(run: RunFolder, tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    sign_folder(run.model, private)
+    LocalBackend(tmp_path).register_model("run", "bert")
+    uri = default_uri(tmp_path)
+    verify_signature(registry_folder("models:/bert/1", Registry(uri, uri, tmp_path / "cache")), public)
+
+
+def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> None:
+    from orchestrator.client import Orchestrator
+
+    LocalBackend(tmp_path).register_model("run", "bert")
+    orchestrator, folder = Orchestrator(home=tmp_path, environ={}), artifacts_of(tmp_path, "bert", "1")
+    assert (folder / "model.safetensors").is_file()
+    orchestrator.purge(orchestrator.purging("run"))
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    database = (tmp_path / "mlflow.db").read_bytes()
+    assert b"orchestrator.logged_model" not in database
 
 
 def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

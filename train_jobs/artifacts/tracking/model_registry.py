@@ -179,8 +179,10 @@ class _Files:
         source = client.get_model_version_download_uri(version.name, str(version.version))
         parts = urlsplit(source)
         self.local = Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
-        # by the name of the version, because registries in the cloud deliver files only by it
-        uri = f"models:/{version.name}/{version.version}"
+        # Databricks delivers files only by the name of their version. Of other registries, MLflow would look up that
+        # name in the registry of the environment.
+        named = registry.uri.startswith(("databricks", "uc:"))
+        uri = f"models:/{version.name}/{version.version}" if named else source
         more = {"tracking_uri": registry.tracking_uri, "registry_uri": registry.uri}
         self._store = None if self.local else get_artifact_repository(uri, **more)
 
