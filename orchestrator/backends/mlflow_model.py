@@ -40,7 +40,7 @@ RECORDED = ("torch", "transformers", "tokenizers", "numpy")
 
 
 class Head(NamedTuple):
-    """How MLflow knows a model with a head."""
+    """Names that MLflow and transformers have for a model with a head, and made-up input and output."""
 
     task: str
     """Task of transformers' pipeline."""
@@ -88,7 +88,7 @@ HEADS = {
         {"answer": "at nine", "begin": 18, "end": 25, "probability": 0.9, "candidates": [CANDIDATE]},
     ),
 }
-"""Class of a model in config.json -> how MLflow knows it."""
+"""Class of a model in config.json -> its names."""
 
 
 def model_files(

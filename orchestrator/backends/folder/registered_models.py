@@ -190,7 +190,7 @@ def _link_metrics(client: Any, tracked: Any, model_id: str) -> None:
         linked.append(
             Metric(one.key, one.value, one.timestamp, one.step, model_id=model_id, run_id=tracked.info.run_id, **named)
         )
-    for start in range(0, len(linked), 1000):  # the most that MLflow takes at once
+    for start in range(0, len(linked), 1000):  # the most that one request may have
         client.log_batch(tracked.info.run_id, metrics=linked[start : start + 1000])
     step = max((one.step for one in last), default=0)
     client.log_outputs(tracked.info.run_id, [LoggedModelOutput(model_id, step)])
