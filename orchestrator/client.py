@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
     from orchestrator.jobs.phases import Phases
     from orchestrator.specs.resolved import Flag, Resolved
     from orchestrator.sweep import Sweeps
+    from train_jobs.artifacts.tracking.model_registry import Registry
 
 LAST = "@last"
 
@@ -348,11 +349,21 @@ class Orchestrator:
         model_of, outputs_of = self._start_finders()
         return Sweeps(self._home, environ=self._environ, model_of=model_of, outputs_of=outputs_of)
 
-    def _start_finders(self) -> tuple[Callable[[str], Path], Callable[[str], Path]]:
+    def _start_finders(self) -> tuple[Callable[..., Path], Callable[[str], Path]]:
         """Return functions that find the folder of the model, or of the phase, that a job starts from."""
         from orchestrator.jobs.start_points import model_of, outputs_of
 
-        return partial(model_of, attach=self.attach), partial(outputs_of, attach=self.attach)
+        find = partial(model_of, attach=self.attach, registry=self._registry)
+        return find, partial(outputs_of, attach=self.attach)
+
+    def _registry(self, tracking_uri: str | None) -> Registry:
+        """Return the MLflow registry of models that jobs start from, given the tracking URI of a spec."""
+        from orchestrator.runs.tracked_run import DEFAULTS, default_uri
+        from train_jobs.artifacts.tracking.model_registry import registry_of
+
+        for name, value in DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        return registry_of(self._environ, tracking_uri, default_uri(self._home), self._home / "cache")
 
     def attach_all(self) -> list[Run]:
         """Return every run, newest first within each backend."""

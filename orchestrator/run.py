@@ -394,16 +394,18 @@ class Run:
         """
         return require(self._backend, CopiesToMlflow).sync_mlflow(self.name)
 
-    def register_model(self, name: str | None = None) -> dict[str, Any]:
-        """Register its model with its lineage; return {name, version, uri, tags}.
+    def register_model(self, name: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+        """Register its model as an MLflow model with its lineage; return {name, version, uri, tags}.
 
         Args:
             name: name of the model; None: the run's name without its hash.
+            alias: alias of the version, which another version loses. None: no alias.
 
         Raises:
             ConflictError: it did not complete.
+            UsageError: the registry has no aliases.
         """
-        return require(self._backend, Registers).register_model(self.name, name)
+        return require(self._backend, Registers).register_model(self.name, name, alias=alias)
 
     def deploy_model(self, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
         """Deploy its model to an endpoint; return {endpoint, uri}.

@@ -340,7 +340,7 @@ class Sweeps:
         home: Path,
         *,
         environ: Mapping[str, str] | None = None,
-        model_of: Callable[[str], Path] | None = None,
+        model_of: Callable[..., Path] | None = None,
         outputs_of: Callable[[str], Path] | None = None,
     ) -> None:
         self._home = home

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.support.finding import Finding
     from train_jobs.artifacts.layers import KeyPath
 
+RUN_TAG = "orchestrator.run"  # of a registered model version: the run that made it
+MODEL_TAG = "orchestrator.logged_model"  # of a version with an MLmodel file: the id of the logged model
 ENDPOINT_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}[a-z0-9]")  # Azure's rule, so that a name is valid everywhere
 
 
@@ -271,15 +273,17 @@ class Registers(Capability):
     """Whether endpoints are processes of this machine."""
 
     @abstractmethod
-    def register_model(self, run: str, model: str | None = None) -> dict[str, Any]:
-        """Register the model of a completed run: {name, version, uri, tags}. A second call changes nothing.
+    def register_model(self, run: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+        """Register the model of a completed run: {name, version, uri, tags}. A second call makes no second version.
 
         Args:
             run: its name.
             model: the model's name; None: the first part of the run's.
+            alias: alias to give to the version, which another version loses. None: none.
 
         Raises:
             ConflictError: the run has no model.
+            UsageError: the registry has no aliases.
         """
 
     @abstractmethod
@@ -346,7 +350,7 @@ def model_tags(status: RunStatus, plan: Mapping[str, Any], lineage: str | None) 
         lineage: hash of the model's lineage; None: it has none.
     """
     found = {
-        "orchestrator.run": status.name,
+        RUN_TAG: status.name,
         "orchestrator.handle": status.handle,
         "orchestrator.run_hash": status.run_hash,
         "orchestrator.recipe": str(plan.get("spec", {}).get("recipe")),

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
-from orchestrator.backends.capabilities import Deletes
+from orchestrator.backends.capabilities import RUN_TAG, Deletes
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import (
@@ -41,8 +41,6 @@ from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
-
-RUN_TAG = "orchestrator.run"  # of a registered model version: the run that made it
 
 # MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
 UNUSED_DATASETS = (
@@ -245,8 +243,22 @@ def _delete_tracked(traces: TrackedTraces) -> None:
         for run in traces.runs:
             with suppress(MlflowException):  # deleted before, but not permanently
                 client.delete_run(run)
+        logged = _logged_models(path, traces.runs)
+        for model in logged:
+            with suppress(MlflowException):  # deleted before, but not permanently
+                client.delete_logged_model(model)
         if traces.runs:
-            command = ["-m", "mlflow", "gc", "--backend-store-uri", traces.uri, "--run-ids", ",".join(traces.runs)]
+            models = ["--logged-model-ids", ",".join(logged)] if logged else []
+            command = [
+                "-m",
+                "mlflow",
+                "gc",
+                "--backend-store-uri",
+                traces.uri,
+                "--run-ids",
+                ",".join(traces.runs),
+                *models,
+            ]
             variables = {**DEFAULTS, **os.environ, "MLFLOW_TRACKING_URI": traces.uri}
             done = subprocess.run(
                 [sys.executable, *command], capture_output=True, text=True, env=variables, check=False
@@ -269,6 +281,13 @@ def _delete_version(client: Any, name: str, version: str) -> None:
     client.delete_model_version(name, version)
     if not client.search_model_versions(f"name = '{name}'"):
         client.delete_registered_model(name)
+
+
+def _logged_models(path: Path, runs: Sequence[str]) -> list[str]:
+    """Return the ids of the logged models of runs, including those that no version refers to."""
+    query = f"SELECT model_id FROM logged_models WHERE source_run_id IN ({', '.join('?' * len(runs))})"
+    with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+        return [model for (model,) in database.execute(query, runs)]
 
 
 def _refused(path: Path, why: object) -> ServiceError:

@@ -386,8 +386,10 @@ MANAGE = (
             Command(
                 "register",
                 "register a run's model",
-                "Register the model of a completed run, with its lineage.",
-                ["model register @last --name bert"],
+                "Register the model of a completed run as an MLflow model, with its lineage. mlflow.pyfunc.load_model"
+                " and `mlflow models serve` return the predictions of `submit predict`, and --model models:/NAME@ALIAS"
+                " starts a job from it. A second call makes no second version.",
+                ["model register @last --name bert --alias champion"],
                 "cloud.register_model",
                 [
                     *run(),
@@ -396,6 +398,9 @@ MANAGE = (
                         dest="model_name",
                         metavar="NAME",
                         help="name of the model (default: the run's name without its hash)",
+                    ),
+                    argument(
+                        "--alias", metavar="ALIAS", help="alias of the version in MLflow's registry, such as champion"
                     ),
                     OUTPUT,
                 ],

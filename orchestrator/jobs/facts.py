@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.specs.site import site_of
@@ -11,6 +12,7 @@ from orchestrator.support.formatting import Rows, bytes_text, counted, duration_
 from orchestrator.support.redact import HIDDEN, is_secret, redact
 from orchestrator.support.secret_sources import ENVIRONMENT, SecretReference
 from train_jobs.artifacts.start_model import read_initial_model
+from train_jobs.artifacts.tracking.model_registry import registry_identity
 from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.prepare import BLANK_LINE, FILE, LINE
 
@@ -208,12 +210,18 @@ def document_warnings(counts: Sequence[TextCount], validation_fraction: float) -
 def start_text(plan: Plan, *keys: str) -> str:
     """Return the start of a job as text, such as `pretrain-1a2b3c4d, weights 12345678  (--model)`.
 
+    Of a model in an MLflow registry, the text has its version: `reviews, weights 12345678, models:/bert/3`.
+
     Args:
         plan: the plan.
         keys: keys whose origin is shown.
     """
     assert plan.parent is not None
-    return f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{origins_text(plan, *keys)}"
+    folders = [Path(str(plan.changes[key].value)) for key in keys if key in plan.changes]
+    versions = [f", {'/'.join(found)}" for folder in folders if (found := registry_identity(folder)) is not None]
+    return (
+        f"{plan.parent.name}, weights {(plan.parent.weights or '')[:8]}{''.join(versions)}{origins_text(plan, *keys)}"
+    )
 
 
 def origins_text(plan: Plan, *keys: str) -> str:

@@ -32,6 +32,7 @@ from train_jobs.artifacts import layers as load
 from train_jobs.artifacts.layers import ConfigLayer, preset_names
 from train_jobs.artifacts.start_model import is_name
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
+from train_jobs.artifacts.tracking.model_registry import is_registry_name
 
 PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
     (("compute", "preset"), "compute preset", PRESETS / "compute"),
@@ -48,7 +49,7 @@ def resolve_spec(
     flags: Mapping[str, Flag] | None = None,
     environ: Mapping[str, str] | None = None,
     project: Path | None = None,
-    model_of: Callable[[str], Path] | None = None,
+    model_of: Callable[..., Path] | None = None,
     outputs_of: Callable[[str], Path] | None = None,
 ) -> Resolved:
     """Merge every source of values over the presets, and validate the result.
@@ -61,7 +62,8 @@ def resolve_spec(
         flags: dotted path -> value and flag; a mapping as value is merged key by key.
         environ: environment variables: ORCHESTRATOR_* and those that select the visible GPUs. None: none.
         project: the project config, see `find_project`.
-        model_of: function that returns the folder of a model, given the name of a run or of a model on the Hub.
+        model_of: function that returns the folder of a model, given the name of a run or of a model on the Hub; of a
+            model in MLflow's registry, also `tracking_uri` of the spec.
         outputs_of: function that returns the folder of outputs of an earlier phase, given the name of its run.
 
     Raises:
@@ -198,12 +200,14 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) 
     return layers
 
 
-def _start_folder_layers(written: load.Merged, key: str, find: Callable[[str], Path] | None) -> list[load.ConfigLayer]:
+def _start_folder_layers(written: load.Merged, key: str, find: Callable[..., Path] | None) -> list[load.ConfigLayer]:
     """Return a layer with the folder that a run or a model resolves to, with the origin of its name."""
     named = _model_name(written.tree.get(key))
     if find is None or not is_name(named, Path.cwd()):
         return []
-    return [load.ConfigLayer(str(written.origin((key,))), {key: str(find(str(named)))})]
+    # only MLflow's registry depends on another key, where the run itself is tracked
+    more = {"tracking_uri": _value(written.tree, ("tracking", "uri"))} if is_registry_name(named) else {}
+    return [load.ConfigLayer(str(written.origin((key,))), {key: str(find(str(named), **more))})]
 
 
 def _model_name(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Find the start of a job by name: the model of a run, the outputs of a run, or a model on the Hugging Face Hub."""
+"""Find the start of a job by name: the model or the outputs of a run, a model on the Hugging Face Hub or in MLflow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Protocol
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from train_jobs.artifacts.start_model import CONFIG
+from train_jobs.artifacts.tracking.model_registry import Registry, is_registry_name, registry_folder
 from train_jobs.config.tasks import GLUE_TASKS
 
 
@@ -28,17 +29,25 @@ class StartRun(Protocol):
 Attach = Callable[[str], StartRun]
 
 
-def model_of(name: str, attach: Attach) -> Path:
-    """Return the folder of the model to start from: one that a run exported, or a model on the Hub.
+def model_of(
+    name: str, attach: Attach, registry: Callable[[str | None], Registry], tracking_uri: str | None = None
+) -> Path:
+    """Return the folder of the model to start from: one that a run exported, or a model on the Hub or in MLflow.
 
     Args:
-        name: name of a run or of a model on the Hub; RUN/TASK is the model of one task in a run over all of GLUE.
+        name: name of a run or of a model on the Hub; RUN/TASK is the model of one task in a run over all of GLUE;
+            models:/NAME@ALIAS and models:/NAME/VERSION are versions in an MLflow registry.
         attach: function that finds a run.
+        registry: function that returns the MLflow registry, given the tracking URI of the spec.
+        tracking_uri: that of the spec; None: it sets none.
 
     Raises:
         NotFoundError: the name is unknown, or the run's model is not on this machine.
         ConflictError: the run did not complete.
+        SpecError: the MLflow registry has no such version, or does not answer.
     """
+    if is_registry_name(name):
+        return registry_folder(name, registry(tracking_uri))
     of_run, task = _with_task(name)
     try:
         run = attach(of_run)
@@ -118,7 +127,9 @@ def _hub_model(name: str, no_run: NotFoundError) -> Path:
     from train_jobs.artifacts.hub import hub_folder, is_hub_name
     from train_jobs.config.errors import SpecError
 
-    no_run.facts |= {"where": "--model, --from: a run, a folder with a model, or a name on the Hugging Face Hub"}
+    no_run.facts |= {
+        "where": "--model, --from: a run, a folder with a model, a name on the Hugging Face Hub, or models:/NAME@ALIAS"
+    }
     if not is_hub_name(name):
         raise no_run
     try:

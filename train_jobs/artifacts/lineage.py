@@ -96,7 +96,7 @@ class ExternalFacts(Config):
     vocabulary: str
     """SHA-256 of vocab.txt."""
     revision: str | None
-    """Commit on the Hugging Face Hub, if the model is in the Hub's cache."""
+    """Commit on the Hugging Face Hub, or version in MLflow's registry, if the model is in the cache of one."""
 
 
 class Attempt(Config):

@@ -6,6 +6,7 @@ them are reported, key by key, before anything starts.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ from train_jobs.artifacts.hub import hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
+from train_jobs.artifacts.tracking.model_registry import (
+    is_registry_name,
+    registry_folder,
+    registry_identity,
+    registry_of,
+)
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
 from train_jobs.config.tasks import SENTENCES, SPANS, bare, spellings, task_kind, task_names
@@ -110,7 +117,9 @@ class InitialModel(Config):
 
     @property
     def identity(self) -> tuple[str, str | None]:
-        """Name and commit on the Hub for a folder of the Hub's cache, else the folder's name and None."""
+        """Name and version in MLflow's registry, or name and commit on the Hub; else the folder's name and None."""
+        if (registered := registry_identity(self.folder)) is not None:
+            return registered
         found = _HUB_CACHE.search(self.folder.absolute().as_posix())
         return (found["id"].replace("--", "/"), found["revision"]) if found else (self.folder.resolve().name, None)
 
@@ -223,7 +232,7 @@ def merge_with_trained_length(below: Sequence[ConfigLayer], written: Sequence[Co
 
 
 def is_name(value: Any, folder: Path) -> bool:
-    """Return whether the value of a model is a name, of a run (handle, @last, name) or on the Hub, and not a path.
+    """Return whether the value of a model is a name, of a run (handle, @last, name), on the Hub or in MLflow; no path.
 
     Args:
         value: value of the key.
@@ -231,22 +240,26 @@ def is_name(value: Any, folder: Path) -> bool:
     """
     if not isinstance(value, str) or not value:
         return False
-    if "://" in value or value.startswith("@"):
+    if "://" in value or value.startswith("@") or is_registry_name(value):
         return True
     beginning, *rest = value.split("/")
     return not value.startswith((".", "~", "/")) and len(rest) < 2 and not (folder / beginning).exists()
 
 
 def resolve_hub_name(written: Merged) -> list[ConfigLayer]:
-    """Return a layer that replaces the initial model's name on the Hub by its folder; empty for any other value.
+    """Return a layer that replaces the initial model's name on the Hub or in MLflow by its folder; else no layer.
 
     Args:
         written: merged layers of the user.
 
     Raises:
-        SpecError: neither a folder nor a model on the Hub has this name.
+        SpecError: no folder, and no model on the Hub or in the registry, has this name.
     """
     named = written.tree.get(KEY)
+    if is_registry_name(named):
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bert-orchestrator"
+        folder = registry_folder(str(named), registry_of(os.environ, None, None, cache))
+        return [ConfigLayer(str(written.origin((KEY,))), {KEY: str(folder)})]
     if not isinstance(named, str) or not is_name(named, Path()) or not is_hub_name(named):
         return []
     where = written.origin((KEY,))

@@ -370,8 +370,9 @@ class PretrainConfig(CheckedConfig):
     resume: Literal["auto", "never"] = "auto"
     """auto: resume from the newest valid checkpoint of the output folder, if any. never: fail if it has one."""
     init_from: Path | None = None
-    """Hugging Face BERT whose weights training starts from, at step 0 with empty moments: a folder, or a name on the
-    Hub. It determines shape and vocabulary. None: initialise the weights at random."""
+    """Hugging Face BERT whose weights training starts from, at step 0 with empty moments: a folder, a name on the Hub,
+    or models:/NAME@ALIAS of an MLflow registry. It determines shape and vocabulary. None: initialise the weights at
+    random."""
     stretch_positions: Positive | None = None
     """Positions to cover at the start by linear interpolation of the trained position embeddings of `init_from`, for
     longer sequences. The job measures the loss before and after. None: untrained positions keep their values."""

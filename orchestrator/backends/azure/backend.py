@@ -353,12 +353,21 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         observer.files().delete(places.run_folder(folder.name))
         shutil.rmtree(folder.path)
 
-    def register_model(self, run: str, model: str | None = None) -> dict[str, Any]:
-        """Create a model asset that points at the run's outputs, with its lineage in tags."""
+    def register_model(self, run: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+        """Create a model asset that points at the run's outputs, with its lineage in tags.
+
+        Args:
+            run: the run's name.
+            model: name of the asset; None: the run's name without its hash.
+            alias: Azure's registry has none.
+
+        Raises:
+            UsageError: an alias is given.
+        """
         from orchestrator.backends.azure.runs.models import register
 
         observer = self._observe(run)
-        return register(observer, self.describe(observer.folder.name), model)
+        return register(observer, self.describe(observer.folder.name), model, alias)
 
     def deploy_model(self, run: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
         """Create a managed online endpoint with one deployment that gets all traffic; takes about 10 minutes.

@@ -27,10 +27,11 @@ from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesW
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.outputs import best_checkpoint, damaged_warning, delete_weights, download
+from orchestrator.backends.folder.registered_models import register
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
 from orchestrator.backends.folder.run_index import RunIndex
 from orchestrator.backends.folder.run_processes import end_survivors, survivors, survivors_warning
-from orchestrator.backends.folder.served_models import delete, deploy, register
+from orchestrator.backends.folder.served_models import delete, deploy
 from orchestrator.backends.folder.stacks import ranks_stacks
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.run_progress import Target, last_report
@@ -227,9 +228,9 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """Delete checkpoints and models of a finished run."""
         return delete_weights(self._existing(name), why)
 
-    def register_model(self, name: str, model: str | None = None) -> dict[str, Any]:
+    def register_model(self, name: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
         """Register the model in the registry of the run's MLflow store."""
-        return register(self._existing(name), self.describe(name), self.plan(name), model)
+        return register(self._existing(name), self.describe(name), self.plan(name), model, alias)
 
     def sync_mlflow(self, name: str) -> Synced:
         """Make the MLflow run of a run equal to its folder.

@@ -1,4 +1,4 @@
-"""Models of runs in MLflow's registry, and behind a small server on the loopback interface of this machine."""
+"""Models of runs behind a small server on the loopback interface of this machine."""
 
 from __future__ import annotations
 
@@ -7,75 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.capabilities import check_endpoint, model_name, model_tags, require_model
-from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.capabilities import check_endpoint, require_model
 from orchestrator.runs.status import RunStatus
 from orchestrator.runs.supervised_folder import last_line
 from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
-from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.config.errors import in_shell
 
 ENDPOINTS = "endpoints"  # below the home folder
-
-
-def register(run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """Register the model of a run as a version of a model in MLflow, unless the run has one already.
-
-    Args:
-        run: folder of the run.
-        status: its status.
-        plan: its plan, as `Plan.as_dict` returned it.
-        model: name of the registered model; None: the run's name without its hash.
-
-    Returns:
-        {name, version, uri, tags} of the version.
-
-    Raises:
-        ConflictError: the run has not completed.
-        NotFoundError: the run has no model of its own.
-        ServiceError: MLflow refused.
-    """
-    require_model(status)
-    if not run.model.is_dir():
-        raise NotFoundError(
-            f"run {status.name} has no model of its own",
-            facts={"has": ", ".join(sorted(path.parent.name for path in run.outputs.glob("*/model"))) or "none"},
-            fix=f"orchestrator download {status.name}",
-        )
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-
-    name = model_name(status, model)
-    lineage = read_lineage(run.lineage)
-    tags = model_tags(status, plan, lineage.head.hash if lineage else None)
-    client = MlflowClient(tracking_uri=status.tracking_uri, registry_uri=status.tracking_uri)
-    try:
-        with suppress(MlflowException):  # it exists
-            client.create_registered_model(name)
-        # MLflow numbers versions itself and would make another one for the same run: the tag makes a repeat harmless
-        for known in client.search_model_versions(f"name = '{name}'"):
-            if known.tags.get("orchestrator.run") == status.name:
-                return _document(known)
-        made = client.create_model_version(name, source=run.model.as_uri(), run_id=status.mlflow_run_id, tags=tags)
-    except MlflowException as problem:
-        raise ServiceError(
-            f"cannot register the model of run {status.name}: MLflow refused it",
-            facts={"where": status.tracking_uri, "reason": problem},
-            fix="--name with letters, digits and hyphens",
-        ) from problem
-    return _document(made)
-
-
-def _document(version: Any) -> dict[str, Any]:
-    return {"name": version.name, "version": str(version.version), "uri": version.source, "tags": dict(version.tags)}
 
 
 def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:

@@ -132,7 +132,8 @@ SPEC_FLAGS = (
         key="init_from",
         completer=completers.runs,
         metavar="RUN|FOLDER|NAME",
-        help="model to fine-tune, evaluate or predict with: a run, a folder, or a name on the Hugging Face Hub",
+        help="model to fine-tune, evaluate or predict with: a run, a folder, a name on the Hugging Face Hub, or"
+        " models:/NAME@ALIAS of an MLflow registry",
     ),
     argument(
         "--code",
@@ -146,7 +147,8 @@ SPEC_FLAGS = (
         key="init_from",
         dest="initial",
         metavar="RUN|FOLDER|NAME",
-        help="start from the model of a run, or from a Hugging Face BERT (folder, or name on the Hub)",
+        help="start from the model of a run, or from a Hugging Face BERT (folder, name on the Hub, or"
+        " models:/NAME@ALIAS of an MLflow registry)",
     ),
     argument(
         "--allow-pickle",

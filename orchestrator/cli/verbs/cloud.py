@@ -145,7 +145,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def register_model(arguments: argparse.Namespace) -> None:
     """Register a model, and print its name and version."""
-    document = attach_run(arguments).register_model(arguments.model_name)
+    document = attach_run(arguments).register_model(arguments.model_name, alias=arguments.alias)
+    if older := document.get("replaces"):
+        hint(f"version {older} has no MLmodel file, so MLflow cannot load it: use version {document['version']}")
     print_result(arguments.output, document, f"{document['name']}:{document['version']}")
 
 

@@ -33,6 +33,7 @@ from train_jobs.artifacts.start_model import (
     initial_weights,
     usable_positions,
 )
+from train_jobs.artifacts.tracking.model_registry import registry_identity
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
@@ -219,14 +220,15 @@ def _model_link(folder: Path, cache: Path) -> Link:
     if lineage is not None and lineage.head.weights == weights:
         return lineage.head
     vocabulary = folder / VOCABULARY
+    name, revision = registry_identity(folder) or (folder.resolve().name, None)
     facts = ExternalFacts(
         weights=weights,
         file="",
         architectures=[],
         vocabulary=file_sha256(vocabulary) if vocabulary.is_file() else "",
-        revision=None,
+        revision=revision,
     )
-    return Link.make("external", folder.resolve().name, facts)
+    return Link.make("external", name, facts)
 
 
 def prediction_needs(job: PredictConfig, files: Mapping[str, Path], sha256: str, weights: str | None) -> Needs:

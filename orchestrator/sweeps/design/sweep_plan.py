@@ -40,7 +40,7 @@ class SpecContext(NamedTuple):
 
     environ: Mapping[str, str] | None = None
     project: Path | None = None
-    model_of: Callable[[str], Path] | None = None
+    model_of: Callable[..., Path] | None = None
     outputs_of: Callable[[str], Path] | None = None
 
 

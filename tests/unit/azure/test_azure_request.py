@@ -335,7 +335,7 @@ def test_model_and_endpoint_bodies_equal_those_of_sdk() -> None:
     ours = model_body("workspaceblobstore", "run-1", {"a": "b"})
     place = "azureml://datastores/workspaceblobstore/paths/orchestrator/runs/run-1/outputs/model/"
     theirs = Model(
-        name="m", version="1", path=place, type="custom_model", tags={"a": "b"}, description="BERT of run run-1"
+        name="m", version="1", path=place, type="mlflow_model", tags={"a": "b"}, description="BERT of run run-1"
     )
     assert ours == theirs._to_rest_object().as_dict()
     for traffic in ({}, {DEPLOYMENT: 100}):

@@ -208,4 +208,6 @@ def test_submission_by_name_records_content(console: Console, hub: Hub, corpus: 
     error = missing.json["error"]
     assert error["message"] == "unknown run 'someone/else'"
     assert error["facts"]["hub"].startswith("unknown model someone/else")
-    assert error["facts"]["where"].endswith("a run, a folder with a model, or a name on the Hugging Face Hub")
+    assert error["facts"]["where"].endswith(
+        "a run, a folder with a model, a name on the Hugging Face Hub, or models:/NAME@ALIAS"
+    )

@@ -14,6 +14,10 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import NotFoundError
 
 
+def no_registry(tracking_uri: str | None) -> Any:
+    raise AssertionError("these names are not of MLflow")
+
+
 @pytest.fixture
 def attach(tmp_path: Path) -> Callable[[str], Any]:
     """Return a lookup for a GLUE run with data of two tasks and for a run of a single task."""
@@ -33,11 +37,11 @@ def attach(tmp_path: Path) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize("name", ["glue/MRPC", "local://glue/MRPC"])
 def test_glue_run_has_a_model_for_each_task(attach: Any, tmp_path: Path, name: str) -> None:
-    assert model_of(name, attach) == tmp_path / "outputs" / "MRPC" / "model"
+    assert model_of(name, attach, no_registry) == tmp_path / "outputs" / "MRPC" / "model"
 
 
 def test_run_with_one_model_needs_no_task(attach: Any, tmp_path: Path) -> None:
-    assert model_of("one", attach) == tmp_path / "one"
+    assert model_of("one", attach, no_registry) == tmp_path / "one"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +54,7 @@ def test_run_with_one_model_needs_no_task(attach: Any, tmp_path: Path) -> None:
 )
 def test_missing_or_unknown_task_is_refused(attach: Any, name: str, message: str) -> None:
     with pytest.raises(NotFoundError) as caught:
-        model_of(name, attach)
+        model_of(name, attach, no_registry)
     assert caught.value.message == message
     if name.startswith("glue"):
         assert (caught.value.facts, caught.value.fix) == ({"have": "MRPC, RTE"}, "--model glue/MRPC")
@@ -58,5 +62,5 @@ def test_missing_or_unknown_task_is_refused(attach: Any, name: str, message: str
 
 def test_hub_name_ending_like_a_task_is_kept_complete(attach: Any) -> None:
     with pytest.raises(NotFoundError) as caught:
-        model_of("textattack/MRPC", attach)
+        model_of("textattack/MRPC", attach, no_registry)
     assert "textattack/MRPC" in caught.value.facts["hub"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from orchestrator.backends.azure.runs.observer import Observer
 from orchestrator.backends.azure.sizes import find_size
 from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.backends.capabilities import check_endpoint, model_name, model_tags, require_model
+from orchestrator.backends.mlflow_model import READ, model_files
 from orchestrator.runs.status import RunStatus
-from orchestrator.support.errors import ConflictError, NotFoundError
-from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage
+from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
+from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage, Link
 
+MLFLOW_MODEL = "mlflow_model"
 CODE = "orchestrator-serve"  # name of the code asset
 SCRIPT = "serve.py"
 ARCHIVE = "train_jobs.zip"  # next to the script, which imports from it
@@ -41,7 +44,7 @@ def model_body(datastore: str, run: str, tags: dict[str, str]) -> Body:
             "description": f"BERT of run {run}",
             "tags": tags,
             "properties": {},
-            "modelType": "custom_model",
+            "modelType": MLFLOW_MODEL,
             "modelUri": places.datastore_uri(datastore, f"{places.outputs_folder(run)}model/"),
             "isAnonymous": False,
             "isArchived": False,
@@ -97,34 +100,67 @@ def deployment_body(location: str, workspace: Workspace, model: Body, code: str,
     }
 
 
-def register(run: Observer, status: RunStatus, model: str | None) -> dict[str, Any]:
+def register(run: Observer, status: RunStatus, model: str | None, alias: str | None = None) -> dict[str, Any]:
     """Create the model asset of a run: its version is the run's hash, so a second call changes nothing.
+
+    The files that make it an MLflow model are put next to the exported ones.
 
     Args:
         run: the run.
         status: its status.
         model: name of the asset; None: the run's name without its hash.
+        alias: Azure has none. None: none.
 
     Returns:
-        {name, version, uri, tags} of the asset.
+        {name, version, uri, tags} of the asset; with `replaces`, a version that MLflow cannot load, if there is one.
 
     Raises:
         ConflictError: the run has no model, or that version belongs to another run.
+        UsageError: an alias is given.
     """
+    if alias is not None:
+        raise UsageError(
+            f"invalid --alias {alias}: Azure's registry has no aliases", fix="leave it out, and name the version"
+        )
     require_model(status)
-    name, version = model_name(status, model), status.run_hash
+    name, version = model_name(status, model), str(status.run_hash)
     try:
-        lineage = Lineage.model_validate_json(run.output(LINEAGE_FILE)).head.hash
+        lineage = Lineage.model_validate_json(run.output(LINEAGE_FILE)).head
     except NotFoundError:
         lineage = None
-    body = model_body(run.request["datastore"], run.folder.name, model_tags(status, run.plan, lineage))
-    own = body["properties"]
-    known = run.wire.asset("models", name, version)
+    body = model_body(
+        run.request["datastore"], run.folder.name, model_tags(status, run.plan, lineage.hash if lineage else None)
+    )
+    own, known = body["properties"], run.wire.asset("models", name, version)
+    replaced = None
+    if known is not None and known["properties"]["modelType"] != MLFLOW_MODEL:
+        # of before 0.2, without MLmodel; a version of an asset cannot be changed
+        replaced, version = version, f"{version}-mlflow"
+        known = run.wire.asset("models", name, version)
     if known is None:
+        _add_files(run, status, lineage)
         run.wire.put_asset("models", name, version, body)
     elif known["properties"]["modelUri"].rstrip("/") != own["modelUri"].rstrip("/"):
         raise ConflictError(f"model {name}:{version} belongs to another run", fix="--name with another name")
-    return {"name": name, "version": version, "uri": own["modelUri"], "tags": own["tags"]}
+    found = {"name": name, "version": version, "uri": own["modelUri"], "tags": own["tags"]}
+    return found if replaced is None else {**found, "replaces": replaced}
+
+
+def _add_files(run: Observer, status: RunStatus, lineage: Link | None) -> None:
+    """Upload the small files that make the exported folder an MLflow model; its weights stay where they are.
+
+    Raises:
+        NotFoundError: the run has no model of its own.
+    """
+    export = {}
+    for name in READ:
+        with suppress(NotFoundError):
+            export[name] = run.output(f"model/{name}")
+    metadata = {"run": status.name}
+    if lineage is not None:
+        metadata |= {"weights_sha256": lineage.weights or "", "lineage": lineage.hash}
+    files = model_files(export, run.plan.get("environment", {}), metadata, run_id=status.mlflow_run_id)
+    run.files().upload(f"{places.outputs_folder(run.folder.name)}model/", files)
 
 
 def deploy(run: Observer, model: dict[str, Any], endpoint: str, sku: str | None) -> dict[str, Any]:

@@ -1,0 +1,196 @@
+"""Models of runs in MLflow's registry: a logged model of the run with its metrics, and a version that refers to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from orchestrator.backends.capabilities import MODEL_TAG, RUN_TAG, model_name, model_tags, require_model
+from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.mlflow_model import model_files, read_export
+from orchestrator.runs.status import RunStatus
+from orchestrator.runs.tracked_run import DEFAULTS, run_lock
+from orchestrator.support.errors import NotFoundError, ServiceError
+from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.lineage import read_lineage
+from train_jobs.artifacts.start_model import initial_weights
+
+WEIGHTS_TAG = "orchestrator.weights"  # of a version: SHA-256 of model.safetensors
+CONTEXT_TAG = "mlflow.data.context"  # of a dataset of a run: train, validation or test
+SYSTEM = "system/"  # prefix of metrics of machines
+
+
+def register(
+    run: RunFolder, status: RunStatus, plan: Mapping[str, Any], model: str | None, alias: str | None
+) -> dict[str, Any]:
+    """Register the model of a run as a version of a model in MLflow, unless the run has one already.
+
+    Args:
+        run: folder of the run.
+        status: its status.
+        plan: its plan, as `Plan.as_dict` returned it.
+        model: name of the registered model; None: the run's name without its hash.
+        alias: alias of the version, which another version loses. None: no alias.
+
+    Returns:
+        {name, version, uri, tags} of the version; with `alias` and `replaces`, a version that MLflow cannot load, where
+        they apply.
+
+    Raises:
+        ConflictError: the run has not completed.
+        NotFoundError: the run has no model of its own.
+        ServiceError: MLflow refused.
+    """
+    require_model(status)
+    if not run.model.is_dir():
+        raise NotFoundError(
+            f"run {status.name} has no model of its own",
+            facts={"has": ", ".join(sorted(path.parent.name for path in run.outputs.glob("*/model"))) or "none"},
+            fix=f"orchestrator download {status.name}",
+        )
+    disable_telemetry()
+    # of a run on a server, MLflow prints addresses to stdout, which has the result alone
+    for name, value in {**DEFAULTS, "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}.items():
+        os.environ.setdefault(name, value)
+    if run.mlflow_run_id is None or is_behind(run):  # the logged model refers to the run, and has its metrics
+        sync_run(run)
+    from mlflow.exceptions import MlflowException
+
+    name = model_name(status, model)
+    try:
+        with run_lock(run.path):  # two commands at the same time would make two versions
+            return _register(run, status, plan, name, alias)
+    except MlflowException as problem:
+        raise ServiceError(
+            f"cannot register the model of run {status.name}: MLflow refused it",
+            facts={"where": status.tracking_uri, "reason": problem},
+            fix="--name with letters, digits and hyphens",
+        ) from problem
+
+
+def _register(
+    run: RunFolder, status: RunStatus, plan: Mapping[str, Any], name: str, alias: str | None
+) -> dict[str, Any]:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=status.tracking_uri, registry_uri=status.tracking_uri)
+    lineage = read_lineage(run.lineage)
+    tags = model_tags(status, plan, lineage.head.hash if lineage else None)
+    with suppress(MlflowException):  # it exists
+        client.create_registered_model(name)
+    # MLflow numbers versions itself and would make another one for the same run: the tag makes a repeat harmless
+    known = [one for one in client.search_model_versions(f"name = '{name}'") if one.tags.get(RUN_TAG) == status.name]
+    version = next((one for one in known if MODEL_TAG in one.tags), None)
+    if version is None:
+        made = _log_model(client, run, plan, tags)
+        # by its place: MLflow looks up the source models:/ID in the store of the environment, not in this client's
+        version = client.create_model_version(
+            name,
+            made.artifact_location,
+            run.mlflow_run_id,
+            tags={**made.tags, MODEL_TAG: made.model_id},
+            model_id=made.model_id,
+        )
+    if alias is not None:
+        client.set_registered_model_alias(name, alias, version.version)
+    # versions of before 0.2 refer to a folder without MLmodel
+    older = ", ".join(str(one.version) for one in known if MODEL_TAG not in one.tags)
+    return {
+        "name": version.name,
+        "version": str(version.version),
+        "uri": f"models:/{version.name}/{version.version}",
+        "tags": dict(version.tags),
+        **({"alias": alias} if alias is not None else {}),
+        **({"replaces": older} if older else {}),
+    }
+
+
+def _log_model(client: Any, run: RunFolder, plan: Mapping[str, Any], tags: Mapping[str, str]) -> Any:
+    """Create and return a logged model of a run, with its files, parameters and last metrics."""
+    run_id = run.mlflow_run_id
+    assert run_id is not None, "it was synced"
+    tracked = client.get_run(run_id)
+    weights = initial_weights(run.model) or ""
+    made = client.create_logged_model(
+        tracked.info.experiment_id,
+        name=run.name,
+        source_run_id=run_id,
+        tags={**tags, WEIGHTS_TAG: weights},
+        params=tracked.data.params,
+        model_type="transformers",
+    )
+    metadata = {"run": run.name, "weights_sha256": weights, "lineage": tags.get("orchestrator.lineage", "")}
+    added = model_files(read_export(run.model), plan["environment"], metadata, run_id=run_id, model_id=made.model_id)
+    try:
+        _store(client, run, made, added)
+        _link_metrics(client, tracked, made.model_id)
+        client.finalize_logged_model(made.model_id, "READY")
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to report
+            client.finalize_logged_model(made.model_id, "FAILED")
+        raise
+    return made
+
+
+def _store(client: Any, run: RunFolder, made: Any, added: Mapping[str, bytes]) -> None:
+    """Put the files of a logged model where its store has them: links in a local folder, else an upload.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    place = urlsplit(made.artifact_location)
+    if place.scheme in ("", "file"):
+        folder = Path(unquote(place.path))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _assemble(run.model, added, folder)
+        return
+    with tempfile.TemporaryDirectory(prefix=".mlflow-model.", dir=run.path) as scratch:
+        _assemble(run.model, added, Path(scratch, "model"))
+        client.log_model_artifacts(made.model_id, str(Path(scratch, "model")))
+
+
+def _assemble(export: Path, added: Mapping[str, bytes], folder: Path) -> None:
+    """Create a folder with links to the files of an export, or copies across file systems, and with further files."""
+    for path in sorted(export.rglob("*")):
+        if path.is_file():
+            target = folder / path.relative_to(export)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, target)
+            except OSError:
+                shutil.copyfile(path, target)
+    for name, content in added.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+def _link_metrics(client: Any, tracked: Any, model_id: str) -> None:
+    """Link the last value of each metric of a run to its model and, if the run has it, to the dataset that it is of.
+
+    The values are logged again as they are, which adds none to the run.
+    """
+    from mlflow.entities import LoggedModelOutput, Metric
+
+    inputs = tracked.inputs.dataset_inputs if tracked.inputs else []
+    datasets = {tag.value: one.dataset for one in inputs for tag in one.tags if tag.key == CONTEXT_TAG}
+    last = [one for one in tracked.data._metric_objs if not one.key.startswith(SYSTEM)]
+    linked = []
+    for one in last:
+        of = datasets.get("validation" if one.key.startswith("validation") else "train")
+        named = {"dataset_name": of.name, "dataset_digest": of.digest} if of else {}
+        linked.append(
+            Metric(one.key, one.value, one.timestamp, one.step, model_id=model_id, run_id=tracked.info.run_id, **named)
+        )
+    for start in range(0, len(linked), 1000):  # the most that one request may have
+        client.log_batch(tracked.info.run_id, metrics=linked[start : start + 1000])
+    step = max((one.step for one in last), default=0)
+    client.log_outputs(tracked.info.run_id, [LoggedModelOutput(model_id, step)])

@@ -1,0 +1,200 @@
+"""Models of runs in MLflow's registry: one version for each run, which loads without this package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from orchestrator.backends.folder.mlflow_sync import sync_run
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.runs.tracked_run import default_uri
+from tests.mlflow_runs import make_tracked_run
+from tests.unit.finetuning.finetune_jobs import write_model
+from tests.unit.lineage.test_model_trust import write_keys
+from train_jobs.artifacts.model_trust import sign_folder, verify_signature
+from train_jobs.artifacts.tracking.mlflow_store import prepare
+from train_jobs.artifacts.tracking.model_registry import Registry, registry_folder
+
+# MLflow's, of its own classes, when it is imported
+pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
+ENVIRONMENT = {"environment": {"python": "3.11.7", "torch": "2.13.0+cpu"}}
+WITHOUT_US = """
+import json, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"train_jobs", "orchestrator"}:
+            raise ModuleNotFoundError(f"{name} is hidden")
+
+sys.meta_path.insert(0, Hidden())
+import mlflow
+print(json.dumps(mlflow.pyfunc.load_model(sys.argv[1]).predict(json.loads(sys.argv[2]))))
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that a pretraining exported."""
+    return write_model(tmp_path_factory.mktemp("exported"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a new store; creating its tables takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    assert prepare(path) is None
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """Return a completed run with a model, in a home of its own."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    shutil.copy(store, tmp_path / "mlflow.db")
+    run = make_tracked_run(tmp_path, "run", plan=ENVIRONMENT)
+    shutil.copytree(exported, run.model)
+    (run.model / "README.md").write_text("---\nlicense: apache-2.0\nbase_model: bert-base\n---\n# Card\n")
+    return run
+
+
+def client_of(home: Path) -> MlflowClient:
+    return MlflowClient(tracking_uri=default_uri(home), registry_uri=default_uri(home))
+
+
+def texts_below(folder: Path) -> dict[str, str]:
+    """Return name -> text of all files of a folder except weights."""
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".safetensors"
+    }
+
+
+def artifacts_of(home: Path, name: str, version: str) -> Path:
+    return Path(client_of(home).get_model_version_download_uri(name, version).removeprefix("file://"))
+
+
+def test_version_loads_without_package(run: RunFolder, tmp_path: Path) -> None:
+    from train_jobs.tools.serve import load
+
+    found = LocalBackend(tmp_path).register_model("run", "bert", alias="champion")
+    assert (found["name"], found["version"], found["alias"], found["uri"]) == (
+        "bert",
+        "1",
+        "champion",
+        "models:/bert/1",
+    )
+    text = ["w1 [MASK] w3"]
+    command = [sys.executable, "-I", "-c", WITHOUT_US, "models:/bert@champion", json.dumps(text)]
+    variables = {**os.environ, "MLFLOW_TRACKING_URI": default_uri(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    (record,) = json.loads(done.stdout.splitlines()[-1])
+    task = load(run.model)
+    from train_jobs.inference.score_requests import predict_requests, read_request
+
+    ((masks,),) = predict_requests(task, [read_request(json.dumps({"inputs": text}), task)])
+    assert [one["token"] for one in record["masks"][0]] == [one["token"] for one in masks[0]]
+
+
+def test_second_call_makes_no_second_version(run: RunFolder, tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path)
+    first = backend.register_model("run", "bert")
+    assert backend.register_model("run", "bert") == first
+    assert backend.register_model("run", "bert", alias="champion") == {**first, "alias": "champion"}
+    client = client_of(tmp_path)
+    assert len(client.search_model_versions("name = 'bert'")) == 1
+    assert str(client.get_model_version_by_alias("bert", "champion").version) == "1"
+
+
+def test_alias_moves_to_newer_run(run: RunFolder, tmp_path: Path, exported: Path) -> None:
+    newer = make_tracked_run(tmp_path, "newer", plan=ENVIRONMENT)
+    shutil.copytree(exported, newer.model)
+    backend = LocalBackend(tmp_path)
+    backend.register_model("run", "bert", alias="champion")
+    assert backend.register_model("newer", "bert", alias="champion")["version"] == "2"
+    assert str(client_of(tmp_path).get_model_version_by_alias("bert", "champion").version) == "2"
+
+
+def test_weights_are_linked_and_no_file_has_a_path(run: RunFolder, tmp_path: Path) -> None:
+    LocalBackend(tmp_path).register_model("run", "bert")
+    folder = artifacts_of(tmp_path, "bert", "1")
+    assert (folder / "model.safetensors").samefile(run.model / "model.safetensors")
+    texts = texts_below(folder)
+    assert not [name for name, text in texts.items() if str(tmp_path) in text]
+    assert "torch==2.13.0\n" in texts["requirements.txt"]
+    for fact in ("license: apache-2.0", "base_model: bert-base", "weights_sha256: "):
+        assert fact in texts["MLmodel"]
+
+
+def test_logged_model_has_metrics_and_dataset(run: RunFolder, tmp_path: Path) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    run_id, client = sync_run(run).run_id, client_of(tmp_path)
+    dataset = Dataset("notes", "0123456789abcdef", "local", "{}")
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "train")])])
+    LocalBackend(tmp_path).register_model("run", "bert")
+    tracked = client.get_run(run_id)
+    (output,) = tracked.outputs.model_outputs
+    model = client.get_logged_model(output.model_id)
+    assert (str(model.status), model.source_run_id, output.step) == ("READY", run_id, 40)
+    assert model.params == tracked.data.params
+    found = {one.key: (one.value, one.step, one.dataset_name) for one in model.metrics}
+    assert found == {"loss": (1 / 40, 40, "notes"), "rate": (0.1, 40, "notes")}
+    assert len(client.get_metric_history(run_id, "loss")) == 40, "linking adds no value to the run"
+
+
+def test_older_version_without_mlmodel_is_replaced(run: RunFolder, tmp_path: Path, capsys: Any) -> None:
+    from orchestrator.cli.main import main
+
+    client = client_of(tmp_path)
+    client.create_registered_model("bert")
+    client.create_model_version("bert", run.model.as_uri(), tags={"orchestrator.run": "run"})
+    assert main(["model", "register", "run", "--name", "bert", "--alias", "champion"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "bert:2\n"
+    assert "version 1 has no MLmodel file, so MLflow cannot load it: use version 2" in err
+
+
+def test_signature_of_export_holds_for_registered_copy(run: RunFolder, tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    sign_folder(run.model, private)
+    LocalBackend(tmp_path).register_model("run", "bert")
+    uri = default_uri(tmp_path)
+    verify_signature(registry_folder("models:/bert/1", Registry(uri, uri, tmp_path / "cache")), public)
+
+
+def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> None:
+    from orchestrator.client import Orchestrator
+
+    LocalBackend(tmp_path).register_model("run", "bert")
+    orchestrator, folder = Orchestrator(home=tmp_path, environ={}), artifacts_of(tmp_path, "bert", "1")
+    assert (folder / "model.safetensors").is_file()
+    orchestrator.purge(orchestrator.purging("run"))
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    database = (tmp_path / "mlflow.db").read_bytes()
+    assert b"orchestrator.logged_model" not in database
+
+
+def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.backends.folder import registered_models
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registered_models.os, "link", full)
+        patched.setattr(registered_models.shutil, "copyfile", full)
+        with pytest.raises(OSError, match="No space"):
+            LocalBackend(tmp_path).register_model("run", "bert")
+    assert not client_of(tmp_path).search_model_versions("name = 'bert'")
+    assert LocalBackend(tmp_path).register_model("run", "bert")["version"] == "1"
