@@ -67,6 +67,11 @@ class Plan(Config):
         return None
 
     @property
+    def seconds_per_step(self) -> float | None:
+        """Estimated seconds of an optimizer step, at the slow rate of the machines; None: unknown."""
+        return None
+
+    @property
     def counts(self) -> Counts:
         """Unit of progress."""
         return "steps"
@@ -140,7 +145,8 @@ class Plan(Config):
 
 
 HASH_DIGITS = 8  # of a run's hash: a home folder has thousands of runs, for which collisions are improbable
-COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}  # do not affect a result
+# keys that do not affect a result
+COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "highest_price_per_hour", "size", "gpu", "memory_bytes"}
 
 
 class TrainingPlan(Plan):
@@ -217,7 +223,7 @@ class SharedFacts:
         spec = resolved.spec
         return cls(
             resolved,
-            resolved.site.price(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
+            resolved.site.price(resolved.compute, home, spot=spec.compute.tier == "spot"),
             _code_of(resolved, home, data, reuse),
             reuse.environment if reuse is not None else resolved.site.environment(spec),
         )

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
-from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute, old_tier_warning
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, display_path, ignored_settings
@@ -97,7 +97,7 @@ def resolve_spec(
         compute=compute,
         origins={load.dotted(path): str(origin) for path, origin in merged.origins.items()},
         changes=changes,
-        warnings=(*warnings, *_warnings(which, spec, compute, changes)),
+        warnings=(*warnings, *_old_names(merged), *_warnings(which, spec, compute, changes)),
     )
 
 
@@ -113,6 +113,11 @@ def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
                 f"{merged.origin(path)}: {load.dotted(path)}: looks like a secret, and a spec is stored in clear:"
                 f" {way} from your environment at each start, --env-file FILE from a file"
             )
+
+
+def _old_names(merged: load.Merged) -> Iterator[str]:
+    if (warning := old_tier_warning(_value(merged.tree, ("compute", "tier")))) is not None:
+        yield warning
 
 
 def _warnings(which: JobKind, spec: JobSpec, compute: ResolvedCompute, changes: Mapping[str, Change]) -> Iterator[str]:

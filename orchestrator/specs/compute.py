@@ -6,9 +6,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.host import host_memory
@@ -21,6 +21,24 @@ def _cluster_name(name: str) -> str:
     if not re.fullmatch(CLUSTER_NAME, name):
         raise ValueError("must be 3 to 24 letters, digits and hyphens, and start with a letter")
     return name
+
+
+OLD_SPOT = {"low-priority", "low_priority"}  # names of the tier until Azure ML retired low-priority machines
+
+
+def current_tier(name: Any) -> Any:
+    """Return the current name of a tier: spot for low-priority; any other value unchanged."""
+    return "spot" if isinstance(name, str) and name in OLD_SPOT else name
+
+
+def old_tier_warning(name: Any) -> str | None:
+    """Return what changed for a tier that is given by its old name; None: it is not."""
+    if not isinstance(name, str) or name not in OLD_SPOT:
+        return None
+    return (
+        f"tier {name} is the old name of spot: Azure ML retired low-priority machines on 31 March 2026, and runs such"
+        " clusters on Spot machines. Their rate varies, up to the dedicated price, and evicted machines are billed"
+    )
 
 
 class ResolvedCompute(Config):
@@ -38,6 +56,8 @@ class ResolvedCompute(Config):
     """TCP port of the rendezvous; 0 is any free one."""
     price_per_hour: float | None = None
     """USD for one machine and hour; None: unknown."""
+    highest_price_per_hour: float | None = None
+    """USD for one machine and hour at most, where the price varies as for Spot machines; None: it does not."""
     price_origin: str | None = None
     """Source of the price, unless it is `compute.price_per_hour`."""
     size: str | None = None
@@ -74,14 +94,15 @@ class ComputeSpec(Config):
     """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist."""
     sku: str | None = None
     """Machine size of the cluster, see `orchestrator skus`. None: use an existing cluster unchanged."""
-    tier: Literal["dedicated", "low-priority"] = "dedicated"
-    """Tier of the machines. low-priority: a fifth of the price, but Azure may evict them without warning."""
+    tier: Annotated[Literal["dedicated", "spot"], BeforeValidator(current_tier)] = "dedicated"
+    """Tier of the machines. spot: at a rate that varies with region and demand, up to the price of dedicated machines;
+    Azure may evict them without warning. low-priority is its old name."""
     min_nodes: Annotated[int, Field(ge=0)] = 0
     """Minimum number of machines of the cluster; they are billed even while the cluster is idle."""
     max_nodes: Annotated[int, Field(gt=0)] | None = None
     """Maximum number of machines of the cluster. None: as many as the job needs."""
-    idle_seconds: Annotated[int, Field(ge=60)] = 1800
-    """Seconds after which an idle machine of the cluster is released."""
+    idle_seconds: Annotated[int, Field(ge=60)] = 120
+    """Seconds after which an idle machine of the cluster is released; it is billed until then."""
 
     @model_validator(mode="after")
     def _check_scale(self) -> ComputeSpec:

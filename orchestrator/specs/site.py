@@ -63,13 +63,13 @@ class Site:
         share = memory // wanted.nodes if memory else None  # all nodes are this machine
         return wanted.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
 
-    def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    def price(self, compute: ResolvedCompute, home: Path, *, spot: bool) -> ResolvedCompute:
         """Return the machines with their list price, unless the user set a price.
 
         Args:
             compute: the machines.
             home: the home folder, where refreshed prices are stored.
-            low_priority: whether the machines have the low-priority tier.
+            spot: whether the machines have the tier spot.
         """
         return compute
 

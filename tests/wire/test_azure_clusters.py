@@ -40,7 +40,7 @@ def test_create_reports_creation_and_changes(cluster: Cluster, azure: AzureDoubl
     assert cluster(*CREATE, "--max-nodes", "2", "-y")[1] == f"cluster gpu: exists, 0 to 2 x {T4}\n"
     assert len(azure.requests(PUT)) == 1
     changed = cluster(*CREATE, "--max-nodes", "4", "--idle-seconds", "600", "-y")
-    assert changed[1] == "cluster gpu: updated, maxNodeCount 2 -> 4, nodeIdleTimeBeforeScaleDown PT30M -> PT10M\n"
+    assert changed[1] == "cluster gpu: updated, maxNodeCount 2 -> 4, nodeIdleTimeBeforeScaleDown PT2M -> PT10M\n"
     scaled = cluster("scale", "--name", "gpu", "--min-nodes", "1", "-y")
     assert scaled[1] == "cluster gpu: updated, minNodeCount 0 -> 1\n"
     assert len(azure.requests(PUT)) == 3
@@ -81,7 +81,9 @@ def test_create_with_another_size_is_refused(cluster: Cluster, azure: AzureDoubl
         "error[conflict]: cluster gpu has size Standard_NC4as_T4_v3, not Standard_NC24ads_A100_v4",
     )
     code, _, err = cluster(*CREATE, "--tier", "low-priority", "-y")
-    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu has tier Dedicated, not LowPriority")
+    warning, error = err.splitlines()[:2]
+    assert "tier low-priority is the old name of spot" in warning
+    assert (code, error) == (1, "error[conflict]: cluster gpu has tier dedicated, not spot")
 
 
 def test_cluster_create_warns_of_unsupported_machines(cluster: Cluster, azure: AzureDouble) -> None:
@@ -118,7 +120,7 @@ def test_list_and_show_have_cost_of_idle_machines(cluster: Cluster, azure: Azure
     cluster("create", "--name", "big-one", "--sku", "Standard_ND96isr_H200_v5", "-y")
     rows = {row["name"]: row for row in json.loads(cluster("list", "-o", "json")[1])}
     assert rows["gpu"]["idle_cost_per_day"] == round(0.526 * 24, 2)
-    assert (rows["gpu"]["min_nodes"], rows["gpu"]["nodes"], rows["gpu"]["idle_seconds"]) == (1, 1, 1800)
+    assert (rows["gpu"]["min_nodes"], rows["gpu"]["nodes"], rows["gpu"]["idle_seconds"]) == (1, 1, 120)
     assert rows["big-one"]["idle_cost_per_day"] is None
     text = cluster("list")[1]
     assert "$12.62" in text

@@ -73,7 +73,8 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
 
     def prepare(self, plan: Plan, *, run: str) -> Submission:
         """Return every body that is sent, as one object."""
-        from orchestrator.backends.azure.submission import build_request, plan_submission
+        from orchestrator.backends.azure.plan_notes import plan_submission
+        from orchestrator.backends.azure.submission import build_request
 
         workspace = self.workspace(plan.spec.settings_of(AzureSpec).model_dump())
         return plan_submission(plan, build_request(plan, run, workspace), self._home)

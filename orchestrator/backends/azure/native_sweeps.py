@@ -26,10 +26,11 @@ import yaml
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.options import AZURE, Workspace, find_workspace
+from orchestrator.backends.azure.plan_notes import plan_submission
 from orchestrator.backends.azure.runs.endings import error_text, seconds, state_of
 from orchestrator.backends.azure.runs.observer import adopt_trial
 from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.submission import AzureRequest, body_digest, plan_submission, with_secrets
+from orchestrator.backends.azure.submission import AzureRequest, body_digest, with_secrets
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Backend, Submission

@@ -53,24 +53,27 @@ class AzureSite(Site):
         size = find_size(wanted.sku)
         return _unknown_machines(wanted) if size is None else _machines(wanted, size)
 
-    def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    def price(self, compute: ResolvedCompute, home: Path, *, spot: bool) -> ResolvedCompute:
         """Return the compute settings with the list price of one machine, in USD an hour, unless the user gave a price.
 
         Args:
             compute: resolved settings.
             home: the user's orchestrator folder, which has the prices of the last `skus --refresh`.
-            low_priority: for machines that Azure may evict. Without a refreshed price, that of a dedicated machine is
+            spot: for machines that Azure may evict. Without a refreshed Spot rate, the price of a dedicated machine is
                 returned as an upper bound.
         """
-        from orchestrator.backends.azure.sizes import find_size, price_of_size, read_prices
+        from orchestrator.backends.azure.prices import price_of_size, read_prices
+        from orchestrator.backends.azure.sizes import find_size, read_sizes
 
-        size = find_size(compute.size) if compute.price_per_hour is None else None
-        price = price_of_size(size, low_priority=low_priority, refreshed=read_prices(home)) if size else None
+        if compute.price_per_hour is not None or compute.size is None:
+            return compute
+        size = find_size(compute.size, refreshed=read_sizes(home))
+        price = price_of_size(size, spot=spot, refreshed=read_prices(home)) if size else None
         if price is None:
             return compute
-        bound = ", of a dedicated machine: low priority costs about a fifth" if price.bound else ""
-        origin = f"list price of {price.date} in {price.region}{bound}"
-        return compute.model_copy(update={"price_per_hour": price.usd, "price_origin": origin})
+        most = price.most if price.most > price.usd else None
+        found = {"price_per_hour": price.usd, "highest_price_per_hour": most, "price_origin": price.origin}
+        return compute.model_copy(update=found)
 
     def size_names(self) -> Sequence[str]:
         """Return the names of Azure's machine sizes."""
@@ -90,11 +93,12 @@ class AzureSite(Site):
             UsageError: unknown GPU, or an invalid region.
             ServiceError: the price service cannot be reached.
         """
-        from orchestrator.backends.azure.sizes import SIZES, parse_gpus, read_prices, refresh_prices, sizes_with
+        from orchestrator.backends.azure.prices import price_columns, read_prices, refresh_prices
+        from orchestrator.backends.azure.sizes import SIZES, parse_gpus, sizes_with
 
         chosen = sizes_with(*parse_gpus(gpus)) if gpus else SIZES
         prices = read_prices(home) if region is None else refresh_prices(home, self.size_names(), region)
-        return [size.row(prices) for size in chosen]
+        return [{**size._asdict(), **price_columns(size, prices)} for size in chosen]
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
         """Return the versions pinned by the environment on Azure, or the name of the user's own environment."""

@@ -197,8 +197,7 @@ SPEC_FLAGS = (
         key="max_preemptions",
         type=int,
         metavar="N",
-        help="maximum automatic restarts after evictions (default: unlimited on low-priority machines, else as"
-        " --max-restarts)",
+        help="maximum automatic restarts after evictions (default: unlimited on Spot machines, else as --max-restarts)",
     ),
     argument(
         "--profile",

@@ -55,7 +55,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
         "objective": {"metric": "validation_mlm_accuracy", "goal": "maximize"},
         "limits": {"trials": 8, "concurrent": 100, "trial_hours": 5},
         "trial": {
-            "compute": {"sku": "Standard_ND96isr_H100_v5", "nodes": 2, "tier": "low-priority"},
+            "compute": {"sku": "Standard_ND96isr_H100_v5", "nodes": 2, "tier": "spot"},
             "train": {"global_batch_size": 64},
             "azure": {"timeout_hours": 12, "identity": "managed"},
         },

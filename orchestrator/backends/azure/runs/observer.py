@@ -24,6 +24,7 @@ from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import EndCause, RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.specs.compute import current_tier
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.sweep_spec import as_tree
 from orchestrator.support.errors import NotFoundError, UserError
@@ -190,7 +191,7 @@ class Observer:
         limits = (self.request["job"].get("properties") or {}).get("limits") or {}
         if timeout := limits.get("timeout"):
             return float(duration_seconds(timeout))
-        return MAX_HOURS[(self.plan["spec"].get("compute") or {}).get("tier", "dedicated")] * HOUR
+        return MAX_HOURS[current_tier((self.plan["spec"].get("compute") or {}).get("tier", "dedicated"))] * HOUR
 
     def _rank_error(self, since: float | None) -> RankError | None:
         """Return the error of a rank that is the cause of the end: of this attempt, and not that of a lost peer."""
