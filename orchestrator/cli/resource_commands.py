@@ -155,7 +155,7 @@ CLOUD = (
         "manage Azure ML clusters",
         "Create, scale, show and delete Azure ML clusters. An idle cluster has no machines and costs nothing, unless"
         " --min-nodes is above 0.",
-        ["cluster create --name gpu --sku Standard_NC4as_T4_v3 --max-nodes 2"],
+        ["cluster create --name gpu --sku Standard_NC4as_T4_v3"],
         actions=[
             _cluster(
                 "create",
@@ -163,7 +163,7 @@ CLOUD = (
                 "create a cluster, or update an existing one",
                 " The scale of an existing cluster can change, its machine size and tier cannot. Asks for confirmation"
                 " unless -y is given.",
-                "--name gpu --sku Standard_NC4as_T4_v3 --max-nodes 2",
+                "--name gpu --sku Standard_NC4as_T4_v3",
                 argument(
                     "--sku",
                     completer=completers.sizes,
@@ -211,8 +211,8 @@ CLOUD = (
         "cloud.list_sizes",
         [
             argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model"),
-            switch("--refresh", help_text="fetch current prices from Azure and store them"),
-            argument("--region", default="eastus", help="region whose prices to fetch (default: eastus)"),
+            switch("--refresh", help_text="fetch current prices and sizes from Azure and store them"),
+            argument("--region", default="eastus", help="region whose prices and sizes to fetch (default: eastus)"),
             OUTPUT,
         ],
     ),

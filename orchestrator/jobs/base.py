@@ -206,6 +206,7 @@ class SharedFacts:
     compute: ResolvedCompute
     snapshot: Snapshot
     environment: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan | None) -> SharedFacts:
@@ -221,11 +222,13 @@ class SharedFacts:
             SpecError: the code contains a file that must not be packaged, or lacks its entry module.
         """
         spec = resolved.spec
+        compute = resolved.site.price(resolved.compute, home, spot=spec.compute.tier == "spot")
         return cls(
             resolved,
-            resolved.site.price(resolved.compute, home, spot=spec.compute.tier == "spot"),
+            compute,
             _code_of(resolved, home, data, reuse),
             reuse.environment if reuse is not None else resolved.site.environment(spec),
+            tuple(resolved.site.stale_facts(compute, home)),
         )
 
     def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
@@ -246,7 +249,7 @@ class SharedFacts:
             "snapshot": self.snapshot,
             "data": data,
             "environment": self.environment,
-            "warnings": (*self.resolved.warnings, *warnings),
+            "warnings": (*self.resolved.warnings, *self.warnings, *warnings),
         }
 
 

@@ -73,6 +73,15 @@ class Site:
         """
         return compute
 
+    def stale_facts(self, compute: ResolvedCompute, home: Path) -> Iterable[str]:
+        """Return warnings about prices and sizes of these machines that are too old to rely on.
+
+        Args:
+            compute: the machines, with their price.
+            home: the home folder, where refreshed prices are stored.
+        """
+        return ()
+
     def size_names(self) -> Sequence[str]:
         """Return the names of the machine sizes that a job may ask for."""
         return ()
@@ -83,7 +92,7 @@ class Site:
         Args:
             home: the home folder, where refreshed prices are stored.
             gpus: `MODEL[:N]`: only sizes with at least N GPUs of this model; None: all sizes.
-            region: fetch the current prices of this region; None: use the stored ones.
+            region: fetch the current prices and sizes of this region; None: use the stored ones.
 
         Raises:
             UsageError: no size has GPUs of that model, or the region does not exist.

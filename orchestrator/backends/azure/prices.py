@@ -80,6 +80,11 @@ def price_of_size(
     return Price(float(dedicated), float(dedicated), dated, where, bound=spot)
 
 
+def dated_price(name: str, home: Path) -> str:
+    """Return the date of a size's price: that of the last refresh, or of the shipped prices."""
+    return str(read_prices(home).get(name, {}).get("date") or shipped_facts("prices").date)
+
+
 def price_columns(size: Size, prices: Prices) -> dict[str, Any]:
     """Return the columns of a size's prices in `orchestrator skus`."""
     price = price_of_size(size, spot=False, refreshed=prices)
@@ -151,10 +156,10 @@ def _meters(names: list[str], region: str) -> Iterator[dict[str, Any]]:
 
 
 def _get(page: str) -> dict[str, Any]:
-    from urllib.request import urlopen
+    from urllib.request import build_opener
 
-    try:
-        with urlopen(page, timeout=SECONDS) as reply:
+    try:  # not urlopen, which keeps the proxies of the process's first request
+        with build_opener().open(page, timeout=SECONDS) as reply:
             return dict(json.load(reply))
     except (OSError, ValueError) as problem:
         raise ServiceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -75,6 +76,20 @@ class AzureSite(Site):
         found = {"price_per_hour": price.usd, "highest_price_per_hour": most, "price_origin": price.origin}
         return compute.model_copy(update=found)
 
+    def stale_facts(self, compute: ResolvedCompute, home: Path) -> Iterator[str]:
+        """Yield a warning for the price and the size of the machines if they are older than half a year."""
+        from orchestrator.backends.azure.catalogue import shipped_facts, stale_text
+        from orchestrator.backends.azure.prices import dated_price
+        from orchestrator.backends.azure.sizes import read_sizes
+
+        if compute.size is None:
+            return
+        listed = read_sizes(home).get(compute.size, {}).get("date") or shipped_facts("sizes").date
+        price = dated_price(compute.size, home) if compute.price_origin else None
+        found = [("the prices", price), ("the machine sizes", listed)]
+        texts = [stale_text(what, dated, "orchestrator skus --refresh") for what, dated in found if dated]
+        yield from filter(None, texts)
+
     def size_names(self) -> Sequence[str]:
         """Return the names of Azure's machine sizes."""
         from orchestrator.backends.azure.sizes import SIZES
@@ -87,17 +102,21 @@ class AzureSite(Site):
         Args:
             home: the user's orchestrator folder, which keeps refreshed prices.
             gpus: only sizes with these GPUs, such as `H100:8`. None: all sizes.
-            region: fetch the prices of this region first. None: use the prices of the last refresh, or of the table.
+            region: fetch the prices of this region first, and its sizes if a workspace is given. None: use those of
+                the last refresh, or the shipped ones.
 
         Raises:
             UsageError: unknown GPU, or an invalid region.
             ServiceError: the price service cannot be reached.
         """
         from orchestrator.backends.azure.prices import price_columns, read_prices, refresh_prices
-        from orchestrator.backends.azure.sizes import SIZES, parse_gpus, sizes_with
+        from orchestrator.backends.azure.sizes import SIZES, all_sizes, parse_gpus, sizes_with
 
-        chosen = sizes_with(*parse_gpus(gpus)) if gpus else SIZES
-        prices = read_prices(home) if region is None else refresh_prices(home, self.size_names(), region)
+        if region is not None:
+            _refresh_sizes(home, region)
+        chosen = sizes_with(*parse_gpus(gpus)) if gpus else all_sizes(home)
+        names = {size.name for size in (*SIZES, *chosen)}
+        prices = read_prices(home) if region is None else refresh_prices(home, names, region)
         return [{**size._asdict(), **price_columns(size, prices)} for size in chosen]
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
@@ -130,6 +149,20 @@ class AzureSite(Site):
         """Warn about secrets among the job's variables."""
         if secrets := [name for name in spec.environment.variables if SECRET.search(name)]:
             yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
+
+
+def _refresh_sizes(home: Path, region: str) -> None:
+    """Store the sizes that Azure lists for a region; report why not, where no workspace is given."""
+    from orchestrator.backends.azure.assets import report
+    from orchestrator.backends.azure.options import find_workspace
+    from orchestrator.backends.azure.sizes import store_sizes
+    from orchestrator.backends.azure.wire.control_plane import Wire
+
+    workspace = find_workspace({}, os.environ, Path.cwd())
+    if workspace.missing:
+        report(f"sizes are not refreshed: no workspace is given ({', '.join(workspace.missing)})")
+        return
+    report(f"{store_sizes(home, Wire(workspace).sizes(region), region)} machine sizes listed in {region}")
 
 
 def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:

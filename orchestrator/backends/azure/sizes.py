@@ -191,6 +191,12 @@ def read_sizes(home: Path) -> dict[str, dict[str, Any]]:
     return read_cache(home / SIZES_FILE)
 
 
+def all_sizes(home: Path) -> list[Size]:
+    """Return the shipped sizes, and the listed ones with GPUs that are not shipped."""
+    listed = (Size(**row["size"]) for name, row in read_sizes(home).items() if name.lower() not in _BY_NAME)
+    return [*SIZES, *(size for size in listed if size.gpus)]
+
+
 def store_sizes(home: Path, rows: Iterable[Mapping[str, Any]], region: str) -> int:
     """Store the sizes that Azure lists for a region; return their number.
 
@@ -198,7 +204,7 @@ def store_sizes(home: Path, rows: Iterable[Mapping[str, Any]], region: str) -> i
 
     Args:
         home: the user's orchestrator folder.
-        rows: Azure's rows: name, family, v_cp_us, gpus, memory_gb, low_priority_capable.
+        rows: Azure's rows: name, family, vCPUs, gpus, memoryGB, lowPriorityCapable.
         region: Azure's name of the region.
     """
     found, number = read_sizes(home), 0
@@ -207,11 +213,11 @@ def store_sizes(home: Path, rows: Iterable[Mapping[str, Any]], region: str) -> i
         unknown = Size(name, "", 0, 0, None, 0, 0, 0)
         size = _BY_NAME.get(name.lower(), unknown)._replace(
             family=str(row.get("family") or ""),
-            cores=int(row["v_cp_us"]),
-            memory_gb=int(row["memory_gb"]),
+            cores=int(row["vCPUs"]),
+            memory_gb=int(row["memoryGB"]),
             gpus=int(row.get("gpus") or 0),
         )
-        spot = bool(row.get("low_priority_capable"))
+        spot = bool(row.get("lowPriorityCapable"))
         found[size.name] = {"size": size._asdict(), "spot": spot, "region": region, "date": today().isoformat()}
         number += 1
     write_cache(home / SIZES_FILE, found)

@@ -135,8 +135,8 @@ def list_sizes(arguments: argparse.Namespace) -> None:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["name"],
-        f"{row['gpus']} {row['gpu']}" if row["gpus"] else "-",
-        f"{row['gpus']}x{row['gpu_memory_gb']}" if row["gpus"] else "-",
+        f"{row['gpus']} {row['gpu'] or '?'}" if row["gpus"] else "-",
+        f"{row['gpus']}x{row['gpu_memory_gb'] or '?'}" if row["gpus"] else "-",
         str(row["cores"]),
         str(row["memory_gb"]),
         str(row["infiniband_gbps"]) if row["infiniband_gbps"] else "-",

@@ -443,3 +443,20 @@ def test_gpu_base_image_is_that_of_the_facts() -> None:
 
     dockerfile = (Path(__file__).parents[3] / "environments" / "train-gpu" / "Dockerfile").read_text()
     assert f"ARG BASE={base_image('train-gpu').reference}\n" in dockerfile
+
+
+def test_plan_warns_of_facts_older_than_half_a_year(make_plan: MakePlan, tmp_path: Path) -> None:
+    from orchestrator.backends.azure.catalogue import today
+    from orchestrator.backends.azure.places import write_cache
+    from orchestrator.backends.azure.prices import PRICES_FILE
+
+    def of_prices(plan: Plan) -> list[str]:
+        return [warning for warning in plan.warnings if warning.startswith("the prices of ")]
+
+    (warning,) = of_prices(make_plan())
+    assert "the prices of 2025-01-01 are " in warning
+    assert warning.endswith(" days old: orchestrator skus --refresh")
+    assert not of_prices(make_plan({"compute.price_per_hour": 1.0}))
+    entry = {"dedicated": 0.6, "region": "westus", "date": today().isoformat()}
+    write_cache(tmp_path / "home" / PRICES_FILE, {"Standard_NC4as_T4_v3": entry})
+    assert not of_prices(make_plan())

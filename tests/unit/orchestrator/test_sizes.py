@@ -103,8 +103,8 @@ def test_gpus_that_torch_cannot_use_are_refused(name: str) -> None:
 
 def test_listed_sizes_become_known(tmp_path: Path) -> None:
     rows = [
-        {"name": "Standard_E8s_v5", "family": "standardESv5Family", "v_cp_us": 8, "memory_gb": 64.0, "gpus": 0},
-        {"name": T4, "family": "standardNCASv3_T4Family", "v_cp_us": 4, "memory_gb": 27.0, "gpus": 1},
+        {"name": "Standard_E8s_v5", "family": "standardESv5Family", "vCPUs": 8, "memoryGB": 64.0, "gpus": 0},
+        {"name": T4, "family": "standardNCASv3_T4Family", "vCPUs": 4, "memoryGB": 27.0, "gpus": 1},
     ]
     assert store_sizes(tmp_path, rows, "westus") == 2
     found = find_size("standard_e8s_V5", refreshed=read_sizes(tmp_path))
