@@ -91,7 +91,8 @@ class ComputeSpec(Config):
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of one machine in USD per hour, used by `list`, `status` and `cost`. None: unknown."""
     cluster: Annotated[str, AfterValidator(_cluster_name)] | None = None
-    """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist."""
+    """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist.
+    serverless: no cluster, but machines of size `sku` that Azure ML allocates for the job."""
     sku: str | None = None
     """Machine size of the cluster, see `orchestrator skus`. None: use an existing cluster unchanged."""
     tier: Annotated[Literal["dedicated", "spot"], BeforeValidator(current_tier)] = "dedicated"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from orchestrator.backends.azure.options import SERVERLESS
 from orchestrator.backends.azure.prices import Prices, price_of_size, read_prices
 from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, find_size, same_family
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
@@ -38,7 +39,7 @@ class Cluster(Config):
     name: str
     """Its name."""
     body: Body | None = None
-    """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed."""
+    """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed; or serverless."""
     silent: list[str] = Field(default=[])
     """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
     that its maximum number of machines may grow."""
@@ -48,7 +49,7 @@ def plan_cluster(plan: Plan) -> Cluster:
     """Return the cluster of a plan; without a body if the plan gives no machine size."""
     compute = plan.spec.compute
     body = None
-    if compute.sku is not None:
+    if compute.sku is not None and compute.cluster != SERVERLESS:
         body = compute_body(
             size=compute.sku,
             tier=compute.tier,

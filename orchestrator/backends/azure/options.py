@@ -14,6 +14,7 @@ from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.fields import Config
 
 AZURE = "azure"  # the backend's name
+SERVERLESS = "serverless"  # `compute.cluster` of jobs without a cluster
 # Azure ends a job after this time, whatever its own limit (documentation: "Manage and increase quotas")
 MAX_HOURS = {"dedicated": 21 * 24.0, "spot": 7 * 24.0}
 VARIABLES = {

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import Asset, first_seen
-from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.catalogue import UNKNOWN, base_image, shipped_facts
 from orchestrator.backends.azure.clusters import shape_text
-from orchestrator.backends.azure.options import AZURE, Workspace
+from orchestrator.backends.azure.options import AZURE, SERVERLESS, Workspace
+from orchestrator.backends.azure.serverless import exported_file
 from orchestrator.backends.azure.submission import AzureRequest, job_documents
 from orchestrator.backends.base import Submission
 from orchestrator.runs.restarts import RestartLimits
@@ -45,7 +45,7 @@ def plan_submission(plan: Plan, request: AzureRequest, home: Path) -> Submission
         variables=job["environmentVariables"] if is_command else {},
         documents=job_documents(request, plan),
         notes=tuple(request_notes(request, plan, home)),
-        export=job_file(request.name, request.job) if is_command else request.job,
+        export=exported_file(request.name, request.job) if is_command else request.job,
     )
 
 
@@ -60,7 +60,9 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
     workspace, cluster, compute = request.workspace, request.cluster, plan.spec.compute
     missing = f"not given yet: export {', '.join(workspace.missing)}, or add config.json"
     yield f"workspace: {missing if workspace.missing else f'{workspace.workspace} in {workspace.resource_group}'}"
-    if cluster.body is None:
+    if cluster.name == SERVERLESS:
+        yield f"cluster: none, serverless machines for this job: {plan.compute.nodes} x {compute.sku}, {compute.tier}"
+    elif cluster.body is None:
         yield f"cluster: {cluster.name}, which must exist, and is not changed"
     else:
         idle = f"machines released after {compute.idle_seconds} s"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.azure.options import AZURE, AzureSpec, is_remote
+from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, is_remote
 from orchestrator.specs.compute import ComputeSpec, Gpu, ResolvedCompute
 from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
@@ -18,7 +18,8 @@ from train_jobs.config.fields import Config
 if TYPE_CHECKING:
     from orchestrator.backends.azure.sizes import Size
 
-CLUSTER_KEYS = ("tier", "min_nodes", "max_nodes", "idle_seconds")  # keys of `compute` that shape a cluster
+SCALE_KEYS = ("min_nodes", "max_nodes", "idle_seconds")
+CLUSTER_KEYS = ("tier", *SCALE_KEYS)  # keys of `compute` that shape a cluster
 GB = 10**9
 MAX_RDMA_NODES = 100  # nodes of one cluster with InfiniBand (Azure's documentation of quotas)
 THREADS_UNKNOWN = 4  # of each process on machines whose cores are unknown
@@ -50,6 +51,12 @@ class AzureSite(Site):
                 "no cluster to run on",
                 facts={"key": "compute.cluster"},
                 fix="--cluster NAME --sku Standard_NC4as_T4_v3 (see orchestrator skus)",
+            )
+        if wanted.cluster == SERVERLESS and wanted.sku is None:
+            raise SpecError(
+                "serverless compute needs a machine size",
+                facts={"key": "compute.sku"},
+                fix="--sku Standard_NC4as_T4_v3 (see orchestrator skus)",
             )
         size = find_size(wanted.sku)
         return _unknown_machines(wanted) if size is None else _machines(wanted, size)
@@ -138,15 +145,19 @@ class AzureSite(Site):
 
     def ignored(self, spec: JobSpec) -> Iterable[Rule]:
         """Return keys that have no effect on Azure."""
+        serverless = spec.compute.cluster == SERVERLESS
         return [
             ("compute.master_port", True, "Azure chooses the port"),
             ("notify.on", True, "a job on Azure does not know the webhook"),
             ("tracking.uri", True, "the workspace keeps the MLflow runs"),
+            *((f"compute.{key}", serverless, "serverless compute has no cluster") for key in SCALE_KEYS),
             *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in CLUSTER_KEYS),
         ]
 
     def warnings(self, spec: JobSpec) -> Iterator[str]:
-        """Warn about secrets among the job's variables."""
+        """Warn about secrets among the job's variables, and about an identity that serverless machines lack."""
+        if spec.compute.cluster == SERVERLESS and spec.settings_of(AzureSpec).identity == "managed":
+            yield "azure.identity managed: serverless machines have only a user-assigned identity of the workspace"
         if secrets := [name for name in spec.environment.variables if SECRET.search(name)]:
             yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
 

@@ -20,6 +20,7 @@ from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import Asset, asset_id, data_name, plan_assets
 from orchestrator.backends.azure.clusters import Cluster, plan_cluster
 from orchestrator.backends.azure.options import MAX_HOURS, AzureSpec, Workspace
+from orchestrator.backends.azure.serverless import target_sections
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
@@ -170,16 +171,22 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
     spec, compute, azure = plan.spec, plan.compute, plan.spec.settings_of(AzureSpec)
     ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets}
     folders = {True: places.TOKEN_STORES, False: places.outputs_folder(run)}
+    target = target_sections(spec.compute, workspace)
     properties: Body = {
+        **target,
         "jobType": "Command",
         "displayName": run,
         "experimentName": spec.tracking.experiment,
-        "computeId": f"{workspace.id}/computes/{spec.compute.cluster}",
         "codeId": ids["codes"],
         "environmentId": ids["environments"],
         "command": job_command(plan),
         "distribution": {"distributionType": "PyTorch", "processCountPerInstance": compute.processes_per_node},
-        "resources": {"instanceCount": compute.nodes, "shmSize": _shared_memory(plan), "properties": {}},
+        "resources": {
+            **target["resources"],
+            "instanceCount": compute.nodes,
+            "shmSize": _shared_memory(plan),
+            "properties": {},
+        },
         "environmentVariables": job_variables(plan),
         "inputs": {name: _folder("Input", *place) for name, place in _inputs(plan, run, workspace, assets)},
         "outputs": {

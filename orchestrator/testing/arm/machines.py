@@ -243,6 +243,24 @@ def _check_quota(service: ResourceManager, name: str, wanted: Document) -> None:
         )
 
 
+def check_serverless(service: ResourceManager, resources: Document) -> None:
+    """Refuse a serverless job of an unknown size, or of more cores than the quota of its size.
+
+    Without a size, the service chooses one by the quota.
+    """
+    if (name := resources.get("instanceType")) is None:
+        return
+    if (size := SIZES.get(name.lower())) is None:
+        raise Refusal(400, "UserError", f"Instance type {name} is not supported in {service.state.place.region}.")
+    limit = service.state.quotas.get(size.family, DEFAULT_QUOTA)
+    if resources.get("instanceCount", 1) * size.cores > limit:
+        raise Refusal(
+            400,
+            "UserError",
+            f"The quota of {limit} cores for {size.family} allows fewer than {resources['instanceCount']} instances.",
+        )
+
+
 def cores_in_use(service: ResourceManager) -> Counter[str]:
     """Return VM family -> cores of all running nodes."""
     used: Counter[str] = Counter()

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from orchestrator.backends.azure.assets import train_image
-from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.clusters import compute_body
 from orchestrator.backends.azure.options import AzureSpec
 from orchestrator.backends.azure.plan_notes import plan_submission, request_notes
+from orchestrator.backends.azure.serverless import exported_file
 from orchestrator.backends.azure.submission import (
     AzureRequest,
     job_documents,
@@ -61,6 +61,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "azure.data": "azureml:corpus:3",
         "azure.preflight": False,
     },
+    "serverless-spot": {"compute.cluster": "serverless", "compute.tier": "spot", "compute.nodes": 2},
     "bare-cluster": {
         "compute.sku": None,
         "compute.processes_per_node": 2,
@@ -70,6 +71,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "data.text": [],
     },
 }
+
+
+def about_settings(plan: Plan) -> list[str]:
+    """Return the warnings of a plan, except those about the age of the shipped facts."""
+    return [warning for warning in plan.warnings if "days old" not in warning]
 
 
 def with_placeholders(plan: Plan, request: AzureRequest) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def test_job_file_gives_the_same_body_in_the_sdk(name: str, make_plan: MakePlan,
 
     request = request_of(make_plan(JOBS[name]))
     path = tmp_path / "job.yml"
-    path.write_text(yaml.safe_dump(job_file(request.name, request.job), sort_keys=False))
+    path.write_text(yaml.safe_dump(exported_file(request.name, request.job), sort_keys=False))
     job = load_job(path)
     assert job.name == request.name
     again = tmp_path / "again.yml"
@@ -251,12 +257,12 @@ def test_azure_keys_have_environment_variables(make_plan: MakePlan, tmp_path: Pa
     overrides = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
     plan = Orchestrator(home=tmp_path / "home", environ=environ).plan(file=tmp_path / "job.yaml", overrides=overrides)
     assert plan.spec.azure.shm_size == "2g"
-    assert plan.warnings == ()
+    assert about_settings(plan) == []
 
 
 def test_setting_without_effect_is_a_warning(make_plan: MakePlan) -> None:
     quiet = make_plan()
-    assert quiet.warnings == ()
+    assert about_settings(quiet) == []
     changes = {
         "tracking.uri": "sqlite:///x.db",
         "compute.master_port": 6000,
@@ -460,3 +466,16 @@ def test_plan_warns_of_facts_older_than_half_a_year(make_plan: MakePlan, tmp_pat
     entry = {"dedicated": 0.6, "region": "westus", "date": today().isoformat()}
     write_cache(tmp_path / "home" / PRICES_FILE, {"Standard_NC4as_T4_v3": entry})
     assert not of_prices(make_plan())
+
+
+def test_serverless_job_has_size_and_tier_and_no_compute(make_plan: MakePlan, tmp_path: Path) -> None:
+    plan = make_plan({"compute.cluster": "serverless", "compute.tier": "spot", "compute.idle_seconds": 600})
+    request = request_of(plan)
+    job = request.job["properties"]
+    assert (job["resources"]["instanceType"], job["queueSettings"]) == ("Standard_NC4as_T4_v3", {"jobTier": "Spot"})
+    assert "computeId" not in job
+    assert any("compute.idle_seconds has no effect: serverless" in warning for warning in plan.warnings)
+    notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
+    assert notes["cluster"] == "none, serverless machines for this job: 1 x Standard_NC4as_T4_v3, spot"
+    with pytest.raises(SpecError, match="serverless compute needs a machine size"):
+        make_plan({"compute.cluster": "serverless", "compute.sku": None, "compute.processes_per_node": 1})

@@ -66,6 +66,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
         "early_termination": {"policy": "median", "delay": 5},
         "limits": {"trials": None},
     },
+    "serverless": {"space": {**RATE}, "trial": {"compute": {"cluster": "serverless", "tier": "spot"}}},
     "bayesian": {
         "space": {"optimizer.learning_rate": {"low": 1e-6, "high": 1e-4}, "optimizer.weight_decay": [0, 0.01]},
         "sampling": "bayesian",

@@ -20,6 +20,7 @@ from orchestrator.backends.azure.az_yaml import JobFile
 from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
+from orchestrator.backends.azure.serverless import ensure_machines
 from orchestrator.backends.azure.submission import AzureRequest, with_secrets
 from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
@@ -155,7 +156,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
-    report(provision(wire, request.cluster))
+    report(ensure_machines(wire, request.cluster, request.job))
     store = wire.store(request.datastore)
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))

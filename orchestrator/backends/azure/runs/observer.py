@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.options import MAX_HOURS
+from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS
 from orchestrator.backends.azure.runs.endings import RankError, ending_of, rank_error, seconds, state_of
 from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, RunRecord
 from orchestrator.backends.azure.wire.blobs import Files
@@ -221,6 +221,8 @@ class Observer:
         if not last.confirmed:
             return UNCONFIRMED
         name = self.request["cluster"]["name"]
+        if name == SERVERLESS:
+            return None  # Azure reports no reason for it
         found = self.wire.compute(name)
         if found is None:
             return f"cluster {name} was deleted"
