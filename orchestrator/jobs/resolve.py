@@ -223,8 +223,9 @@ def _with_plain_model_names(layer: load.ConfigLayer, kind: JobKind) -> load.Conf
 
 
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
+    site = site_of(spec.backend)
     try:
-        return site_of(spec.backend).machines(spec.compute, environ, gpus=gpus)
+        return site.machines(site.completed(spec, environ, gpus=gpus), environ, gpus=gpus)
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))

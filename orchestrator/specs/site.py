@@ -63,6 +63,16 @@ class Site:
         share = memory // wanted.nodes if memory else None  # all nodes are this machine
         return wanted.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
 
+    def completed(self, spec: JobSpec, environ: Mapping[str, str], *, gpus: bool) -> ComputeSpec:
+        """Return the section `compute` with what the site knows of existing machines that the spec only names.
+
+        Args:
+            spec: the spec.
+            environ: environment variables.
+            gpus: whether the job uses GPUs.
+        """
+        return spec.compute
+
     def price(self, compute: ResolvedCompute, home: Path, *, spot: bool) -> ResolvedCompute:
         """Return the machines with their list price, unless the user set a price.
 

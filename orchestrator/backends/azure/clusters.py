@@ -40,6 +40,8 @@ class Cluster(Config):
     """Its name."""
     body: Body | None = None
     """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed; or serverless."""
+    size: str | None = None
+    """Size that the plan relies on; None: any."""
     silent: list[str] = Field(default=[])
     """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
     that its maximum number of machines may grow."""
@@ -59,7 +61,7 @@ def plan_cluster(plan: Plan) -> Cluster:
         )
     # a key from a preset or a default is silent: others may use the cluster too
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
-    return Cluster(name=str(compute.cluster), body=body, silent=silent)
+    return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent)
 
 
 def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
@@ -116,6 +118,12 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
                 f"cluster {name} does not exist",
                 facts={"where": f"workspace {wire.workspace.workspace}"},
                 fix=f"orchestrator cluster create --name {name} --sku Standard_NC4as_T4_v3 --max-nodes 1",
+            )
+        have = _inner(found).get("vmSize")
+        if cluster.size is not None and str(have).lower() != cluster.size.lower():
+            raise ConflictError(
+                f"cluster {name} has size {have}, and the plan was made for {cluster.size}",
+                fix="the same command again",
             )
         return f"cluster {name}: exists, left as it is"
     if found is None:

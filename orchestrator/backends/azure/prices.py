@@ -46,7 +46,7 @@ class Price(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Where the price comes from, as plans print it."""
+        """Source of the price, as plans print it."""
         dated = f"of {self.date} in {self.region}"
         if self.bound:
             return f"list price {dated}, of a dedicated machine: upper bound of the unknown Spot rate"

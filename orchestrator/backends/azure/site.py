@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, is_remote
+from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, Workspace, find_workspace, is_remote
 from orchestrator.specs.compute import ComputeSpec, Gpu, ResolvedCompute
 from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
-from orchestrator.support.errors import SpecError
+from orchestrator.support.errors import SpecError, UserError
+from orchestrator.support.home import home_folder
 from orchestrator.support.redact import SECRET
 from train_jobs.config.fields import Config
 
@@ -60,6 +61,22 @@ class AzureSite(Site):
             )
         size = find_size(wanted.sku)
         return _unknown_machines(wanted) if size is None else _machines(wanted, size)
+
+    def completed(self, spec: JobSpec, environ: Mapping[str, str], *, gpus: bool) -> ComputeSpec:
+        """Return the section `compute` with the size of an existing cluster, where it decides the number of processes.
+
+        A cluster that this machine has not seen yet is asked for by one request.
+
+        Raises:
+            SpecError: Azure cannot be asked.
+        """
+        compute = spec.compute
+        decided = compute.sku is not None or compute.processes_per_node != "auto" or compute.device == "cpu"
+        if decided or compute.cluster in {None, SERVERLESS}:
+            return compute
+        workspace = find_workspace(spec.settings_of(AzureSpec).model_dump(), environ, Path.cwd())
+        size = None if workspace.missing else _size_of_cluster(workspace, str(compute.cluster), environ)
+        return compute if size is None else compute.model_copy(update={"sku": size})
 
     def price(self, compute: ResolvedCompute, home: Path, *, spot: bool) -> ResolvedCompute:
         """Return the compute settings with the list price of one machine, in USD an hour, unless the user gave a price.
@@ -162,10 +179,23 @@ class AzureSite(Site):
             yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
 
 
+def _size_of_cluster(workspace: Workspace, name: str, environ: Mapping[str, str]) -> str | None:
+    from orchestrator.backends.azure.known_clusters import cluster_size
+    from orchestrator.backends.azure.wire.control_plane import Wire
+
+    try:
+        return cluster_size(home_folder(environ), Wire(workspace), name)
+    except UserError as problem:
+        raise SpecError(
+            f"cannot choose the number of processes: the size of cluster {name} is not known here",
+            facts={"key": "compute.cluster", "reason": problem.message},
+            fix="--processes N, or --sku SIZE of orchestrator skus",
+        ) from problem
+
+
 def _refresh_sizes(home: Path, region: str) -> None:
     """Store the sizes that Azure lists for a region; report why not, where no workspace is given."""
     from orchestrator.backends.azure.assets import report
-    from orchestrator.backends.azure.options import find_workspace
     from orchestrator.backends.azure.sizes import store_sizes
     from orchestrator.backends.azure.wire.control_plane import Wire
 

@@ -18,6 +18,7 @@ from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset, report
 from orchestrator.backends.azure.az_yaml import JobFile
 from orchestrator.backends.azure.clusters import Cluster, provision
+from orchestrator.backends.azure.known_clusters import forget_cluster
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.serverless import ensure_machines
@@ -156,7 +157,11 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
-    report(ensure_machines(wire, request.cluster, request.job))
+    try:
+        report(ensure_machines(wire, request.cluster, request.job))
+    except ConflictError:
+        forget_cluster(home, request.workspace, request.cluster.name)
+        raise
     store = wire.store(request.datastore)
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
