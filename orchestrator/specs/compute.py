@@ -41,6 +41,23 @@ def old_tier_warning(name: Any) -> str | None:
     )
 
 
+class MachineChoice(Config):
+    """One of several machine sizes and regions that a job may run on."""
+
+    size: str
+    """Machine size."""
+    region: str | None = None
+    """Region of its cluster; None: the workspace's."""
+    gpu: str | None = None
+    """Name of its GPUs; None: it has none, or its model is unknown."""
+    price_per_hour: float | None = None
+    """USD for one machine and hour; None: unknown."""
+    highest_price_per_hour: float | None = None
+    """USD at most, where the price varies."""
+    price_origin: str | None = None
+    """Source of the price."""
+
+
 class ResolvedCompute(Config):
     """The machines of a job: `ComputeSpec` with every `auto` resolved."""
 
@@ -66,6 +83,8 @@ class ResolvedCompute(Config):
     """Name of its GPUs; None: it has no GPU, or its model is unknown."""
     memory_bytes: int | None = None
     """Memory of a process: its GPU's, or its share of the machine's; None: not known."""
+    choices: tuple[MachineChoice, ...] = ()
+    """Sizes and regions that are tried in this order, if there is more than one; the first is in the fields above."""
 
     @property
     def world_size(self) -> int:
@@ -93,8 +112,11 @@ class ComputeSpec(Config):
     cluster: Annotated[str, AfterValidator(_cluster_name)] | None = None
     """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist.
     serverless: no cluster, but machines of size `sku` that Azure ML allocates for the job."""
-    sku: str | None = None
-    """Machine size of the cluster, see `orchestrator skus`. None: use an existing cluster unchanged."""
+    sku: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Machine size of the cluster, see `orchestrator skus`. A list: sizes with equally many GPUs, tried in the order of
+    their price until quota and capacity suffice, each with its own cluster. None: use an existing cluster unchanged."""
+    region: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Region of the cluster, or regions, which are tried like sizes. None: the workspace's region."""
     tier: Annotated[Literal["dedicated", "spot"], BeforeValidator(current_tier)] = "dedicated"
     """Tier of the machines. spot: at a rate that varies with region and demand, up to the price of dedicated machines;
     Azure may evict them without warning. low-priority is its old name."""
@@ -104,6 +126,16 @@ class ComputeSpec(Config):
     """Maximum number of machines of the cluster. None: as many as the job needs."""
     idle_seconds: Annotated[int, Field(ge=60)] = 120
     """Seconds after which an idle machine of the cluster is released; it is billed until then."""
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Machine sizes that the job may run on."""
+        return () if self.sku is None else (self.sku,) if isinstance(self.sku, str) else tuple(self.sku)
+
+    @property
+    def regions(self) -> tuple[str | None, ...]:
+        """Regions that the job may run in; None: the workspace's."""
+        return tuple(self.region) if isinstance(self.region, list) else (self.region,)
 
     @model_validator(mode="after")
     def _check_scale(self) -> ComputeSpec:

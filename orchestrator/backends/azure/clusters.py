@@ -51,14 +51,16 @@ def plan_cluster(plan: Plan) -> Cluster:
     """Return the cluster of a plan; without a body if the plan gives no machine size."""
     compute = plan.spec.compute
     body = None
-    if compute.sku is not None and compute.cluster != SERVERLESS:
+    if compute.sizes and compute.cluster != SERVERLESS:
         body = compute_body(
-            size=compute.sku,
+            size=compute.sizes[0],
             tier=compute.tier,
             min_nodes=compute.min_nodes,
             max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
             idle_seconds=compute.idle_seconds,
         )
+        if (region := compute.regions[0]) is not None:
+            body = {"location": region, **body}
     # a key from a preset or a default is silent: others may use the cluster too
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
     return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent)
@@ -127,10 +129,15 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
             )
         return f"cluster {name}: exists, left as it is"
     if found is None:
-        location = wire.location()
+        location = str(wanted.get("location") or wire.location())
         check_quota(wire, location, wanted, held=0, fix_template=fix_template)
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
+    if "location" in wanted and str(found.get("location")).lower() != wanted["location"]:
+        raise ConflictError(
+            f"cluster {name} is in region {found.get('location')}, not {wanted['location']}",
+            fix=f"--cluster with another name, or orchestrator cluster delete --name {name}",
+        )
     before, after = _scale(found), _merged_scale(_scale(found), _scale(wanted), cluster.silent)
     changes = differences(name, found, wanted, after)
     if not changes:  # the SDK's own operation would send the PUT, and wait for it, all the same

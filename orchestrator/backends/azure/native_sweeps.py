@@ -198,6 +198,11 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
             "early_termination.policy",
             f"Azure stops no trial early with bayesian sampling: none, {OR_DRIVE_HERE}",
         ),
+        (
+            len(job.compute.sizes) * len(job.compute.regions) > 1,
+            "trial.compute.sku",
+            f"Azure runs all trials on one size in one region: one of them, {OR_DRIVE_HERE}",
+        ),
         (spec.seeds, "seeds", f"Azure judges every run by itself: seeds: [], {OR_DRIVE_HERE}"),
         (
             spec.objective.reduction == "last",
@@ -325,7 +330,7 @@ def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
     shared = ("codeId", "environmentId", *(() if "computeId" in own else ("resources",)))
     found["trial"] |= {key: own[key] for key in shared}
     found["tags"] = {**found["tags"], "orchestrator.request": body_digest(found)}
-    return request.model_copy(update={"job": {"properties": found}, "max_restarts": 0})
+    return request.model_copy(update={"job": {"properties": found}, "max_restarts": 0, "alternatives": ()})
 
 
 def settings_of(space: Space, given: Mapping[str, Any]) -> Settings:

@@ -61,12 +61,15 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
     missing = f"not given yet: export {', '.join(workspace.missing)}, or add config.json"
     yield f"workspace: {missing if workspace.missing else f'{workspace.workspace} in {workspace.resource_group}'}"
     if cluster.name == SERVERLESS:
-        yield f"cluster: none, serverless machines for this job: {plan.compute.nodes} x {compute.sku}, {compute.tier}"
+        yield f"cluster: none, serverless machines for this job: {_size_of(request)}, {compute.tier}"
     elif cluster.body is None:
         yield f"cluster: {cluster.name}, which must exist, and is not changed"
     else:
         idle = f"machines released after {compute.idle_seconds} s"
         yield f"cluster: {cluster.name}: {shape_text(cluster.body)}, {idle}; created or changed to fit"
+    for number, choice in enumerate(plan.compute.choices, 1):
+        price = "unknown price" if choice.price_per_hour is None else f"${choice.price_per_hour:,.2f} an hour"
+        yield f"machines {number}: {choice.size} in {choice.region or 'the region of the workspace'}, {price}"
     environment = next((one for one in request.assets if one.kind == "environments"), None)
     if environment is not None:
         yield f"image: {_image_text(home, workspace, environment)}"
@@ -79,6 +82,11 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
         )
     if compute.tier == "spot":
         yield f"eviction: {_eviction(plan)}"
+
+
+def _size_of(request: AzureRequest) -> str:
+    resources = request.job["properties"]["resources"]
+    return f"{resources['instanceCount']} x {resources['instanceType']}"
 
 
 def _overhead(plan: Plan, *, builds: bool, creates: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ def target_sections(compute: ComputeSpec, workspace: Workspace) -> Body:
     """
     if compute.cluster != SERVERLESS:
         return {"computeId": f"{workspace.id}/computes/{compute.cluster}", "resources": {}}
-    return {"resources": {"instanceType": compute.sku}, "queueSettings": {"jobTier": JOB_TIERS[compute.tier]}}
+    return {"resources": {"instanceType": compute.sizes[0]}, "queueSettings": {"jobTier": JOB_TIERS[compute.tier]}}
 
 
 def sweep_sections(trial: Body) -> Body:

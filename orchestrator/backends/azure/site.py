@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, Workspace, find_workspace, is_remote
-from orchestrator.specs.compute import ComputeSpec, Gpu, ResolvedCompute
+from orchestrator.specs.compute import ComputeSpec, Gpu, MachineChoice, ResolvedCompute
 from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
 from orchestrator.support.errors import SpecError, UserError
@@ -30,7 +30,7 @@ class AzureSite(Site):
     """Azure ML."""
 
     options: ClassVar[type[Config]] = AzureSpec
-    compute_keys = ("cluster", "sku", *CLUSTER_KEYS)
+    compute_keys = ("cluster", "sku", "region", *CLUSTER_KEYS)
     data_key = (AZURE, "data")
     this_python = False
 
@@ -45,7 +45,7 @@ class AzureSite(Site):
         Raises:
             SpecError: no cluster is given; its size is retired, has too few GPUs, or is unknown where it decides.
         """
-        from orchestrator.backends.azure.sizes import find_size
+        from orchestrator.backends.azure.sizes import find_size, read_sizes
 
         if wanted.cluster is None:
             raise SpecError(
@@ -59,8 +59,10 @@ class AzureSite(Site):
                 facts={"key": "compute.sku"},
                 fix="--sku Standard_NC4as_T4_v3 (see orchestrator skus)",
             )
-        size = find_size(wanted.sku)
-        return _unknown_machines(wanted) if size is None else _machines(wanted, size)
+        # of sizes that only a refresh has shown, unless the spec decides alone: other homes must plan the same run
+        refreshed = read_sizes(home_folder(environ)) if wanted.processes_per_node == "auto" else None
+        sizes = [find_size(name, refreshed=refreshed) for name in wanted.sizes] or [None]
+        return _common_machines(wanted, [_machines(wanted, size) for size in sizes])
 
     def completed(self, spec: JobSpec, environ: Mapping[str, str], *, gpus: bool) -> ComputeSpec:
         """Return the section `compute` with the size of an existing cluster, where it decides the number of processes.
@@ -87,18 +89,20 @@ class AzureSite(Site):
             spot: for machines that Azure may evict. Without a refreshed Spot rate, the price of a dedicated machine is
                 returned as an upper bound.
         """
-        from orchestrator.backends.azure.prices import price_of_size, read_prices
-        from orchestrator.backends.azure.sizes import find_size, read_sizes
+        from orchestrator.backends.azure.prices import read_prices
 
-        if compute.price_per_hour is not None or compute.size is None:
+        if compute.price_per_hour is None and compute.size is not None and not compute.choices:
+            return compute.model_copy(update=_price_fields(compute.size, None, home, read_prices(home), spot=spot))
+        if not compute.choices:
             return compute
-        size = find_size(compute.size, refreshed=read_sizes(home))
-        price = price_of_size(size, spot=spot, refreshed=read_prices(home)) if size else None
-        if price is None:
-            return compute
-        most = price.most if price.most > price.usd else None
-        found = {"price_per_hour": price.usd, "highest_price_per_hour": most, "price_origin": price.origin}
-        return compute.model_copy(update=found)
+        priced = compute.choices
+        if compute.price_per_hour is None:
+            prices = read_prices(home)
+            fields = [_price_fields(one.size, one.region, home, prices, spot=spot) for one in priced]
+            copies = [one.model_copy(update=found) for one, found in zip(priced, fields, strict=True)]
+            priced = tuple(sorted(copies, key=lambda one: (one.price_per_hour is None, one.price_per_hour or 0.0)))
+        first = priced[0].model_dump(exclude={"region"}, exclude_none=True)
+        return compute.model_copy(update={**first, "choices": priced})
 
     def stale_facts(self, compute: ResolvedCompute, home: Path) -> Iterator[str]:
         """Yield a warning for the price and the size of the machines if they are older than half a year."""
@@ -168,7 +172,11 @@ class AzureSite(Site):
             ("notify.on", True, "a job on Azure does not know the webhook"),
             ("tracking.uri", True, "the workspace keeps the MLflow runs"),
             *((f"compute.{key}", serverless, "serverless compute has no cluster") for key in SCALE_KEYS),
-            *((f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is") for key in CLUSTER_KEYS),
+            ("compute.region", serverless, "serverless jobs run in the region of the workspace"),
+            *(
+                (f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is")
+                for key in ("region", *CLUSTER_KEYS)
+            ),
         ]
 
     def warnings(self, spec: JobSpec) -> Iterator[str]:
@@ -206,7 +214,49 @@ def _refresh_sizes(home: Path, region: str) -> None:
     report(f"{store_sizes(home, Wire(workspace).sizes(region), region)} machine sizes listed in {region}")
 
 
-def _machines(wanted: ComputeSpec, size: Size) -> ResolvedCompute:
+def _price_fields(
+    name: str, region: str | None, home: Path, prices: Mapping[str, Any], *, spot: bool
+) -> dict[str, Any]:
+    """Return the price of a size and the model of its GPUs, as far as they are known."""
+    from orchestrator.backends.azure.prices import price_of_size
+    from orchestrator.backends.azure.sizes import find_size, read_sizes
+
+    size = find_size(name, refreshed=read_sizes(home))
+    price = price_of_size(size, spot=spot, refreshed=prices, region=region) if size else None
+    model = {"gpu": size.gpu} if size and size.gpu else {}
+    if price is None:
+        return model
+    most = price.most if price.most > price.usd else None
+    found = {"price_per_hour": price.usd, "highest_price_per_hour": most, "price_origin": price.origin}
+    return {**model, **found}
+
+
+def _common_machines(wanted: ComputeSpec, found: Sequence[ResolvedCompute]) -> ResolvedCompute:
+    """Return compute settings that are valid on each of several sizes: the least of their threads and memory.
+
+    Raises:
+        SpecError: they differ in the processes of a machine, and so in the run.
+    """
+    if len({(one.processes_per_node, one.device) for one in found}) > 1:
+        counts = (f"{name} {one.processes_per_node}" for name, one in zip(wanted.sizes, found, strict=True))
+        raise SpecError(
+            "the sizes of compute.sku have different numbers of processes on a machine",
+            facts={"key": "compute.sku", "processes": ", ".join(counts)},
+            fix="--processes N, or sizes with equally many GPUs",
+        )
+    memory = [one.memory_bytes for one in found]
+    choices = tuple(MachineChoice(size=name, region=region) for name in wanted.sizes for region in wanted.regions)
+    least = {
+        "threads_per_process": min(one.threads_per_process for one in found),
+        "memory_bytes": None if None in memory else min(one for one in memory if one is not None),
+        "choices": choices if len(choices) > 1 else (),
+    }
+    return found[0].model_copy(update=least)
+
+
+def _machines(wanted: ComputeSpec, size: Size | None) -> ResolvedCompute:
+    if size is None:
+        return _unknown_machines(wanted)
     if size.infiniband_gbps and (wanted.max_nodes or wanted.nodes) > MAX_RDMA_NODES:
         raise SpecError(
             f"invalid number of machines: a cluster of {size.name} has at most {MAX_RDMA_NODES}",

@@ -19,17 +19,19 @@ from pydantic import Field
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import Asset, asset_id, data_name, plan_assets
 from orchestrator.backends.azure.clusters import Cluster, plan_cluster
-from orchestrator.backends.azure.options import MAX_HOURS, AzureSpec, Workspace
+from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS, AzureSpec, Workspace
 from orchestrator.backends.azure.serverless import target_sections
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
+from orchestrator.specs.compute import MachineChoice
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
 from orchestrator.support.secret_sources import KEY_VAULT, SecretReference, look_up
 from train_jobs.artifacts.host import METADATA_VARIABLE, MLFLOW
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
+from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -38,12 +40,25 @@ MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
 MAX_SHARED_GB = 64
 DEFAULT_SHARED = "16g"  # on machines of unknown memory
+SUFFIX = 6  # hex digits of size and region in the name of a cluster that is one of several
+MAX_CLUSTER_NAME = 24 - 1 - SUFFIX  # characters left for the name itself
 JOB = "job"  # input with the job's own documents and its small files
 NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
 METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
 # Virtual machines hide the PCI topology, by which NCCL pairs GPUs with network cards. Azure's images contain this file
 # for ND A100 v4; other sizes need none.
 ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
+
+
+class Alternative(Config):
+    """Other machines for a job."""
+
+    cluster: Cluster
+    """The cluster."""
+    job: Body
+    """The job there."""
+    compute: MachineChoice
+    """Their size, region and price."""
 
 
 class AzureRequest(Request):
@@ -53,6 +68,8 @@ class AzureRequest(Request):
     """The workspace."""
     cluster: Cluster
     """The cluster that it runs on."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other machines, tried in this order if quota or capacity do not suffice."""
     assets: tuple[Asset, ...]
     """Assets that it needs in the workspace: environment, code, text, start of the training."""
     datastore: str
@@ -69,6 +86,10 @@ class AzureRequest(Request):
     """Secrets that each attempt's body gets as it is sent: name -> reference; see `with_secrets`."""
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
+
+    def on(self, other: Alternative) -> AzureRequest:
+        """Return the request for other machines."""
+        return self.model_copy(update={"cluster": other.cluster, "job": other.job, "alternatives": ()})
 
     def attempt(self, number: int) -> Body:
         """Return the body of an attempt: the same job, with its number in tag and display name."""
@@ -90,12 +111,19 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
     Raises:
         SpecError: the service would refuse it.
     """
-    _check(plan)
+    plans = [(choice, _plan_on(plan, choice)) for choice in plan.compute.choices]
+    others, plan = plans[1:], plans[0][1] if plans else plan
+    for _, one in [*others, (None, plan)]:
+        _check(one)
     assets = plan_assets(plan)
     return AzureRequest(
         name=run,
         workspace=workspace,
         cluster=plan_cluster(plan),
+        alternatives=tuple(
+            Alternative(cluster=plan_cluster(other), job=_job_body(other, run, workspace, assets), compute=choice)
+            for choice, other in others
+        ),
         assets=tuple(assets),
         datastore=plan.spec.settings_of(AzureSpec).datastore,
         job=_job_body(plan, run, workspace, assets),
@@ -105,6 +133,18 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         secrets=_split_secrets(plan)[0],
         notify=plan.spec.notify,
     )
+
+
+def _plan_on(plan: Plan, choice: MachineChoice) -> Plan:
+    """Return the plan for one of its machines, on a cluster of their own."""
+    spec, found = plan.spec, choice.model_dump(exclude={"region"}, exclude_none=True)
+    name = str(spec.compute.cluster)
+    if name != SERVERLESS:
+        digest = hashlib.sha256(f"{choice.size}@{choice.region}".lower().encode()).hexdigest()
+        name = f"{name[:MAX_CLUSTER_NAME]}-{digest[:SUFFIX]}"
+    compute = spec.compute.model_copy(update={"cluster": name, "sku": choice.size, "region": choice.region})
+    resolved = plan.compute.model_copy(update={**found, "choices": ()})
+    return plan.model_copy(update={"spec": spec.model_copy(update={"compute": compute}), "compute": resolved})
 
 
 def with_secrets(body: Body, references: Mapping[str, str]) -> Body:

@@ -9,7 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from orchestrator.backends.azure.known_clusters import forget_cluster
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.serverless import ensure_machines
-from orchestrator.backends.azure.submission import AzureRequest, with_secrets
+from orchestrator.backends.azure.submission import Alternative, AzureRequest, with_secrets
 from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Submission
 from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError, ServiceError, UserError
+from orchestrator.support.errors import CapacityError, ConflictError, QuotaError, ServiceError, UserError
 
 SETTLE_SECONDS = 2.0  # time in which Azure shows a job that it has accepted
 SETTLE_TRIES = 3  # requests for the job within this time
@@ -129,13 +129,16 @@ def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -
     # The order makes every interruption harmless. Uploads come first: they are named by content and repeatable. Then
     # the record, before the job: a process that dies after its request has left the job's name, by which the next
     # `status` finds out whether Azure has it. A job without a record would run, and cost money, unnoticed.
-    stage(wire, submission, home)
+    submission = stage(wire, submission, home)
     folder.create(submission.documents, submission.run)
     submit(wire, submission.request, folder, number=1)
 
 
-def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> None:
+def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> Submission:
     """Create what a job needs before it is submitted: cluster, assets, documents.
+
+    Returns:
+        The submission for the machines that quota and capacity allow: the first of those that the plan names.
 
     Args:
         wire: the workspace.
@@ -157,11 +160,8 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
-    try:
-        report(ensure_machines(wire, request.cluster, request.job))
-    except ConflictError:
-        forget_cluster(home, request.workspace, request.cluster.name)
-        raise
+    submission = _on_available_machines(wire, submission, home)
+    request = submission.request
     store = wire.store(request.datastore)
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
@@ -170,6 +170,43 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     documents = {name: text.encode() for name, text in {**submission.documents, **(more or {})}.items()}
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
     Files(store).upload(places.job_folder(request.name), {**documents, **inline})
+    return submission
+
+
+def _on_available_machines(wire: Wire, submission: Submission, home: Path) -> Submission:
+    """Return the submission for the first machines that Azure provides; each try that fails is reported.
+
+    Raises:
+        CapacityError, QuotaError: there are none; of the last try.
+        ConflictError: the cluster has other machines.
+    """
+    request: AzureRequest = submission.request
+    targets = [submission, *(_submission_on(submission, other) for other in request.alternatives)]
+    for number, target in enumerate(targets, 1):
+        cluster, job = target.request.cluster, target.request.job
+        try:
+            report(ensure_machines(wire, cluster, job))
+        except (CapacityError, QuotaError) as problem:
+            if number == len(targets):
+                raise
+            if isinstance(problem, CapacityError):  # a cluster that Azure could not make would refuse later runs
+                wire.delete_compute(cluster.name)
+            report(f"machines {number} of {len(targets)}: {problem.message}; trying the next")
+        except ConflictError:
+            forget_cluster(home, request.workspace, cluster.name)
+            raise
+        else:
+            return target
+    raise AssertionError("there is at least one target")
+
+
+def _submission_on(submission: Submission, other: Alternative) -> Submission:
+    """Return the submission for other machines, whose plan has their size and price."""
+    request = submission.request.on(other)
+    plan = json.loads(submission.documents[PLAN])
+    plan["compute"] |= other.compute.model_dump(mode="json", exclude={"region"}, exclude_none=True)
+    documents = {**submission.documents, PLAN: json.dumps(plan, indent=1), REQUEST: request.model_dump_json(indent=1)}
+    return replace(submission, request=request, documents=documents)
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:
