@@ -12,6 +12,7 @@ from orchestrator.backends.azure.places import write_cache
 from orchestrator.backends.azure.prices import PRICES_FILE
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
+from orchestrator.runs.status import RunState
 from orchestrator.support.errors import QuotaError, SpecError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
@@ -64,7 +65,7 @@ def test_cheapest_size_with_quota_is_used(
     assert found[1] == (H100, "eastus")
     assert azure.job(run.name).properties["computeId"].endswith(f"/computes/{found[0]}")
     azure.move(run.name, "Running")
-    assert run.status().state.value == "running"
+    assert run.status().state == RunState.RUNNING
     assert orchestrator.attach(run.name).cost().price_per_hour == 6.98
     assert azure.violations == []
 
@@ -118,3 +119,26 @@ def test_sizes_with_different_gpu_counts_are_refused(make_plan: MakePlan) -> Non
     assert failure.value.facts["processes"] == f"{T4} 1, Standard_NC48ads_A100_v4 2"
     plan = make_plan(sku=[T4, "Standard_NC48ads_A100_v4"], processes_per_node=1, threads_per_process="auto")
     assert plan.compute.threads_per_process == 4, "the least of both sizes"
+
+
+def test_queued_job_without_machines_moves_on(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    run = orchestrator.submit(make_plan(sku=[T4, A100]))
+    azure.move(run.name, "Queued")
+    assert not run._backend.restart_if_needed(run.name), "Azure may still find machines"
+    (first,) = clusters(azure)
+    azure.without_capacity(first)
+    assert run._backend.restart_if_needed(run.name)
+    assert azure.job(run.name).status == "Canceled"
+    assert run._backend.restart_if_needed(run.name)
+    second = azure.job(f"{run.name}-a2").properties["computeId"].rpartition("/")[2]
+    assert clusters(azure)[second] == (A100, "eastus")
+    azure.move(f"{run.name}-a2", "Running")
+    other = Orchestrator("azure", home=tmp_path / "other").attach(f"azure://double/{run.name}")
+    for status in (run.status(), other.status()):
+        assert (status.state, status.attempt) == (RunState.RUNNING, 2)
+    assert other.cost().price_per_hour == 3.673
+    azure.move(f"{run.name}-a2", "Failed", {"code": "UserError", "message": "a bug of the job"})
+    assert not run._backend.restart_if_needed(run.name), "the move is no restart, and errors have none here"
+    assert azure.violations == []

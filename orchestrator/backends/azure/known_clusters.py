@@ -49,7 +49,7 @@ def remember_cluster(home: Path, workspace: Workspace, name: str, body: Body) ->
 
 
 def forget_cluster(home: Path, workspace: Workspace, name: str) -> None:
-    """Delete what is known of a cluster that has another size by now."""
+    """Delete the recorded size of a cluster that has another one by now."""
     _change(home, {_id(workspace, name): None})
 
 

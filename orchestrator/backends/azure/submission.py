@@ -87,10 +87,6 @@ class AzureRequest(Request):
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
 
-    def on(self, other: Alternative) -> AzureRequest:
-        """Return the request for other machines."""
-        return self.model_copy(update={"cluster": other.cluster, "job": other.job, "alternatives": ()})
-
     def attempt(self, number: int) -> Body:
         """Return the body of an attempt: the same job, with its number in tag and display name."""
         if number == 1:

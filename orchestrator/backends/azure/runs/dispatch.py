@@ -15,21 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset, report
+from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset
 from orchestrator.backends.azure.az_yaml import JobFile
 from orchestrator.backends.azure.clusters import Cluster, provision
-from orchestrator.backends.azure.known_clusters import forget_cluster
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
+from orchestrator.backends.azure.runs.failover import first_available, targets_of
 from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.serverless import ensure_machines
-from orchestrator.backends.azure.submission import Alternative, AzureRequest, with_secrets
+from orchestrator.backends.azure.submission import AzureRequest, with_secrets
 from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Submission
 from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import CapacityError, ConflictError, QuotaError, ServiceError, UserError
+from orchestrator.support.errors import ConflictError, ServiceError, UserError
 
 SETTLE_SECONDS = 2.0  # time in which Azure shows a job that it has accepted
 SETTLE_TRIES = 3  # requests for the job within this time
@@ -160,8 +159,8 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
-    submission = _on_available_machines(wire, submission, home)
-    request = submission.request
+    target = first_available(wire, targets_of(request, submission.documents), home)
+    request, submission = target.request, replace(submission, request=target.request, documents=target.documents)
     store = wire.store(request.datastore)
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
@@ -171,42 +170,6 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
     Files(store).upload(places.job_folder(request.name), {**documents, **inline})
     return submission
-
-
-def _on_available_machines(wire: Wire, submission: Submission, home: Path) -> Submission:
-    """Return the submission for the first machines that Azure provides; each try that fails is reported.
-
-    Raises:
-        CapacityError, QuotaError: there are none; of the last try.
-        ConflictError: the cluster has other machines.
-    """
-    request: AzureRequest = submission.request
-    targets = [submission, *(_submission_on(submission, other) for other in request.alternatives)]
-    for number, target in enumerate(targets, 1):
-        cluster, job = target.request.cluster, target.request.job
-        try:
-            report(ensure_machines(wire, cluster, job))
-        except (CapacityError, QuotaError) as problem:
-            if number == len(targets):
-                raise
-            if isinstance(problem, CapacityError):  # a cluster that Azure could not make would refuse later runs
-                wire.delete_compute(cluster.name)
-            report(f"machines {number} of {len(targets)}: {problem.message}; trying the next")
-        except ConflictError:
-            forget_cluster(home, request.workspace, cluster.name)
-            raise
-        else:
-            return target
-    raise AssertionError("there is at least one target")
-
-
-def _submission_on(submission: Submission, other: Alternative) -> Submission:
-    """Return the submission for other machines, whose plan has their size and price."""
-    request = submission.request.on(other)
-    plan = json.loads(submission.documents[PLAN])
-    plan["compute"] |= other.compute.model_dump(mode="json", exclude={"region"}, exclude_none=True)
-    documents = {**submission.documents, PLAN: json.dumps(plan, indent=1), REQUEST: request.model_dump_json(indent=1)}
-    return replace(submission, request=request, documents=documents)
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:

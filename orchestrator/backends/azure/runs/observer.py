@@ -35,6 +35,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 UNCONFIRMED = "Azure does not show the job yet: its submission may still arrive"
 REQUEUED = "Azure took its machines away, and started the same job again"
+NO_MACHINES = "its cluster got no machines; the run moves to others"
 GRACE_SECONDS = 90.0  # a request whose sender died may still arrive: longer than any proxy or gateway keeps one
 LOOKS, LOOK_PAUSE = 3, 1.0  # requests for a missing job before it counts as never submitted, and seconds between two
 CLOCK_SECONDS = 1.0  # a start that is later by more than this is another start
@@ -177,7 +178,9 @@ class Observer:
         """Return state, exit code, cause and reason of an attempt's end."""
         failed = state_of(details["status"]) == RunState.FAILED
         own = self._rank_error(attempt.started) if failed else None
-        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt)
+        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or attempt.moved)
+        if attempt.moved and ending.state == RunState.PREEMPTED:
+            ending = ending._replace(reason=NO_MACHINES)
         last = self.last_report()
         started = attempt.started
         return {
