@@ -49,3 +49,8 @@ def test_serverless_job_beyond_the_quota_is_refused(azure: AzureDouble, tmp_path
         submit(tmp_path, tier="dedicated")
     assert failure.value.fix == "--nodes 1"
     assert not azure.requests("PUT *jobs/*")
+
+
+def test_serverless_job_runs(running_azure: AzureDouble, tmp_path: Path) -> None:
+    run = submit(tmp_path, tier="dedicated", sku="Standard_DS3_v2", nodes=1, device="cpu")
+    assert run.wait(timeout=240).state == RunState.COMPLETED
