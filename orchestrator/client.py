@@ -26,7 +26,7 @@ from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.access import open_home, shared_group
 from orchestrator.support.errors import ConflictError, NotFoundError
-from orchestrator.support.home import home_folder
+from orchestrator.support.home import HOME_VARIABLE, home_folder
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.config.errors import did_you_mean
 
@@ -60,6 +60,7 @@ class Orchestrator:
         disable_telemetry()
         self._environ = dict(os.environ if environ is None else environ)
         self._home = home or home_folder(self._environ)
+        self._environ[HOME_VARIABLE] = str(self._home)
         open_home(self._home)
         self._backend = backend
 

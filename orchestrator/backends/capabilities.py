@@ -125,7 +125,7 @@ class Clusters(ABC):
         Args:
             name: name of the cluster.
             sku: machine size, such as Standard_NC4as_T4_v3.
-            tier: dedicated or low-priority.
+            tier: dedicated or spot.
             min_nodes: machines that stay on, and cost money, without a job.
             max_nodes: highest number of machines.
             idle_seconds: time without a job after which a machine is released.

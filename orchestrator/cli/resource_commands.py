@@ -17,6 +17,7 @@ from orchestrator.cli.ui.arguments import (
     sentence,
     switch,
 )
+from orchestrator.specs.compute import OLD_SPOT
 
 PUBLISHED = ("glue", "squad", "wikipedia")
 STORE = argument("store", type=Path, metavar="STORE", help="folder of a token store")
@@ -154,7 +155,7 @@ CLOUD = (
         "manage Azure ML clusters",
         "Create, scale, show and delete Azure ML clusters. An idle cluster has no machines and costs nothing, unless"
         " --min-nodes is above 0.",
-        ["cluster create --name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2"],
+        ["cluster create --name gpu --sku Standard_NC4as_T4_v3"],
         actions=[
             _cluster(
                 "create",
@@ -162,7 +163,7 @@ CLOUD = (
                 "create a cluster, or update an existing one",
                 " The scale of an existing cluster can change, its machine size and tier cannot. Asks for confirmation"
                 " unless -y is given.",
-                "--name t4 --sku Standard_NC4as_T4_v3 --max-nodes 2",
+                "--name gpu --sku Standard_NC4as_T4_v3",
                 argument(
                     "--sku",
                     completer=completers.sizes,
@@ -172,21 +173,22 @@ CLOUD = (
                 ),
                 argument(
                     "--tier",
-                    choices=["dedicated", "low-priority"],
+                    choices=["dedicated", "spot", *sorted(OLD_SPOT)],
+                    metavar="{dedicated,spot}",
                     default="dedicated",
-                    help="tier of its machines (default: dedicated)",
+                    help="tier of its machines; spot machines can be evicted (default: dedicated)",
                 ),
-                *_scale(0, 1, 1800),
+                *_scale(0, 1, 120),
                 YES,
             ),
             _cluster("list", "list_clusters", "list clusters and their idle cost", "", ""),
-            _cluster("show", "show_cluster", "show a cluster and its idle cost", "", "--name t4"),
+            _cluster("show", "show_cluster", "show a cluster and its idle cost", "", "--name gpu"),
             _cluster(
                 "scale",
                 "scale_cluster",
                 "change the number of machines of a cluster",
                 "",
-                "--name t4 --max-nodes 8",
+                "--name gpu --max-nodes 8",
                 *_scale(None, None, None),
                 YES,
             ),
@@ -195,7 +197,7 @@ CLOUD = (
                 "delete_cluster",
                 "delete a cluster and its machines",
                 " Jobs that are running on it stop.",
-                "--name t4",
+                "--name gpu",
                 YES,
             ),
         ],
@@ -209,8 +211,8 @@ CLOUD = (
         "cloud.list_sizes",
         [
             argument("--gpus", metavar="MODEL[:N]", help="only sizes with at least N GPUs of this model"),
-            switch("--refresh", help_text="fetch current prices from Azure and store them"),
-            argument("--region", default="eastus", help="region whose prices to fetch (default: eastus)"),
+            switch("--refresh", help_text="fetch current prices and sizes from Azure and store them"),
+            argument("--region", default="eastus", help="region whose prices and sizes to fetch (default: eastus)"),
             OUTPUT,
         ],
     ),

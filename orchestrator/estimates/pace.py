@@ -58,7 +58,7 @@ class Span(Config):
     cost_least: float | None
     """Cost at the fast rate on all machines, in USD; None: no price."""
     cost_most: float | None
-    """Cost at the slow rate, in USD."""
+    """Cost at the slow rate and the highest price, in USD."""
     basis: str
     """Source of the rates."""
 
@@ -83,7 +83,7 @@ def span_of(job: PretrainConfig, flops_per_step: float, compute: ResolvedCompute
         seconds_least=least,
         seconds_most=most,
         cost_least=cost_of(least, compute),
-        cost_most=cost_of(most, compute),
+        cost_most=cost_of(most, compute, highest=True),
         basis=basis,
     )
 
@@ -128,8 +128,15 @@ def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
     return flops / (rate * compute.world_size) if rate else None
 
 
-def cost_of(seconds: float | None, compute: ResolvedCompute) -> float | None:
-    """Return the cost of all machines for a time in seconds, in USD; None: no time or no price."""
+def cost_of(seconds: float | None, compute: ResolvedCompute, *, highest: bool = False) -> float | None:
+    """Return the cost of all machines for a time in seconds, in USD; None: no time or no price.
+
+    Args:
+        seconds: the time; None: unknown.
+        compute: the machines.
+        highest: at the highest price, where the price varies.
+    """
     if seconds is None or compute.price_per_hour is None:
         return None
-    return seconds / HOUR * compute.nodes * compute.price_per_hour
+    price = (compute.highest_price_per_hour if highest else None) or compute.price_per_hour
+    return seconds / HOUR * compute.nodes * price

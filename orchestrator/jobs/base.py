@@ -67,6 +67,11 @@ class Plan(Config):
         return None
 
     @property
+    def seconds_per_step(self) -> float | None:
+        """Estimated seconds of an optimizer step, at the slow rate of the machines; None: unknown."""
+        return None
+
+    @property
     def counts(self) -> Counts:
         """Unit of progress."""
         return "steps"
@@ -140,7 +145,9 @@ class Plan(Config):
 
 
 HASH_DIGITS = 8  # of a run's hash: a home folder has thousands of runs, for which collisions are improbable
-COMPUTE_NOT_SHAPING = {"master_port", "price_per_hour", "size", "gpu", "memory_bytes"}  # do not affect a result
+# keys that do not affect a result
+PRICES = {"price_per_hour", "highest_price_per_hour"}
+COMPUTE_NOT_SHAPING = {"master_port", *PRICES, "size", "gpu", "memory_bytes", "choices"}
 
 
 class TrainingPlan(Plan):
@@ -200,6 +207,7 @@ class SharedFacts:
     compute: ResolvedCompute
     snapshot: Snapshot
     environment: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan | None) -> SharedFacts:
@@ -215,11 +223,13 @@ class SharedFacts:
             SpecError: the code contains a file that must not be packaged, or lacks its entry module.
         """
         spec = resolved.spec
+        compute = resolved.site.price(resolved.compute, home, spot=spec.compute.tier == "spot")
         return cls(
             resolved,
-            resolved.site.price(resolved.compute, home, low_priority=spec.compute.tier != "dedicated"),
+            compute,
             _code_of(resolved, home, data, reuse),
             reuse.environment if reuse is not None else resolved.site.environment(spec),
+            tuple(resolved.site.stale_facts(compute, home)),
         )
 
     def fields(self, shaping: dict[str, Any], data: DataFingerprint, warnings: Iterable[str] = ()) -> dict[str, Any]:
@@ -240,7 +250,7 @@ class SharedFacts:
             "snapshot": self.snapshot,
             "data": data,
             "environment": self.environment,
-            "warnings": (*self.resolved.warnings, *warnings),
+            "warnings": (*self.resolved.warnings, *self.warnings, *warnings),
         }
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
-from orchestrator.specs.compute import ResolvedCompute
+from orchestrator.specs.compute import ResolvedCompute, old_tier_warning
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, display_path, ignored_settings
@@ -99,7 +99,7 @@ def resolve_spec(
         compute=compute,
         origins={load.dotted(path): str(origin) for path, origin in merged.origins.items()},
         changes=changes,
-        warnings=(*warnings, *_warnings(which, spec, compute, changes)),
+        warnings=(*warnings, *_old_names(merged), *_warnings(which, spec, compute, changes)),
     )
 
 
@@ -115,6 +115,11 @@ def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
                 f"{merged.origin(path)}: {load.dotted(path)}: looks like a secret, and a spec is stored in clear:"
                 f" {way} from your environment at each start, --env-file FILE from a file"
             )
+
+
+def _old_names(merged: load.Merged) -> Iterator[str]:
+    if (warning := old_tier_warning(_value(merged.tree, ("compute", "tier")))) is not None:
+        yield warning
 
 
 def _warnings(which: JobKind, spec: JobSpec, compute: ResolvedCompute, changes: Mapping[str, Change]) -> Iterator[str]:
@@ -222,8 +227,9 @@ def _with_plain_model_names(layer: load.ConfigLayer, kind: JobKind) -> load.Conf
 
 
 def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
+    site = site_of(spec.backend)
     try:
-        return site_of(spec.backend).machines(spec.compute, environ, gpus=gpus)
+        return site.machines(site.completed(spec, environ, gpus=gpus), environ, gpus=gpus)
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))

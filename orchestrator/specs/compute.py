@@ -6,9 +6,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.host import host_memory
@@ -21,6 +21,41 @@ def _cluster_name(name: str) -> str:
     if not re.fullmatch(CLUSTER_NAME, name):
         raise ValueError("must be 3 to 24 letters, digits and hyphens, and start with a letter")
     return name
+
+
+OLD_SPOT = {"low-priority", "low_priority"}  # names of the tier until Azure ML retired low-priority machines
+
+
+def current_tier(name: Any) -> Any:
+    """Return the current name of a tier: spot for low-priority; any other value unchanged."""
+    return "spot" if isinstance(name, str) and name in OLD_SPOT else name
+
+
+def old_tier_warning(name: Any) -> str | None:
+    """Return what changed for a tier that is given by its old name; None: it is not."""
+    if not isinstance(name, str) or name not in OLD_SPOT:
+        return None
+    return (
+        f"tier {name} is the old name of spot: Azure ML retired low-priority machines on 31 March 2026, and runs such"
+        " clusters on Spot machines. Their rate varies, up to the dedicated price, and evicted machines are billed"
+    )
+
+
+class MachineChoice(Config):
+    """One of several machine sizes and regions that a job may run on."""
+
+    size: str
+    """Machine size."""
+    region: str | None = None
+    """Region of its cluster; None: the workspace's."""
+    gpu: str | None = None
+    """Name of its GPUs; None: it has none, or its model is unknown."""
+    price_per_hour: float | None = None
+    """USD for one machine and hour; None: unknown."""
+    highest_price_per_hour: float | None = None
+    """USD at most, where the price varies."""
+    price_origin: str | None = None
+    """Source of the price."""
 
 
 class ResolvedCompute(Config):
@@ -38,6 +73,8 @@ class ResolvedCompute(Config):
     """TCP port of the rendezvous; 0 is any free one."""
     price_per_hour: float | None = None
     """USD for one machine and hour; None: unknown."""
+    highest_price_per_hour: float | None = None
+    """USD for one machine and hour at most, where the price varies as for Spot machines; None: it does not."""
     price_origin: str | None = None
     """Source of the price, unless it is `compute.price_per_hour`."""
     size: str | None = None
@@ -46,6 +83,8 @@ class ResolvedCompute(Config):
     """Name of its GPUs; None: it has no GPU, or its model is unknown."""
     memory_bytes: int | None = None
     """Memory of a process: its GPU's, or its share of the machine's; None: not known."""
+    choices: tuple[MachineChoice, ...] = ()
+    """Sizes and regions that are tried in this order, if there is more than one; the first is in the fields above."""
 
     @property
     def world_size(self) -> int:
@@ -71,17 +110,32 @@ class ComputeSpec(Config):
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of one machine in USD per hour, used by `list`, `status` and `cost`. None: unknown."""
     cluster: Annotated[str, AfterValidator(_cluster_name)] | None = None
-    """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist."""
-    sku: str | None = None
-    """Machine size of the cluster, see `orchestrator skus`. None: use an existing cluster unchanged."""
-    tier: Literal["dedicated", "low-priority"] = "dedicated"
-    """Tier of the machines. low-priority: a fifth of the price, but Azure may evict them without warning."""
+    """Azure ML cluster to run on. With `sku`, the cluster is created or updated; without it, the cluster must exist.
+    serverless: no cluster, but machines of size `sku` that Azure ML allocates for the job."""
+    sku: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Machine size of the cluster, see `orchestrator skus`. A list: sizes with equally many GPUs, tried in the order of
+    their price until quota and capacity suffice, each with its own cluster. None: use an existing cluster unchanged."""
+    region: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """Region of the cluster, or regions, which are tried like sizes. None: the workspace's region."""
+    tier: Annotated[Literal["dedicated", "spot"], BeforeValidator(current_tier)] = "dedicated"
+    """Tier of the machines. spot: at a rate that varies with region and demand, up to the price of dedicated machines;
+    Azure may evict them without warning. low-priority is its old name."""
     min_nodes: Annotated[int, Field(ge=0)] = 0
     """Minimum number of machines of the cluster; they are billed even while the cluster is idle."""
     max_nodes: Annotated[int, Field(gt=0)] | None = None
     """Maximum number of machines of the cluster. None: as many as the job needs."""
-    idle_seconds: Annotated[int, Field(ge=60)] = 1800
-    """Seconds after which an idle machine of the cluster is released."""
+    idle_seconds: Annotated[int, Field(ge=60)] = 120
+    """Seconds after which an idle machine of the cluster is released; it is billed until then."""
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Machine sizes that the job may run on."""
+        return () if self.sku is None else (self.sku,) if isinstance(self.sku, str) else tuple(self.sku)
+
+    @property
+    def regions(self) -> tuple[str | None, ...]:
+        """Regions that the job may run in; None: the workspace's."""
+        return tuple(self.region) if isinstance(self.region, list) else (self.region,)
 
     @model_validator(mode="after")
     def _check_scale(self) -> ComputeSpec:

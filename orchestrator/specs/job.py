@@ -132,7 +132,7 @@ class JobSpec(Config, defer_build=True):
     after the same error at the same step twice in a row."""
     max_preemptions: Annotated[int, Field(ge=0)] | None = None
     """Maximum number of automatic restarts after evictions and lost machines, counted separately. None: unlimited if
-    `compute.tier` is low-priority, else as `max_restarts`."""
+    `compute.tier` is spot, else as `max_restarts`."""
     tags: dict[str, Text] = Field(default={})
     """Labels of the run; they do not affect its result."""
     code: CodeSpec = CodeSpec()

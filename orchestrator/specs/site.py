@@ -65,15 +65,34 @@ class Site:
         share = memory // wanted.nodes if memory else None  # all nodes are this machine
         return wanted.resolve(gpus=count, cores=usable_cores(), gpu=gpu, memory_bytes=share)
 
-    def price(self, compute: ResolvedCompute, home: Path, *, low_priority: bool) -> ResolvedCompute:
+    def completed(self, spec: JobSpec, environ: Mapping[str, str], *, gpus: bool) -> ComputeSpec:
+        """Return the section `compute` with what the site knows of existing machines that the spec only names.
+
+        Args:
+            spec: the spec.
+            environ: environment variables.
+            gpus: whether the job uses GPUs.
+        """
+        return spec.compute
+
+    def price(self, compute: ResolvedCompute, home: Path, *, spot: bool) -> ResolvedCompute:
         """Return the machines with their list price, unless the user set a price.
 
         Args:
             compute: the machines.
             home: the home folder, where refreshed prices are stored.
-            low_priority: whether the machines have the low-priority tier.
+            spot: whether the machines have the tier spot.
         """
         return compute
+
+    def stale_facts(self, compute: ResolvedCompute, home: Path) -> Iterable[str]:
+        """Return warnings about prices and sizes of these machines that are too old to rely on.
+
+        Args:
+            compute: the machines, with their price.
+            home: the home folder, where refreshed prices are stored.
+        """
+        return ()
 
     def size_names(self) -> Sequence[str]:
         """Return the names of the machine sizes that a job may ask for."""
@@ -85,7 +104,7 @@ class Site:
         Args:
             home: the home folder, where refreshed prices are stored.
             gpus: `MODEL[:N]`: only sizes with at least N GPUs of this model; None: all sizes.
-            region: fetch the current prices of this region; None: use the stored ones.
+            region: fetch the current prices and sizes of this region; None: use the stored ones.
 
         Raises:
             UsageError: no size has GPUs of that model, or the region does not exist.

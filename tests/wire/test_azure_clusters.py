@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
+from orchestrator.client import Orchestrator
+from orchestrator.jobs.base import Plan
+from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.testing import AzureDouble
+from tests.conftest import write_corpus, write_spec
 
 T4 = "Standard_NC4as_T4_v3"
 PUT = "PUT *computes/gpu"
@@ -40,7 +44,7 @@ def test_create_reports_creation_and_changes(cluster: Cluster, azure: AzureDoubl
     assert cluster(*CREATE, "--max-nodes", "2", "-y")[1] == f"cluster gpu: exists, 0 to 2 x {T4}\n"
     assert len(azure.requests(PUT)) == 1
     changed = cluster(*CREATE, "--max-nodes", "4", "--idle-seconds", "600", "-y")
-    assert changed[1] == "cluster gpu: updated, maxNodeCount 2 -> 4, nodeIdleTimeBeforeScaleDown PT30M -> PT10M\n"
+    assert changed[1] == "cluster gpu: updated, maxNodeCount 2 -> 4, nodeIdleTimeBeforeScaleDown PT2M -> PT10M\n"
     scaled = cluster("scale", "--name", "gpu", "--min-nodes", "1", "-y")
     assert scaled[1] == "cluster gpu: updated, minNodeCount 0 -> 1\n"
     assert len(azure.requests(PUT)) == 3
@@ -81,7 +85,9 @@ def test_create_with_another_size_is_refused(cluster: Cluster, azure: AzureDoubl
         "error[conflict]: cluster gpu has size Standard_NC4as_T4_v3, not Standard_NC24ads_A100_v4",
     )
     code, _, err = cluster(*CREATE, "--tier", "low-priority", "-y")
-    assert (code, err.splitlines()[0]) == (1, "error[conflict]: cluster gpu has tier Dedicated, not LowPriority")
+    warning, error = err.splitlines()[:2]
+    assert "tier low-priority is the old name of spot" in warning
+    assert (code, error) == (1, "error[conflict]: cluster gpu has tier dedicated, not spot")
 
 
 def test_cluster_create_warns_of_unsupported_machines(cluster: Cluster, azure: AzureDouble) -> None:
@@ -118,7 +124,7 @@ def test_list_and_show_have_cost_of_idle_machines(cluster: Cluster, azure: Azure
     cluster("create", "--name", "big-one", "--sku", "Standard_ND96isr_H200_v5", "-y")
     rows = {row["name"]: row for row in json.loads(cluster("list", "-o", "json")[1])}
     assert rows["gpu"]["idle_cost_per_day"] == round(0.526 * 24, 2)
-    assert (rows["gpu"]["min_nodes"], rows["gpu"]["nodes"], rows["gpu"]["idle_seconds"]) == (1, 1, 1800)
+    assert (rows["gpu"]["min_nodes"], rows["gpu"]["nodes"], rows["gpu"]["idle_seconds"]) == (1, 1, 120)
     assert rows["big-one"]["idle_cost_per_day"] is None
     text = cluster("list")[1]
     assert "$12.62" in text
@@ -190,3 +196,38 @@ def test_flags_name_the_workspace(cluster: Cluster, azure: AzureDouble, monkeypa
     code, _, err = cluster("list")
     assert (code, "no Azure ML workspace is given" in err) == (2, True)
     assert cluster("list", *(word for pair in names.items() for word in pair))[0] == 0
+
+
+def plan_on(folder: Path, environ: dict[str, str] | None = None, **compute: Any) -> Plan:
+    """Return a plan on the existing cluster `gpu`, without a size."""
+    write_corpus(folder / "corpus.txt")
+    write_spec(folder / "job.yaml", data={"text": ["corpus.txt"]}, compute={"cluster": "gpu", **compute})
+    return Orchestrator("azure", home=folder / "home", environ=environ).plan(file=folder / "job.yaml")
+
+
+def test_existing_cluster_needs_no_size(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    cluster("create", "--name", "gpu", "--sku", "Standard_NC48ads_A100_v4", "-y")
+    before = len(azure.requests("GET *computes/gpu"))
+    first = plan_on(tmp_path)
+    assert (first.compute.processes_per_node, first.compute.gpu) == (2, "A100")
+    assert len(azure.requests("GET *computes/gpu")) == before + 1
+    azure.fail_next("*", status=503, times=100)
+    assert plan_on(tmp_path).run_hash == first.run_hash, "the last known size is used without asking"
+
+
+def test_cluster_that_changed_its_size_is_refused_once(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    cluster("create", "--name", "gpu", "--sku", "Standard_NC48ads_A100_v4", "-y")
+    plan = plan_on(tmp_path)
+    cluster("delete", "--name", "gpu", "-y")
+    cluster(*CREATE, "-y")
+    orchestrator = Orchestrator("azure", home=tmp_path / "home")
+    with pytest.raises(ConflictError, match=f"has size {T4}, and the plan was made for Standard_NC48ads_A100_v4"):
+        orchestrator.submit(plan)
+    assert plan_on(tmp_path).compute.processes_per_node == 1
+
+
+def test_unknown_cluster_without_answer_is_a_clear_error(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    azure.fail_next("*", status=403, times=100)
+    with pytest.raises(SpecError, match="the size of cluster gpu is not known here") as failure:
+        plan_on(tmp_path)
+    assert "--processes N" in str(failure.value.fix)

@@ -28,13 +28,13 @@ Submit = Callable[..., Run]
 
 @pytest.fixture
 def submit(tmp_path: Path, azure: AzureDouble, monkeypatch: pytest.MonkeyPatch) -> Submit:
-    """Return a function that submits the micro job on one low-priority machine."""
+    """Return a function that submits the micro job on one spot machine."""
     monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path / "corpus.txt")
 
-    def run(tier: str = "low-priority", **more: Any) -> Run:
+    def run(tier: str = "spot", **more: Any) -> Run:
         compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3", "tier": tier}
         write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute=compute, backend="azure", **more)
         orchestrator = Orchestrator(home=tmp_path / "home", environ={})

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.backends.azure import places
+from orchestrator.backends.azure.catalogue import base_image
 from orchestrator.backends.azure.options import AzureSpec, Workspace
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Store, Wire
@@ -33,7 +34,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 SHIPPED = PACKAGE / "shipped" / "environments"  # of an installed wheel: setup.py puts them there
 ENVIRONMENTS = SHIPPED if SHIPPED.is_dir() else PACKAGE.parent / "environments"
 CONSTRAINTS = "constraints.txt"  # in the parent folder of the environments; part of a Docker context
-CPU_IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"  # conda environments need a base image
+CONDA_BASE = "train-cpu"  # conda environments need a base image, and share that of train-cpu
 HASH_DIGITS = 12
 PYTHON = "3.11"
 SEEN = Path("cache", "azure-assets.json")  # below the home folder: asset -> date of the first run that found or made it
@@ -56,7 +57,7 @@ class TrainImage(NamedTuple):
         body: Body = {"isAnonymous": False, "isArchived": False, "osType": "Linux"}
         folder = None
         if self.conda is not None:
-            body |= {"image": CPU_IMAGE, "condaFile": self.conda}
+            body |= {"image": base_image(CONDA_BASE).reference, "condaFile": self.conda}
         else:
             folder = f"{places.ROOT}environments/{self.name}-{self.version}/"
             body["build"] = {"contextUri": places.ACCOUNT_URL + folder, "dockerfilePath": "Dockerfile"}
@@ -93,7 +94,7 @@ def image(name: str, folder: Path = ENVIRONMENTS) -> TrainImage:
         files[CONSTRAINTS] = (folder.parent / CONSTRAINTS).read_bytes()
     # The version is the hash of all inputs of the build: an unchanged environment is found by its name, and never built
     # again, which takes 10 minutes; a changed one cannot be confused with the cached image.
-    total = hashlib.sha256(b"" if conda is None else CPU_IMAGE.encode())
+    total = hashlib.sha256(b"" if conda is None else base_image(CONDA_BASE).reference.encode())
     for file in sorted(files):
         total.update(f"{file}\0{hashlib.sha256(files[file]).hexdigest()}\n".encode())
     version = total.hexdigest()[:HASH_DIGITS]

@@ -73,7 +73,8 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
 
     def prepare(self, plan: Plan, *, run: str) -> Submission:
         """Return every body that is sent, as one object."""
-        from orchestrator.backends.azure.submission import build_request, plan_submission
+        from orchestrator.backends.azure.plan_notes import plan_submission
+        from orchestrator.backends.azure.submission import build_request
 
         workspace = self.workspace(plan.spec.settings_of(AzureSpec).model_dump())
         return plan_submission(plan, build_request(plan, run, workspace), self._home)
@@ -285,9 +286,17 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
             ServiceError: Azure could not be reached for longer than OUTAGE_SECONDS.
             UserError: Azure refused it.
         """
+        from orchestrator.backends.azure.runs.failover import leave_machines, move
+
         observer = self._observe(run)
         folder, record = observer.folder, observer.refresh()
         last, counted = record.last, record.counted
+        if leave_machines(observer, record):
+            return True
+        if last.moved and last.state == RunState.PREEMPTED and not record.cancelled:
+            move(observer, self._home)
+            self._submit_again(folder)
+            return True
         if last.ended is None or last.refused or record.cancelled or not (counted and observer.request["job"]):
             return False
         limits = RestartLimits.from_spec(observer.plan["spec"], errors=max_restarts, preemptions=max_preemptions)

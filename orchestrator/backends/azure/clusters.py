@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from orchestrator.backends.azure.sizes import (
-    SIZES,
-    Prices,
-    Size,
-    check_runs_torch,
-    find_size,
-    price_of_size,
-    read_prices,
-    same_family,
-)
+from orchestrator.backends.azure.options import SERVERLESS
+from orchestrator.backends.azure.prices import Prices, price_of_size, read_prices
+from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, find_size, same_family
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
 from orchestrator.backends.capabilities import ClusterChange, Clusters
 from orchestrator.specs.compute import CLUSTER_NAME
@@ -29,10 +22,12 @@ from train_jobs.config.fields import Config
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
-TIERS = {"dedicated": "Dedicated", "low-priority": "LowPriority"}
+# Azure ML still calls Spot machines by the name of the low-priority ones that they replaced
+TIERS = {"dedicated": "Dedicated", "spot": "LowPriority"}
+TIER_NAMES = {value: name for name, value in TIERS.items()}
 MIN_NODES, MAX_NODES, IDLE_TIME = "minNodeCount", "maxNodeCount", "nodeIdleTimeBeforeScaleDown"
 SCALE = {"min_nodes": MIN_NODES, "max_nodes": MAX_NODES, "idle_seconds": IDLE_TIME}
-LOW_PRIORITY_QUOTA = re.compile(r"low.?priority", re.IGNORECASE)
+SPOT_QUOTA = re.compile(r"low.?priority|spot", re.IGNORECASE)
 FIXED = {"vmSize": "size", "vmPriority": "tier"}  # cannot be changed once the cluster exists
 UNUSABLE = {"Failed", "Canceled", "Deleting"}  # provisioningState of clusters that run no job
 FEWER = "--set compute.nodes={0} --set compute.max_nodes={0}"  # flags of `submit`
@@ -44,7 +39,9 @@ class Cluster(Config):
     name: str
     """Its name."""
     body: Body | None = None
-    """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed."""
+    """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed; or serverless."""
+    size: str | None = None
+    """Size that the plan relies on; None: any."""
     silent: list[str] = Field(default=[])
     """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
     that its maximum number of machines may grow."""
@@ -54,17 +51,19 @@ def plan_cluster(plan: Plan) -> Cluster:
     """Return the cluster of a plan; without a body if the plan gives no machine size."""
     compute = plan.spec.compute
     body = None
-    if compute.sku is not None:
+    if compute.sizes and compute.cluster != SERVERLESS:
         body = compute_body(
-            size=compute.sku,
+            size=compute.sizes[0],
             tier=compute.tier,
             min_nodes=compute.min_nodes,
             max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
             idle_seconds=compute.idle_seconds,
         )
+        if (region := compute.regions[0]) is not None:
+            body = {"location": region, **body}
     # a key from a preset or a default is silent: others may use the cluster too
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
-    return Cluster(name=str(compute.cluster), body=body, silent=silent)
+    return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent)
 
 
 def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:
@@ -72,7 +71,7 @@ def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_s
 
     Args:
         size: name of the machine size, in any case of letters.
-        tier: dedicated or low-priority.
+        tier: dedicated or spot.
         min_nodes: machines that stay on without a job.
         max_nodes: highest number of machines.
         idle_seconds: time without a job after which a machine is released.
@@ -122,12 +121,23 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
                 facts={"where": f"workspace {wire.workspace.workspace}"},
                 fix=f"orchestrator cluster create --name {name} --sku Standard_NC4as_T4_v3 --max-nodes 1",
             )
+        have = _inner(found).get("vmSize")
+        if cluster.size is not None and str(have).lower() != cluster.size.lower():
+            raise ConflictError(
+                f"cluster {name} has size {have}, and the plan was made for {cluster.size}",
+                fix="the same command again",
+            )
         return f"cluster {name}: exists, left as it is"
     if found is None:
-        location = wire.location()
+        location = str(wanted.get("location") or wire.location())
         check_quota(wire, location, wanted, held=0, fix_template=fix_template)
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
+    if "location" in wanted and str(found.get("location")).lower() != wanted["location"]:
+        raise ConflictError(
+            f"cluster {name} is in region {found.get('location')}, not {wanted['location']}",
+            fix=f"--cluster with another name, or orchestrator cluster delete --name {name}",
+        )
     before, after = _scale(found), _merged_scale(_scale(found), _scale(wanted), cluster.silent)
     changes = differences(name, found, wanted, after)
     if not changes:  # the SDK's own operation would send the PUT, and wait for it, all the same
@@ -187,6 +197,7 @@ def differences(name: str, found: Body, wanted: Body, scale: Body) -> list[str]:
     for key, what in FIXED.items():
         have, need = _inner(found).get(key), _inner(wanted)[key]
         if str(have).lower() != str(need).lower():
+            have, need = (TIER_NAMES.get(str(value), value) for value in (have, need))
             raise ConflictError(
                 f"cluster {name} has {what} {have}, not {need}",
                 facts={"have": have, "need": need},
@@ -216,19 +227,17 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_templ
     size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MAX_NODES]
     if size is None:
         return  # cores unknown: Azure checks it, and refuses later and less clearly
-    low = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
+    spot = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
     usages = wire.usages(location)
-    if low:  # all families share one quota
-        usage = next((one for one in usages if LOW_PRIORITY_QUOTA.search(one["name"])), None)
-    else:
-        usage = _usage_of(size, usages)
+    of_spot = (one for one in usages if SPOT_QUOTA.search(one["name"]))  # all families share one quota
+    usage = next(of_spot, None) if spot else _usage_of(size, usages)
     if usage is None:
         return
     free = usage["limit"] - usage["used"] + size.cores * held
     if size.cores * nodes <= free:
         return
     others = [one for one in SIZES if (one.gpu is None) == (size.gpu is None) and not one.legacy and one != size]
-    fit = [one.name for one in others if (one.cores * nodes <= free if low else _fits(one, nodes, usages))]
+    fit = [one.name for one in others if (one.cores * nodes <= free if spot else _fits(one, nodes, usages))]
     most = int(free // size.cores)
     raise QuotaError(
         f"not enough cores for {nodes} x {size.name} in {location}",
@@ -269,8 +278,8 @@ def _comparable(value: Any) -> Any:
 
 
 def shape_text(body: Body) -> str:
-    """Return size and scale of a cluster: `0 to 4 x Standard_NC4as_T4_v3, low-priority`."""
-    scale, tier = _scale(body), "" if _inner(body).get("vmPriority") == TIERS["dedicated"] else ", low-priority"
+    """Return size and scale of a cluster: `0 to 4 x Standard_NC4as_T4_v3, spot`."""
+    scale, tier = _scale(body), "" if _inner(body).get("vmPriority") == TIERS["dedicated"] else ", spot"
     return f"{scale.get(MIN_NODES, 0)} to {scale.get(MAX_NODES, 0)} x {_inner(body).get('vmSize')}{tier}"
 
 
@@ -362,16 +371,16 @@ class AzureClusters(Clusters):
 def _row(body: Body, prices: Prices) -> dict[str, Any]:
     """Return a cluster as `orchestrator cluster list` prints it."""
     outer, inner, scale = body["properties"], _inner(body), _scale(body)
-    name, low = inner.get("vmSize"), inner.get("vmPriority") != TIERS["dedicated"]
+    name, spot = inner.get("vmSize"), inner.get("vmPriority") != TIERS["dedicated"]
     size = next((one for one in SIZES if one.name.lower() == str(name).lower()), None)
-    price = price_of_size(size, low_priority=low, refreshed=prices) if size else None
+    price = price_of_size(size, spot=spot, refreshed=prices) if size else None
     hourly = price.usd if price else None
     kept, current = scale.get(MIN_NODES) or 0, inner.get("currentNodeCount") or 0
     return {
         "name": body["name"],
         "state": outer.get("provisioningState"),
         "size": name,
-        "tier": "low-priority" if low else "dedicated",
+        "tier": "spot" if spot else "dedicated",
         "min_nodes": kept,
         "max_nodes": scale.get(MAX_NODES),
         "nodes": current,

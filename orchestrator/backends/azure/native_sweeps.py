@@ -24,12 +24,13 @@ from typing import Any
 import yaml
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.options import AZURE, Workspace, find_workspace
+from orchestrator.backends.azure.plan_notes import plan_submission
 from orchestrator.backends.azure.runs.endings import error_text, seconds, state_of
 from orchestrator.backends.azure.runs.observer import adopt_trial
 from orchestrator.backends.azure.runs.record import RecordFolder
-from orchestrator.backends.azure.submission import AzureRequest, body_digest, plan_submission, with_secrets
+from orchestrator.backends.azure.serverless import exported_file, sweep_sections
+from orchestrator.backends.azure.submission import AzureRequest, body_digest, with_secrets
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Backend, Submission
@@ -197,6 +198,11 @@ def _refusals(spec: SweepSpec, job: JobSpec) -> Iterator[tuple[KeyPath, str]]:
             "early_termination.policy",
             f"Azure stops no trial early with bayesian sampling: none, {OR_DRIVE_HERE}",
         ),
+        (
+            len(job.compute.sizes) * len(job.compute.regions) > 1,
+            "trial.compute.sku",
+            f"Azure runs all trials on one size in one region: one of them, {OR_DRIVE_HERE}",
+        ),
         (spec.seeds, "seeds", f"Azure judges every run by itself: seeds: [], {OR_DRIVE_HERE}"),
         (
             spec.objective.reduction == "last",
@@ -320,10 +326,11 @@ def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
     found = rest_body(sweep_job(spec, request))["properties"]
     # The SDK would resolve names of assets by requests to the workspace, and a dry run makes none: take the ids of the
     # trial's own request.
-    found |= {"computeId": own["computeId"], "inputs": own["inputs"]}
-    found["trial"] |= {key: own[key] for key in ("codeId", "environmentId")}
+    found |= {**sweep_sections(own), "inputs": own["inputs"]}
+    shared = ("codeId", "environmentId", *(() if "computeId" in own else ("resources",)))
+    found["trial"] |= {key: own[key] for key in shared}
     found["tags"] = {**found["tags"], "orchestrator.request": body_digest(found)}
-    return request.model_copy(update={"job": {"properties": found}, "max_restarts": 0})
+    return request.model_copy(update={"job": {"properties": found}, "max_restarts": 0, "alternatives": ()})
 
 
 def settings_of(space: Space, given: Mapping[str, Any]) -> Settings:
@@ -360,7 +367,7 @@ def _text(value: Any) -> str:
 
 def _trial_file(request: AzureRequest, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the trial's job with an input for each setting, and outputs of its own."""
-    file = job_file(request.name, request.job)
+    file = exported_file(request.name, request.job)
     sets = " ".join(f"--set '{path}=${{{{inputs.{name}}}}}'" for path, name in names.items())
     # the service replaces ${{name}} by the name of the trial: trials with one folder would overwrite each other
     folder = places.datastore_uri(request.datastore, places.outputs_folder("${{name}}"))
@@ -397,7 +404,7 @@ def _policy(policy: TerminationSpec) -> Any:
 
 def _trial_hours(spec: SweepSpec, request: AzureRequest) -> float | None:
     """Return the shorter of the sweep's limit and the job's own, which a sweep would ignore."""
-    own = job_file(request.name, request.job).get("limits", {}).get("timeout")
+    own = exported_file(request.name, request.job).get("limits", {}).get("timeout")
     given = [hours for hours in (spec.limits.trial_hours, own / HOUR if own else None) if hours is not None]
     return min(given, default=None)
 

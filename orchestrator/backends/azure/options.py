@@ -14,8 +14,9 @@ from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.fields import Config
 
 AZURE = "azure"  # the backend's name
+SERVERLESS = "serverless"  # `compute.cluster` of jobs without a cluster
 # Azure ends a job after this time, whatever its own limit (documentation: "Manage and increase quotas")
-MAX_HOURS = {"dedicated": 21 * 24.0, "low-priority": 7 * 24.0}
+MAX_HOURS = {"dedicated": 21 * 24.0, "spot": 7 * 24.0}
 VARIABLES = {
     "subscription_id": "ORCHESTRATOR_AZURE_SUBSCRIPTION_ID",
     "resource_group": "ORCHESTRATOR_AZURE_RESOURCE_GROUP",
@@ -80,7 +81,7 @@ class AzureSpec(Config):
     shm_size: Annotated[str, AfterValidator(_bytes)] = "auto"
     """Shared memory of the container; auto: half of the machine's memory, at most 64g."""
     timeout_hours: Annotated[float, Field(gt=0, le=21 * 24)] | None = None
-    """Time limit of the job in hours. None: Azure's own limit, 21 days, or 7 days on low-priority machines."""
+    """Time limit of the job in hours. None: Azure's own limit, 21 days, or 7 days on Spot machines."""
     preflight: bool = True
     """Check the GPUs and the network of all nodes for 10 s before training, and name the sick one."""
 

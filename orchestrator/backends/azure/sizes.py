@@ -1,33 +1,23 @@
-"""Azure's machine sizes: their hardware and prices, the retired ones, and those that have `H100:8`.
+"""Azure's machine sizes: their hardware, the retired ones, and those that have `H100:8`.
 
-Prices are list prices, pay as you go, Linux, East US, in USD an hour, and carry their date. `skus --refresh` replaces
-them by those of Azure's public price service, which needs no sign-in. Sources: the Azure catalogue of SkyPilot (v6) for
-the prices, Azure's documentation of the sizes for cores, memory and InfiniBand.
+The shipped sizes are in `data/sizes.json`. `skus --refresh` adds those that the workspace's region offers, as Azure
+lists them: with cores, memory and number of GPUs, but without the model of the GPU.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
 
+from orchestrator.backends.azure.catalogue import shipped_facts, today
 from orchestrator.backends.azure.places import read_cache, write_cache
-from orchestrator.support.errors import ServiceError, SpecError, UsageError
+from orchestrator.support.errors import SpecError, UsageError
 from train_jobs.config.errors import did_you_mean
 
-PRICES_DATED = "2025-01"
-PRICES_REGION = "eastus"
-PRICES_FILE = Path("cache", "azure-prices.json")  # below the home folder
-SERVICE = "https://prices.azure.com/api/retail/prices"
-SECONDS = 30.0  # time limit of one request to the price service
-MAX_NAMES = 8  # in one request: the service refuses long filters
-
-Prices = dict[str, dict[str, Any]]
-"""Size -> {dedicated, low_priority, region, date}."""
+SIZES_FILE = Path("cache", "azure-sizes.json")  # below the home folder
 
 
 class Size(NamedTuple):
@@ -36,94 +26,84 @@ class Size(NamedTuple):
     name: str
     """Azure's name."""
     family: str
-    """Family that its quota is counted under; Azure's services write it in several ways, see `same_family`."""
+    """Family that its quota is counted under, see `same_family`; empty: unknown."""
     cores: int
     """Virtual cores, in which quotas are counted."""
     memory_gb: int
     """Memory of the machine."""
     gpu: str | None
-    """Model of its GPUs; None: it has none."""
+    """Model of its GPUs; None: it has none, or Azure's list of sizes alone names it."""
     gpus: int
     """Number of GPUs."""
     gpu_memory_gb: int
-    """Memory of each GPU."""
+    """Memory of each GPU; 0: unknown, or no GPU."""
     infiniband_gbps: int
     """Bandwidth of the whole machine; 0: no InfiniBand."""
-    price: float | None
-    """USD an hour, dedicated; None: unknown."""
     legacy: bool = False
     """Still offered, but not to be chosen for something new."""
 
-    def row(self, prices: Prices) -> dict[str, Any]:
-        """Return the size as a document with its prices, see `price_of_size`."""
-        price = price_of_size(self, low_priority=False, refreshed=prices)
-        low = price_of_size(self, low_priority=True, refreshed=prices)
-        return {
-            **self._asdict(),
-            "price": price.usd if price else None,
-            "price_date": price.date if price else None,
-            "price_region": price.region if price else None,
-            "low_priority_price": low.usd if low and not low.bound else None,
-        }
 
+SIZES = tuple(Size(**row) for row in shipped_facts("sizes").items)
 
-class Price(NamedTuple):
-    """Price of one machine."""
-
-    usd: float
-    """USD an hour."""
-    date: str
-    """Date of the price."""
-    region: str
-    """Azure's name of the region."""
-    bound: bool = False
-    """True: an upper bound. The table has no low-priority prices; they are about a fifth."""
-
-
-_T4, _A100, _H100NC = "Standard NCASv3_T4 Family", "Standard NCADS_A100_v4 Family", "Standard NCadsH100v5 Family"
-
-_TABLE: tuple[tuple[Any, ...], ...] = (
-    ("Standard_NC4as_T4_v3", _T4, 4, 28, "T4", 1, 16, 0, 0.526),
-    ("Standard_NC8as_T4_v3", _T4, 8, 56, "T4", 1, 16, 0, 0.752),
-    ("Standard_NC16as_T4_v3", _T4, 16, 110, "T4", 1, 16, 0, 1.204),
-    ("Standard_NC64as_T4_v3", _T4, 64, 440, "T4", 4, 16, 0, 4.352),
-    ("Standard_NC24ads_A100_v4", _A100, 24, 220, "A100", 1, 80, 0, 3.673),
-    ("Standard_NC48ads_A100_v4", _A100, 48, 440, "A100", 2, 80, 0, 7.346),
-    ("Standard_NC96ads_A100_v4", _A100, 96, 880, "A100", 4, 80, 0, 14.692),
-    ("Standard_NC40ads_H100_v5", _H100NC, 40, 320, "H100", 1, 94, 0, 6.98),
-    ("Standard_NC80adis_H100_v5", _H100NC, 80, 640, "H100", 2, 94, 0, 13.96),
-    ("Standard_ND40rs_v2", "Standard NDSv2 Family", 40, 672, "V100", 8, 32, 100, 22.032, True),
-    ("Standard_ND96asr_v4", "Standard NDASv4_A100 Family", 96, 900, "A100", 8, 40, 1600, 27.197),
-    ("Standard_ND96amsr_A100_v4", "Standard NDAMSv4_A100 Family", 96, 1800, "A100", 8, 80, 1600, 32.77),
-    ("Standard_ND96isr_H100_v5", "Standard NDSH100v5 Family", 96, 1900, "H100", 8, 80, 3200, 98.32),
-    ("Standard_ND96isr_H200_v5", "Standard NDSH200v5 Family", 96, 1850, "H200", 8, 141, 3200, None),
-    ("Standard_DS3_v2", "Standard DSv2 Family", 4, 14, None, 0, 0, 0, 0.229),
-    ("Standard_D16s_v5", "Standard DSv5 Family", 16, 64, None, 0, 0, 0, 0.768),
-    ("Standard_F32s_v2", "Standard FSv2 Family", 32, 64, None, 0, 0, 0, 1.353),
-)
-SIZES = tuple(Size(*row) for row in _TABLE)
-
-# Retired sizes: pattern of their names, since when, replacement.
-_RETIRED: tuple[tuple[str, str, str], ...] = (
-    (r"standard_nc(6|12|24r?)s_v3", "30 September 2025", "Standard_NC24ads_A100_v4"),
-    (r"standard_nc(6|12|24r?)(s_v2)?", "31 August 2023", "Standard_NC4as_T4_v3"),
-    (r"standard_nd(6|12|24r?)s", "31 August 2023", "Standard_NC4as_T4_v3"),
-    (r"standard_nv(6|12|24)(s_v2)?", "6 September 2023", "Standard_NC4as_T4_v3"),
-)
-# GPUs that torch of our environments has no code for, and the replacements: for one GPU, for several.
-_TOO_OLD = {"V100": ("Standard_NC24ads_A100_v4", "Standard_ND96asr_v4")}
+# GPUs that our own environments cannot use, the reason, and the replacements: for one GPU, for several.
+_UNUSABLE = {
+    "V100": (
+        "is built for CUDA 13, which has no code for a V100",
+        "a torch for CUDA 12.6",
+        ("Standard_NC24ads_A100_v4", "Standard_ND96asr_v4"),
+    ),
+    "MI300X": (
+        "is built for CUDA, and an MI300X needs ROCm",
+        "a torch for ROCm",
+        ("Standard_NC40ads_H100_v5", "Standard_ND96isr_H200_v5"),
+    ),
+    **dict.fromkeys(
+        ("GB200", "GB300"),
+        (
+            "is built for x86-64, and these machines have Arm processors",
+            "an image for Arm",
+            ("Standard_NC40ads_H100_v5", "Standard_ND96isr_H200_v5"),
+        ),
+    ),
+}
 _BY_NAME = {size.name.lower(): size for size in SIZES}
 
 
-def find_size(name: str | None, *, where: str = "compute.sku") -> Size | None:
+class Retirement(NamedTuple):
+    """End of a series of sizes."""
+
+    pattern: str
+    """Pattern of their names, in lower case."""
+    date: str
+    """Day of the retirement, YYYY-MM-DD."""
+    instead: str
+    """Size to use instead."""
+
+    @property
+    def day(self) -> str:
+        """The date as text: 30 September 2025."""
+        found = date.fromisoformat(self.date)
+        return f"{found.day} {found:%B %Y}"
+
+
+def retirement_of(name: str) -> Retirement | None:
+    """Return the announced or past retirement of a size; None: none is known."""
+    found = (Retirement(**row) for row in shipped_facts("retirements").items)
+    return next((one for one in found if re.fullmatch(one.pattern, name, re.IGNORECASE)), None)
+
+
+def find_size(
+    name: str | None, *, where: str = "compute.sku", refreshed: Mapping[str, Mapping[str, Any]] | None = None
+) -> Size | None:
     """Return the size of that name, in any case of letters.
 
     Args:
         name: Azure's name; None: no size is given.
         where: the key or flag that named it, for messages.
+        refreshed: sizes of the last refresh, see `read_sizes`; None: only the shipped ones are known.
 
     Returns:
-        The size; None: no name is given, or a valid name that the table does not have.
+        The size; None: no name is given, or a valid name of an unknown size.
 
     Raises:
         SpecError: the size is retired, or the name cannot be one of Azure's.
@@ -131,15 +111,17 @@ def find_size(name: str | None, *, where: str = "compute.sku") -> Size | None:
     if name is None:
         return None
     # many tutorials still name retired sizes: refuse them here with a replacement, before anything is created
-    for pattern, since, instead in _RETIRED:
-        if re.fullmatch(pattern, name, re.IGNORECASE):
-            raise SpecError(
-                f"cannot use {name}: Azure retired it on {since}",
-                facts={"key": where, "instead": instead},
-                fix=f"--sku {instead}",
-            )
+    ended = retirement_of(name)
+    if ended is not None and date.fromisoformat(ended.date) <= today():
+        raise SpecError(
+            f"cannot use {name}: Azure retired it on {ended.day}",
+            facts={"key": where, "instead": ended.instead},
+            fix=f"--sku {ended.instead}",
+        )
     if (found := _BY_NAME.get(name.lower())) is not None:
         return found
+    if (row := {key.lower(): row for key, row in (refreshed or {}).items()}.get(name.lower())) is not None:
+        return Size(**row["size"])
     if not re.fullmatch(r"Standard_[A-Z]+\d+[A-Za-z0-9]*(_[A-Za-z0-9]+)*", name):
         raise SpecError(
             f"unknown machine size {name!r}{did_you_mean(name, [size.name for size in SIZES])}",
@@ -155,14 +137,12 @@ def check_runs_torch(size: Size) -> None:
     Raises:
         SpecError: torch has no code for them, and the job would fail on its first kernel, after the queue.
     """
-    if size.gpu in _TOO_OLD:
+    if size.gpu in _UNUSABLE:
+        reason, need, instead = _UNUSABLE[size.gpu]
         raise SpecError(
             f"{size.name} has {size.gpu} GPUs, which the environment's torch cannot use",
-            facts={
-                "reason": f"it is built for CUDA 13, which has no code for a {size.gpu}",
-                "or": "--set azure.environment=azureml:NAME:VERSION, with a torch for CUDA 12.6",
-            },
-            fix=f"--sku {_TOO_OLD[size.gpu][size.gpus > 1]}",
+            facts={"reason": f"it {reason}", "or": f"--set azure.environment=azureml:NAME:VERSION, with {need}"},
+            fix=f"--sku {instead[size.gpus > 1]}",
         )
 
 
@@ -189,8 +169,14 @@ def sizes_with(gpu: str, count: int) -> list[Size]:
     """Return the sizes with at least `count` GPUs of a model, the smallest and cheapest first; legacy ones last."""
     return sorted(
         (size for size in SIZES if size.gpu == gpu and size.gpus >= count),
-        key=lambda size: (size.legacy, size.gpus, size.price is None, size.price or 0.0),
+        key=lambda size: (size.legacy, size.gpus, listed_price(size) is None, listed_price(size) or 0.0),
     )
+
+
+def listed_price(size: Size) -> float | None:
+    """Return the shipped price of a size in USD an hour; None: unknown."""
+    usd = shipped_facts("prices").items.get(size.name, {}).get("dedicated")
+    return None if usd is None else float(usd)
 
 
 def same_family(one: str, other: str) -> bool:
@@ -200,85 +186,39 @@ def same_family(one: str, other: str) -> bool:
     return len({re.sub(r"(cluster)?(dedicated)?vcpus$", "", family) for family in letters}) == 1
 
 
-def price_of_size(size: Size, *, low_priority: bool, refreshed: Mapping[str, Mapping[str, object]]) -> Price | None:
-    """Return the price of a machine in USD an hour; None: it is unknown.
-
-    Args:
-        size: of the machine.
-        low_priority: whether Azure may evict it. Without such a price, the dedicated one is an upper bound.
-        refreshed: prices of the last refresh, see `read_prices`; the table is used for sizes that it does not have.
-    """
-    entry = refreshed.get(size.name, {})
-    for key, bound in (("low_priority", False), ("dedicated", True)) if low_priority else (("dedicated", False),):
-        usd = entry.get(key)
-        if isinstance(usd, float | int):
-            return Price(float(usd), str(entry["date"]), str(entry["region"]), bound)
-    return None if size.price is None else Price(size.price, PRICES_DATED, PRICES_REGION, low_priority)
+def read_sizes(home: Path) -> dict[str, dict[str, Any]]:
+    """Return the sizes of the last refresh by name: {size, region, date, spot}; empty if there was none."""
+    return read_cache(home / SIZES_FILE)
 
 
-def read_prices(home: Path) -> Prices:
-    """Return the prices of the last refresh; empty if there was none."""
-    return read_cache(home / PRICES_FILE)
+def all_sizes(home: Path) -> list[Size]:
+    """Return the shipped sizes, and the listed ones with GPUs that are not shipped."""
+    listed = (Size(**row["size"]) for name, row in read_sizes(home).items() if name.lower() not in _BY_NAME)
+    return [*SIZES, *(size for size in listed if size.gpus)]
 
 
-def refresh_prices(home: Path, names: Iterable[str], region: str) -> Prices:
-    """Fetch the prices of sizes and store them; sizes that the service does not know keep their last prices.
+def store_sizes(home: Path, rows: Iterable[Mapping[str, Any]], region: str) -> int:
+    """Store the sizes that Azure lists for a region; return their number.
+
+    Sizes that are not listed any more keep their last entry, because other regions may have them.
 
     Args:
         home: the user's orchestrator folder.
-        names: Azure's names of the sizes.
-        region: Azure's name of the region, such as eastus.
-
-    Raises:
-        UsageError: the region's name is not valid.
-        ServiceError: the service cannot be reached, or its answer is not valid.
+        rows: Azure's rows: name, family, vCPUs, gpus, memoryGB, lowPriorityCapable.
+        region: Azure's name of the region.
     """
-    if not re.fullmatch(r"[a-z0-9]+", region):
-        raise UsageError(f"invalid region {region!r}", fix="--region eastus")
-    listed, found = sorted(names), read_prices(home)
-    for start in range(0, len(listed), MAX_NAMES):
-        for name, prices in _by_size(_meters(listed[start : start + MAX_NAMES], region)).items():
-            found[name] = {**prices, "region": region, "date": time.strftime("%Y-%m-%d")}
-    write_cache(home / PRICES_FILE, found)
-    return found
-
-
-def _by_size(meters: Iterable[Mapping[str, Any]]) -> Prices:
-    """Return the cheapest of the service's many meters for each tier; a cluster is neither Windows nor spot."""
-    found: Prices = {}
-    for meter in meters:
-        if "Windows" in meter["productName"] or meter["type"] != "Consumption" or "Spot" in meter["skuName"]:
-            continue
-        tier = "low_priority" if "Low Priority" in meter["skuName"] else "dedicated"
-        entry = found.setdefault(meter["armSkuName"], {})
-        entry[tier] = min(entry.get(tier, float("inf")), float(meter["retailPrice"]))
-    return found
-
-
-def _meters(names: list[str], region: str) -> Iterator[dict[str, Any]]:
-    wanted = " or ".join(f"armSkuName eq '{name}'" for name in names)
-    query = f"serviceName eq 'Virtual Machines' and armRegionName eq '{region}' and ({wanted})"
-    page: str | None = f"{SERVICE}?$filter={quote(query)}"
-    while page:
-        # the link to the next page comes from the reply, which must not send this machine to any other address
-        if urlsplit(page)[:2] != urlsplit(SERVICE)[:2]:
-            raise ServiceError(
-                "cannot read the prices: the service refers to another host", facts={"where": urlsplit(page).netloc}
-            )
-        answer = _get(page)
-        yield from answer["Items"]
-        page = answer.get("NextPageLink")
-
-
-def _get(page: str) -> dict[str, Any]:
-    from urllib.request import urlopen
-
-    try:
-        with urlopen(page, timeout=SECONDS) as reply:
-            return dict(json.load(reply))
-    except (OSError, ValueError) as problem:
-        raise ServiceError(
-            "cannot read the prices: Azure's price service does not answer",
-            facts={"where": SERVICE, "reason": problem},
-            fix="orchestrator skus (with the prices of the table)",
-        ) from problem
+    found, number = read_sizes(home), 0
+    for row in rows:
+        name = str(row["name"])
+        unknown = Size(name, "", 0, 0, None, 0, 0, 0)
+        size = _BY_NAME.get(name.lower(), unknown)._replace(
+            family=str(row.get("family") or ""),
+            cores=int(row["vCPUs"]),
+            memory_gb=int(row["memoryGB"]),
+            gpus=int(row.get("gpus") or 0),
+        )
+        spot = bool(row.get("lowPriorityCapable"))
+        found[size.name] = {"size": size._asdict(), "spot": spot, "region": region, "date": today().isoformat()}
+        number += 1
+    write_cache(home / SIZES_FILE, found)
+    return number

@@ -11,27 +11,27 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import Field
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import Asset, asset_id, data_name, first_seen, plan_assets
-from orchestrator.backends.azure.az_yaml import job_file
-from orchestrator.backends.azure.clusters import Cluster, plan_cluster, shape_text
-from orchestrator.backends.azure.options import AZURE, MAX_HOURS, AzureSpec, Workspace
+from orchestrator.backends.azure.assets import Asset, asset_id, data_name, plan_assets
+from orchestrator.backends.azure.clusters import Cluster, plan_cluster
+from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS, AzureSpec, Workspace
+from orchestrator.backends.azure.serverless import target_sections
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
 from orchestrator.backends.azure.wire.control_plane import Body, duration
-from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request, Submission
+from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
-from orchestrator.runs.restarts import RestartLimits
+from orchestrator.specs.compute import MachineChoice
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
 from orchestrator.support.secret_sources import KEY_VAULT, SecretReference, look_up
 from train_jobs.artifacts.host import METADATA_VARIABLE, MLFLOW
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
+from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -40,13 +40,25 @@ MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
 MAX_SHARED_GB = 64
 DEFAULT_SHARED = "16g"  # on machines of unknown memory
+SUFFIX = 6  # hex digits of size and region in the name of a cluster that is one of several
+MAX_CLUSTER_NAME = 24 - 1 - SUFFIX  # characters left for the name itself
 JOB = "job"  # input with the job's own documents and its small files
 NAMED_BY_US = (START, "stores", JOB)  # paths below these need no quotes
 METADATA = "http://169.254.169.254"  # every machine of Azure has its own there
 # Virtual machines hide the PCI topology, by which NCCL pairs GPUs with network cards. Azure's images contain this file
 # for ND A100 v4; other sizes need none.
 ND_A100_TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
-BUILD_MINUTES = 10  # of an environment, roughly
+
+
+class Alternative(Config):
+    """Other machines for a job."""
+
+    cluster: Cluster
+    """The cluster."""
+    job: Body
+    """The job there."""
+    compute: MachineChoice
+    """Their size, region and price."""
 
 
 class AzureRequest(Request):
@@ -56,6 +68,8 @@ class AzureRequest(Request):
     """The workspace."""
     cluster: Cluster
     """The cluster that it runs on."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other machines, tried in this order if quota or capacity do not suffice."""
     assets: tuple[Asset, ...]
     """Assets that it needs in the workspace: environment, code, text, start of the training."""
     datastore: str
@@ -82,28 +96,6 @@ class AzureRequest(Request):
         return {"properties": {**properties, "displayName": places.attempt_name(self.name, number), "tags": tags}}
 
 
-def plan_submission(plan: Plan, request: AzureRequest, home: Path) -> Submission:
-    """Return the submission that sends the request of a plan.
-
-    Args:
-        plan: the plan.
-        request: of the plan, see `build_request`, or of a sweep derived from it.
-        home: the user's orchestrator folder, which records the assets seen so far.
-    """
-    job = request.job["properties"]
-    is_command = job["jobType"] == "Command"
-    return Submission(
-        backend=AZURE,
-        plan=plan,
-        request=request,
-        command=(job["command"],) if is_command else (),
-        variables=job["environmentVariables"] if is_command else {},
-        documents=job_documents(request, plan),
-        notes=tuple(request_notes(request, plan, home)),
-        export=job_file(request.name, request.job) if is_command else request.job,
-    )
-
-
 def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
     """Return the request for a run of a plan: pure, offline.
 
@@ -115,12 +107,19 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
     Raises:
         SpecError: the service would refuse it.
     """
-    _check(plan)
+    plans = [(choice, _plan_on(plan, choice)) for choice in plan.compute.choices]
+    others, plan = plans[1:], plans[0][1] if plans else plan
+    for _, one in [*others, (None, plan)]:
+        _check(one)
     assets = plan_assets(plan)
     return AzureRequest(
         name=run,
         workspace=workspace,
         cluster=plan_cluster(plan),
+        alternatives=tuple(
+            Alternative(cluster=plan_cluster(other), job=_job_body(other, run, workspace, assets), compute=choice)
+            for choice, other in others
+        ),
         assets=tuple(assets),
         datastore=plan.spec.settings_of(AzureSpec).datastore,
         job=_job_body(plan, run, workspace, assets),
@@ -130,6 +129,18 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         secrets=_split_secrets(plan)[0],
         notify=plan.spec.notify,
     )
+
+
+def _plan_on(plan: Plan, choice: MachineChoice) -> Plan:
+    """Return the plan for one of its machines, on a cluster of their own."""
+    spec, found = plan.spec, choice.model_dump(exclude={"region"}, exclude_none=True)
+    name = str(spec.compute.cluster)
+    if name != SERVERLESS:
+        digest = hashlib.sha256(f"{choice.size}@{choice.region}".lower().encode()).hexdigest()
+        name = f"{name[:MAX_CLUSTER_NAME]}-{digest[:SUFFIX]}"
+    compute = spec.compute.model_copy(update={"cluster": name, "sku": choice.size, "region": choice.region})
+    resolved = plan.compute.model_copy(update={**found, "choices": ()})
+    return plan.model_copy(update={"spec": spec.model_copy(update={"compute": compute}), "compute": resolved})
 
 
 def with_secrets(body: Body, references: Mapping[str, str]) -> Body:
@@ -196,16 +207,22 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
     spec, compute, azure = plan.spec, plan.compute, plan.spec.settings_of(AzureSpec)
     ids = {asset.kind: asset_id(workspace, asset.kind, asset.name, asset.version) for asset in assets}
     folders = {True: places.TOKEN_STORES, False: places.outputs_folder(run)}
+    target = target_sections(spec.compute, workspace)
     properties: Body = {
+        **target,
         "jobType": "Command",
         "displayName": run,
         "experimentName": spec.tracking.experiment,
-        "computeId": f"{workspace.id}/computes/{spec.compute.cluster}",
         "codeId": ids["codes"],
         "environmentId": ids["environments"],
         "command": job_command(plan),
         "distribution": {"distributionType": "PyTorch", "processCountPerInstance": compute.processes_per_node},
-        "resources": {"instanceCount": compute.nodes, "shmSize": _shared_memory(plan), "properties": {}},
+        "resources": {
+            **target["resources"],
+            "instanceCount": compute.nodes,
+            "shmSize": _shared_memory(plan),
+            "properties": {},
+        },
         "environmentVariables": job_variables(plan),
         "inputs": {name: _folder("Input", *place) for name, place in _inputs(plan, run, workspace, assets)},
         "outputs": {
@@ -345,7 +362,7 @@ def job_variables(plan: Plan) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "true",
         MLFLOW: "true",
         **(_network(find_size(compute.size), compute.nodes) if compute.device == "gpu" else {}),
-        **({METADATA_VARIABLE: METADATA} if plan.spec.compute.tier == "low-priority" else {}),
+        **({METADATA_VARIABLE: METADATA} if plan.spec.compute.tier == "spot" else {}),
         **({SECRETS_VARIABLE: ",".join(secrets)} if (secrets := plan.spec.environment.secrets) else {}),
         **plan.spec.environment.variables,
     }
@@ -372,64 +389,3 @@ def job_documents(request: AzureRequest, plan: Plan) -> dict[str, str]:
         SPEC: yaml.safe_dump(plan.spec.model_dump(mode="json"), sort_keys=False),
         REQUEST: request.model_dump_json(indent=1),
     }
-
-
-def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str]:
-    """Yield the lines that a plan shows only for a run on Azure, `label: text` each.
-
-    Args:
-        request: of the run.
-        plan: the plan.
-        home: the user's orchestrator folder, which records the assets seen so far.
-    """
-    workspace, cluster = request.workspace, request.cluster
-    missing = f"not given yet: export {', '.join(workspace.missing)}, or add config.json"
-    yield f"workspace: {missing if workspace.missing else f'{workspace.workspace} in {workspace.resource_group}'}"
-    if cluster.body is None:
-        yield f"cluster: {cluster.name}, which must exist, and is not changed"
-    else:
-        idle = f"machines released after {plan.spec.compute.idle_seconds} s"
-        yield f"cluster: {cluster.name}: {shape_text(cluster.body)}, {idle}; created or changed to fit"
-    environment = next((one for one in request.assets if one.kind == "environments"), None)
-    if environment is not None:
-        yield f"image: {environment.name}:{environment.version}, {_cached(home, workspace, environment)}"
-    if request.secrets:
-        yield (
-            f"exposed: {', '.join(request.secrets)} in the job's definition (azure.secrets_in_body): all users of the"
-            " workspace can read it, and each restart needs it where this plan finds it"
-        )
-    if plan.spec.compute.tier != "dedicated":
-        yield f"eviction: {_eviction(plan)}"
-
-
-def _eviction(plan: Plan) -> str:
-    """Return the most work that one eviction loses: Azure promises no warning before it."""
-    most = RestartLimits.from_spec(plan.spec.model_dump(include={"max_restarts", "max_preemptions", "compute"}))
-    restarts = "the run is not restarted (--max-preemptions 0)"
-    if most.preemptions is None:
-        restarts = "a process that follows the run restarts it each time"
-    elif most.preemptions:
-        restarts = f"a process that follows the run restarts it up to {most.preemptions} times"
-    again = f"and Azure promises no warning; {restarts}"
-    checkpoint = plan.saves
-    if checkpoint is None:
-        return f"each loses the parts in progress, {again}"
-    parts = [f"{checkpoint.every:,} steps"] if checkpoint.every else []
-    if checkpoint.every_minutes:
-        parts.append(f"{checkpoint.every_minutes:g} minutes")
-    price = plan.compute.price_per_hour
-    money = ""
-    if price is not None and checkpoint.every_minutes:
-        money = f", up to ${price * plan.compute.nodes * checkpoint.every_minutes / 60:,.2f}"
-    return (
-        f"each loses the work since the last checkpoint ({' or '.join(parts) or 'none is saved'}, whichever is"
-        f" sooner{money}), {again}"
-    )
-
-
-def _cached(home: Path, workspace: Workspace, environment: Asset) -> str:
-    if environment.body is None:
-        return "which must exist"
-    if (seen := first_seen(home, workspace, environment)) is not None:
-        return f"cached (seen {seen})"
-    return f"will build, about {BUILD_MINUTES} minutes, unless the workspace has it"

@@ -172,7 +172,7 @@ SPEC_FLAGS = (
         help="start the next phase from the weights and moments of a run, with a new schedule",
     ),
     argument("--nodes", key="compute.nodes", type=int, metavar="N", help="number of machines (default: 1)"),
-    argument("--cluster", key="compute.cluster", metavar="NAME", help="Azure ML cluster to run on"),
+    argument("--cluster", key="compute.cluster", metavar="NAME", help="Azure ML cluster to run on, or serverless"),
     argument(
         "--sku",
         key="compute.sku",
@@ -180,6 +180,7 @@ SPEC_FLAGS = (
         metavar="SIZE",
         help="machine size on Azure; creates or updates a cluster of this size",
     ),
+    argument("--tier", key="compute.tier", metavar="TIER", help="dedicated or spot machines (default: dedicated)"),
     argument(
         "--processes",
         key="compute.processes_per_node",
@@ -199,8 +200,7 @@ SPEC_FLAGS = (
         key="max_preemptions",
         type=int,
         metavar="N",
-        help="maximum automatic restarts after evictions (default: unlimited on low-priority machines, else as"
-        " --max-restarts)",
+        help="maximum automatic restarts after evictions (default: unlimited on Spot machines, else as --max-restarts)",
     ),
     argument(
         "--profile",

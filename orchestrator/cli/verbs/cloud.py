@@ -11,6 +11,7 @@ from orchestrator.backends.capabilities import Provisions
 from orchestrator.cli.ui.targets import attach_run
 from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
+from orchestrator.specs.compute import current_tier, old_tier_warning
 from orchestrator.specs.site import builtin_sites
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import UsageError
@@ -52,12 +53,12 @@ def create_cluster(arguments: argparse.Namespace) -> None:
     change = clusters.created(
         arguments.name,
         sku=arguments.sku,
-        tier=arguments.tier,
+        tier=current_tier(arguments.tier),
         min_nodes=least,
         max_nodes=most,
         idle_seconds=arguments.idle_seconds,
     )
-    for warning in change.warnings:
+    for warning in filter(None, (old_tier_warning(arguments.tier), *change.warnings)):
         hint(f"warning: {warning}")
     _confirm(arguments, f"create or update cluster {arguments.name} to {change.shape}")
     _print_done(clusters, arguments, change.apply())
@@ -120,7 +121,7 @@ def list_sizes(arguments: argparse.Namespace) -> None:
     open_home(home)
     sites = [site for site in builtin_sites() if site.size_names()]
     rows = [row for site in sites for row in site.sizes(home, arguments.gpus, region)]
-    header = ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H")
+    header = ("SIZE", "GPUS", "GPU GB", "CORES", "RAM GB", "IB GBIT/S", "$/H", "SPOT $/H")
     print_result(arguments.output, rows, table([_cells(row) for row in rows], header) if rows else None)
     if arguments.output != "text":
         return
@@ -134,12 +135,13 @@ def list_sizes(arguments: argparse.Namespace) -> None:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["name"],
-        f"{row['gpus']} {row['gpu']}" if row["gpus"] else "-",
-        f"{row['gpus']}x{row['gpu_memory_gb']}" if row["gpus"] else "-",
+        f"{row['gpus']} {row['gpu'] or '?'}" if row["gpus"] else "-",
+        f"{row['gpus']}x{row['gpu_memory_gb'] or '?'}" if row["gpus"] else "-",
         str(row["cores"]),
         str(row["memory_gb"]),
         str(row["infiniband_gbps"]) if row["infiniband_gbps"] else "-",
         "?" if row["price"] is None else f"{row['price']:.3f}",
+        "?" if row["spot_price"] is None else f"{row['spot_price']:.3f}",
     )
 
 

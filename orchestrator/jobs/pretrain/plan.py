@@ -86,6 +86,12 @@ class PretrainPlan(TrainingPlan):
         """Optimizer steps that it will take."""
         return self.job.train.steps
 
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Estimated seconds of an optimizer step; None on an unknown GPU."""
+        span = self.estimates.span
+        return None if span is None else span.seconds_most / self.job.train.steps
+
     def facts(self) -> list[tuple[str, str]]:
         """Return the plan for humans: label and fact; an empty label continues the row above."""
         train, span = self.job.train, self.estimates.span

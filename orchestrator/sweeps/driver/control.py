@@ -306,9 +306,9 @@ class DriverControl(SweepControl):
                 fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
             )
         self._check_limits(extended, self.status())
-        low_priority = extended.trial["compute"]["tier"] != "dedicated"
+        spot = extended.trial["compute"]["tier"] != "dedicated"
         site, compute = site_of(extended.trial["backend"]), ResolvedCompute.model_validate(extended.compute)
-        machines = site.price(compute, self._home, low_priority=low_priority)
+        machines = site.price(compute, self._home, spot=spot)
         require_price(
             extended.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {extended.name} --hours N"
         )

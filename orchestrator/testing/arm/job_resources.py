@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from orchestrator.testing.arm.machines import check_serverless
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, PROVIDER, Document
 from orchestrator.testing.jobs.job_table import ENDED, CloudJob
@@ -102,6 +103,7 @@ def _check_references(service: ResourceManager, properties: Document) -> None:
     if nodes < 1:
         raise Refusal(400, "UserError", "InstanceCount must be at least 1.")
     if (compute := properties.get("computeId")) is None:
+        check_serverless(service, work.get("resources") or properties.get("resources") or {})
         return
     name = compute.rpartition("/")[2]
     if (cluster := service.state.resources.get(f"computes/{name}")) is None:

@@ -13,7 +13,8 @@ from orchestrator.testing.proxy.messages import Call, Refusal, Reply, Routes, pa
 ROUTES = Routes()
 PRICES_HOST = "prices.azure.com"
 PRICE_REGIONS = {"eastus": "US East", "westeurope": "EU West"}
-CLAUSE = re.compile(r"\s*(?P<field>\w+)\s+eq\s+'(?P<value>[^']*)'\s*")
+EQUALITY = r"\w+\s+eq\s+'[^']*'"
+CLAUSE = re.compile(rf"\s*(?:\(\s*(?P<any>{EQUALITY}(?:\s+or\s+{EQUALITY})*)\s*\)|(?P<one>{EQUALITY}))\s*")
 TIERS = {"": 1.0, " Spot": 0.3, " Low Priority": 0.2}
 """Suffix of a meter's name -> fraction of the dedicated price."""
 
@@ -55,7 +56,7 @@ SIZES = {size.name.lower(): size for size in _ALL}
 class Prices:
     """The public price service: meters of every size in two regions, for Linux and Windows, in three tiers.
 
-    It needs no sign-in, and supports equality filters and pages.
+    It needs no sign-in, and supports pages and filters of equalities: joined by `and`, in parentheses by `or`.
     """
 
     page_size: int = 100
@@ -75,7 +76,7 @@ class Prices:
         if call.path.rstrip("/") != "/api/retail/prices":
             raise Refusal(404, "NotFound", call.path)
         wanted = parse_filter(call.query.get("$filter", ""), CLAUSE, "BadRequest")
-        items = [item for item in self._items() if all(item[clause["field"]] == clause["value"] for clause in wanted)]
+        items = [item for item in self._items() if all(_matches(item, clause) for clause in wanted)]
         shown, following = call.page(items, self.page_size)
         return Reply.json({"BillingCurrency": "USD", "Count": len(shown), "Items": shown, "NextPageLink": following})
 
@@ -109,6 +110,12 @@ class Prices:
             "unitOfMeasure": "1 Hour",
             "unitPrice": price,
         }
+
+
+def _matches(item: Document, clause: dict[str, str]) -> bool:
+    """Return whether a meter fulfils one of the equalities of a clause."""
+    equalities = re.findall(r"(\w+)\s+eq\s+'([^']*)'", clause["any"] or clause["one"])
+    return any(item[field] == value for field, value in equalities)
 
 
 @ROUTES.add("GET", f"{REGION}/{{kind:usages|quotas}}")
@@ -233,6 +240,24 @@ def _check_quota(service: ResourceManager, name: str, wanted: Document) -> None:
             "ClusterCoreQuotaReached",
             f"The specified subscription has a total vCPU quota of {limit} for {size.family}, of which "
             f"{cores_in_use(service)[size.family]} are in use; {name} needs {need}.",
+        )
+
+
+def check_serverless(service: ResourceManager, resources: Document) -> None:
+    """Refuse a serverless job of an unknown size, or of more cores than the quota of its size.
+
+    Without a size, the service chooses one by the quota.
+    """
+    if (name := resources.get("instanceType")) is None:
+        return
+    if (size := SIZES.get(name.lower())) is None:
+        raise Refusal(400, "UserError", f"Instance type {name} is not supported in {service.state.place.region}.")
+    limit = service.state.quotas.get(size.family, DEFAULT_QUOTA)
+    if resources.get("instanceCount", 1) * size.cores > limit:
+        raise Refusal(
+            400,
+            "UserError",
+            f"The quota of {limit} cores for {size.family} allows fewer than {resources['instanceCount']} instances.",
         )
 
 

@@ -16,19 +16,19 @@ import pytest
 import yaml
 
 from orchestrator.backends.azure.assets import train_image
-from orchestrator.backends.azure.az_yaml import job_file
 from orchestrator.backends.azure.clusters import compute_body
 from orchestrator.backends.azure.options import AzureSpec
+from orchestrator.backends.azure.plan_notes import plan_submission, request_notes
+from orchestrator.backends.azure.serverless import exported_file
 from orchestrator.backends.azure.submission import (
     AzureRequest,
     job_documents,
-    plan_submission,
-    request_notes,
     with_secrets,
 )
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
+from orchestrator.jobs.pretrain.plan import PretrainPlan
 from orchestrator.support.errors import SpecError, UsageError
 from tests.conftest import Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of
@@ -39,7 +39,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "nd-h100-2-nodes": {
         "compute.sku": "Standard_ND96isr_H100_v5",
         "compute.nodes": 2,
-        "compute.tier": "low-priority",
+        "compute.tier": "spot",
         "compute.max_nodes": 4,
         "train.global_batch_size": 64,
         "azure.timeout_hours": 36.5,
@@ -61,6 +61,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "azure.data": "azureml:corpus:3",
         "azure.preflight": False,
     },
+    "serverless-spot": {"compute.cluster": "serverless", "compute.tier": "spot", "compute.nodes": 2},
     "bare-cluster": {
         "compute.sku": None,
         "compute.processes_per_node": 2,
@@ -70,6 +71,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "data.text": [],
     },
 }
+
+
+def about_settings(plan: Plan) -> list[str]:
+    """Return the warnings of a plan, except those about the age of the shipped facts."""
+    return [warning for warning in plan.warnings if "days old" not in warning]
 
 
 def with_placeholders(plan: Plan, request: AzureRequest) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def test_job_file_gives_the_same_body_in_the_sdk(name: str, make_plan: MakePlan,
 
     request = request_of(make_plan(JOBS[name]))
     path = tmp_path / "job.yml"
-    path.write_text(yaml.safe_dump(job_file(request.name, request.job), sort_keys=False))
+    path.write_text(yaml.safe_dump(exported_file(request.name, request.job), sort_keys=False))
     job = load_job(path)
     assert job.name == request.name
     again = tmp_path / "again.yml"
@@ -156,7 +162,7 @@ def test_cluster_body_equals_that_of_the_sdk() -> None:
         max_instances=4,
         idle_time_before_scale_down=5400,
     )
-    ours = compute_body(size="standard_nc4as_t4_v3", tier="low-priority", min_nodes=1, max_nodes=4, idle_seconds=5400)
+    ours = compute_body(size="standard_nc4as_t4_v3", tier="spot", min_nodes=1, max_nodes=4, idle_seconds=5400)
     assert ours == theirs._to_rest_object().as_dict()
 
 
@@ -223,9 +229,9 @@ def test_request_refused_by_service_is_refused_locally(
     assert words in str(failure.value)
 
 
-def test_low_priority_job_has_shorter_limit(make_plan: MakePlan) -> None:
-    plan = make_plan({"compute.tier": "low-priority", "azure.timeout_hours": 200})
-    with pytest.raises(SpecError, match="Azure ends jobs on low-priority machines earlier"):
+def test_spot_job_has_shorter_limit(make_plan: MakePlan) -> None:
+    plan = make_plan({"compute.tier": "spot", "azure.timeout_hours": 200})
+    with pytest.raises(SpecError, match="Azure ends jobs on spot machines earlier"):
         request_of(plan)
 
 
@@ -251,12 +257,12 @@ def test_azure_keys_have_environment_variables(make_plan: MakePlan, tmp_path: Pa
     overrides = {"backend": "azure", "compute.cluster": "gpu", "compute.sku": "Standard_NC4as_T4_v3"}
     plan = Orchestrator(home=tmp_path / "home", environ=environ).plan(file=tmp_path / "job.yaml", overrides=overrides)
     assert plan.spec.azure.shm_size == "2g"
-    assert plan.warnings == ()
+    assert about_settings(plan) == []
 
 
 def test_setting_without_effect_is_a_warning(make_plan: MakePlan) -> None:
     quiet = make_plan()
-    assert quiet.warnings == ()
+    assert about_settings(quiet) == []
     changes = {
         "tracking.uri": "sqlite:///x.db",
         "compute.master_port": 6000,
@@ -299,29 +305,37 @@ def test_secret_is_in_the_body_only_on_request(make_plan: MakePlan, monkeypatch:
 
 def test_plan_notes_eviction_cost_and_environment(make_plan: MakePlan, tmp_path: Path) -> None:
     from orchestrator.backends.azure.assets import remember_asset
-    from orchestrator.backends.azure.submission import request_notes
 
-    plan = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "compute.price_per_hour": 6.0})
+    plan = make_plan({"compute.tier": "spot", "max_restarts": 3, "compute.price_per_hour": 6.0})
     request = request_of(plan)
     notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
-    assert "4 steps or 10 minutes, whichever is sooner, up to $1.00" in notes["eviction"]
+    assert "4 steps or 10 minutes, whichever is sooner, less than $0.01" in notes["eviction"]
+    assert "evicted time is billed, as is each restart (about 5 minutes to start, $0.50)" in notes["eviction"]
+    assert notes["overhead"] == (
+        "about $0.70 for 5 minutes to start (assumed) and 120 s idle afterwards, about $0.12 for the image build"
+    )
+    by_time = make_plan({"compute.tier": "spot", "compute.price_per_hour": 6.0, "checkpoint.every": None})
+    notes_by_time = dict(note.split(": ", 1) for note in request_notes(request_of(by_time), by_time, tmp_path))
+    assert "(10 minutes, whichever is sooner, up to $1.00)" in notes_by_time["eviction"]
     assert notes["eviction"].endswith("a process that follows the run restarts it each time")
-    limited = make_plan({"compute.tier": "low-priority", "max_restarts": 3, "max_preemptions": 5})
+    limited = make_plan({"compute.tier": "spot", "max_restarts": 3, "max_preemptions": 5})
     notes_of_limited = dict(note.split(": ", 1) for note in request_notes(request_of(limited), limited, tmp_path))
     assert notes_of_limited["eviction"].endswith("up to 5 times")
     assert "will build" in notes["image"]
-    assert notes["cluster"].startswith("gpu: 0 to 1 x Standard_NC4as_T4_v3, low-priority")
+    assert notes["cluster"].startswith("gpu: 0 to 1 x Standard_NC4as_T4_v3, spot")
     (image,) = [asset for asset in request.assets if asset.kind == "environments"]
     remember_asset(tmp_path, request.workspace, image)
     notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
     assert "cached (seen " in notes["image"]
+    assert "on stable-ubuntu2204-cu126-py310-torch280:biweekly.202607.1, digest unknown" in notes["image"]
+    assert "image build" not in notes["overhead"]
     assert "eviction" not in dict(note.split(": ", 1) for note in request_notes(request, make_plan(), tmp_path))
 
 
 def test_plan_has_dated_list_price(make_plan: MakePlan) -> None:
     plan = make_plan()
     assert plan.compute.price_per_hour == 0.526
-    assert "list price of 2025-01 in eastus" in plan.summary()
+    assert "list price of 2025-01-01 in eastus" in plan.summary()
     assert make_plan({"compute.price_per_hour": 3.0}).run_hash == plan.run_hash
 
 
@@ -371,7 +385,7 @@ def test_preparation_writes_store_where_training_reads(
 ) -> None:
     make_plan()  # creates the text
     where = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "compute.nodes": 2}
-    text = {"data.text": ["corpus/notes.txt"], "azure.preflight": False, "compute.tier": "low-priority"}
+    text = {"data.text": ["corpus/notes.txt"], "azure.preflight": False, "compute.tier": "spot"}
     orchestrator = Orchestrator(home=tmp_path / "home", environ={})
     plan = orchestrator.plan("prepare", overrides={**where, **text, **({"store": store} if store else {})})
     request = request_of(plan)
@@ -399,3 +413,69 @@ def test_gpu_unsupported_by_torch_is_refused(make_plan: MakePlan) -> None:
     assert "CUDA 13" in str(failure.value.facts["reason"])
     own = make_plan({**v100, "azure.environment": "azureml:mine:7"})
     assert request_of(own).cluster.body is not None
+
+
+def test_old_tier_name_is_spot_with_a_warning(make_plan: MakePlan) -> None:
+    plan = make_plan({"compute.tier": "spot"})
+    for name in ("low-priority", "low_priority"):
+        old = make_plan({"compute.tier": name})
+        assert (old.spec.compute.tier, old.run_hash) == ("spot", plan.run_hash)
+        assert [f"tier {name} is the old name of spot" in warning for warning in old.warnings].count(True) == 1
+    assert not any("old name" in warning for warning in plan.warnings)
+    assert plan.run_hash == make_plan().run_hash
+
+
+def test_spot_plan_prices_range_of_refreshed_rate(make_plan: MakePlan, tmp_path: Path) -> None:
+    from orchestrator.backends.azure.places import write_cache
+    from orchestrator.backends.azure.prices import PRICES_FILE
+
+    entry = {"dedicated": 0.6, "spot": 0.1, "region": "westus", "date": "2026-11-21"}
+    write_cache(tmp_path / "home" / PRICES_FILE, {"Standard_NC4as_T4_v3": entry})
+    plan = make_plan({"compute.tier": "spot", "recipe": "base"})
+    assert (plan.compute.price_per_hour, plan.compute.highest_price_per_hour) == (0.1, 0.6)
+    assert "Spot rate of 2026-11-21 in westus" in plan.summary()
+    assert isinstance(plan, PretrainPlan)
+    span = plan.estimates.span
+    assert span is not None
+    assert span.cost_least is not None
+    assert span.cost_most is not None
+    assert span.cost_least / span.seconds_least * 3600 == pytest.approx(0.1)
+    assert span.cost_most / span.seconds_most * 3600 == pytest.approx(0.6)
+    assert make_plan({"recipe": "base"}).run_hash == plan.run_hash
+
+
+def test_gpu_base_image_is_that_of_the_facts() -> None:
+    from orchestrator.backends.azure.catalogue import base_image
+
+    dockerfile = (Path(__file__).parents[3] / "environments" / "train-gpu" / "Dockerfile").read_text()
+    assert f"ARG BASE={base_image('train-gpu').reference}\n" in dockerfile
+
+
+def test_plan_warns_of_facts_older_than_half_a_year(make_plan: MakePlan, tmp_path: Path) -> None:
+    from orchestrator.backends.azure.catalogue import today
+    from orchestrator.backends.azure.places import write_cache
+    from orchestrator.backends.azure.prices import PRICES_FILE
+
+    def of_prices(plan: Plan) -> list[str]:
+        return [warning for warning in plan.warnings if warning.startswith("the prices of ")]
+
+    (warning,) = of_prices(make_plan())
+    assert "the prices of 2025-01-01 are " in warning
+    assert warning.endswith(" days old: orchestrator skus --refresh")
+    assert not of_prices(make_plan({"compute.price_per_hour": 1.0}))
+    entry = {"dedicated": 0.6, "region": "westus", "date": today().isoformat()}
+    write_cache(tmp_path / "home" / PRICES_FILE, {"Standard_NC4as_T4_v3": entry})
+    assert not of_prices(make_plan())
+
+
+def test_serverless_job_has_size_and_tier_and_no_compute(make_plan: MakePlan, tmp_path: Path) -> None:
+    plan = make_plan({"compute.cluster": "serverless", "compute.tier": "spot", "compute.idle_seconds": 600})
+    request = request_of(plan)
+    job = request.job["properties"]
+    assert (job["resources"]["instanceType"], job["queueSettings"]) == ("Standard_NC4as_T4_v3", {"jobTier": "Spot"})
+    assert "computeId" not in job
+    assert any("compute.idle_seconds has no effect: serverless" in warning for warning in plan.warnings)
+    notes = dict(note.split(": ", 1) for note in request_notes(request, plan, tmp_path))
+    assert notes["cluster"] == "none, serverless machines for this job: 1 x Standard_NC4as_T4_v3, spot"
+    with pytest.raises(SpecError, match="serverless compute needs a machine size"):
+        make_plan({"compute.cluster": "serverless", "compute.sku": None, "compute.processes_per_node": 1})

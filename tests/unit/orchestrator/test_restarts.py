@@ -36,7 +36,7 @@ def test_unlimited_preemptions_are_always_restarted() -> None:
 
 
 def test_default_of_preemptions_follows_the_tier() -> None:
-    low = {"max_restarts": 2, "max_preemptions": None, "compute": {"tier": "low-priority"}}
+    low = {"max_restarts": 2, "max_preemptions": None, "compute": {"tier": "spot"}}
     assert RestartLimits.from_spec(low) == (2, None, True)
     assert RestartLimits.from_spec({**low, "compute": {"tier": "dedicated"}}) == (2, 2, True)
     assert RestartLimits.from_spec({**low, "max_preemptions": 7}, errors=0) == (0, 7, True)

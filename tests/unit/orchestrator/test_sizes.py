@@ -1,24 +1,25 @@
-"""Machine sizes: selection by GPUs, retired sizes, prices."""
+"""Machine sizes: selection by GPUs, retired sizes, sizes that Azure lists."""
 
 from __future__ import annotations
 
-import json
+from datetime import date
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
-from orchestrator.backends.azure import sizes as prices
+from orchestrator.backends.azure import sizes
 from orchestrator.backends.azure.sizes import (
     SIZES,
+    check_runs_torch,
     find_size,
     parse_gpus,
-    price_of_size,
+    read_sizes,
+    retirement_of,
     same_family,
     sizes_with,
+    store_sizes,
 )
-from orchestrator.support.errors import ServiceError, SpecError, UsageError
+from orchestrator.support.errors import SpecError, UsageError
 
 T4 = "Standard_NC4as_T4_v3"
 
@@ -39,6 +40,9 @@ def test_tables_of_sizes_are_consistent() -> None:
         ("Standard_NC12s_v2", T4),
         ("Standard_ND24rs", T4),
         ("Standard_NV12", T4),
+        ("Standard_NV12s_v3", "Standard_NV36ads_A10_v5"),
+        ("Standard_NV4as_v4", "Standard_NV36ads_A10_v5"),
+        ("Standard_NV8ahs_v4", "Standard_NV36ads_A10_v5"),
     ],
 )
 def test_retired_size_is_refused_with_a_replacement(name: str, instead: str) -> None:
@@ -72,65 +76,38 @@ def test_quota_names_match_across_services() -> None:
     assert not same_family("Standard NDASv4_A100 Family", "Standard NDAMSv4_A100 Family")
 
 
-def test_price_dated_low_priority_upper_bound_until_refresh() -> None:
-    size = find_size(T4)
+def test_retirement_is_refused_from_its_day_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {
+        name: getattr(retirement_of(name), "day", None) for name in ("Standard_NC24rs_v3", "Standard_NC24s_v3")
+    } == {
+        "Standard_NC24rs_v3": "31 March 2025",
+        "Standard_NC24s_v3": "30 September 2025",
+    }
+    monkeypatch.setattr(sizes, "today", lambda: date(2026, 9, 29))
+    assert find_size("Standard_NV12s_v3") is None
+    monkeypatch.setattr(sizes, "today", lambda: date(2026, 9, 30))
+    with pytest.raises(SpecError, match="retired it on 30 September 2026"):
+        find_size("Standard_NV12s_v3")
+
+
+@pytest.mark.parametrize("name", ["Standard_ND96isr_MI300X_v5", "Standard_ND128isr_NDR_GB200_v6", "Standard_ND40rs_v2"])
+def test_gpus_that_torch_cannot_use_are_refused(name: str) -> None:
+    size = find_size(name)
     assert size is not None
-    table = price_of_size(size, low_priority=False, refreshed={})
-    assert table is not None
-    assert (table.usd, table.bound) == (0.526, False)
-    bound = price_of_size(size, low_priority=True, refreshed={})
-    assert bound is not None
-    assert bound.bound
-    today = {T4: {"dedicated": 0.6, "low_priority": 0.11, "region": "westus", "date": "2026-11-21"}}
-    low = price_of_size(size, low_priority=True, refreshed=today)
-    assert low is not None
-    assert (low.usd, low.bound, low.region, low.date) == (0.11, False, "westus", "2026-11-21")
+    with pytest.raises(SpecError, match="torch cannot use") as failure:
+        check_runs_torch(size)
+    instead = find_size(str(failure.value.fix).removeprefix("--sku "))
+    assert instead is not None
+    check_runs_torch(instead)
 
 
-def meter(name: str, price: float, *, sku: str = "NC4as T4 v3", **more: Any) -> dict[str, Any]:
-    """Return a meter in the form of the service."""
-    common = {"productName": "Virtual Machines NCasT4_v3 Series", "type": "Consumption", "skuName": sku}
-    return {**common, "armSkuName": name, "retailPrice": price, **more}
-
-
-def test_prices_are_hourly_linux_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    pages = [
-        {
-            "Items": [
-                meter(T4, 0.5),
-                meter(T4, 0.1, productName="Virtual Machines NCasT4_v3 Series Windows"),
-                meter(T4, 0.02, sku="NC4as T4 v3 Spot"),
-            ],
-            "NextPageLink": f"{prices.SERVICE}?$skip=100",
-        },
-        {"Items": [meter(T4, 0.09, sku="NC4as T4 v3 Low Priority"), meter(T4, 0.3, type="Reservation")]},
+def test_listed_sizes_become_known(tmp_path: Path) -> None:
+    rows = [
+        {"name": "Standard_E8s_v5", "family": "standardESv5Family", "vCPUs": 8, "memoryGB": 64.0, "gpus": 0},
+        {"name": T4, "family": "standardNCASv3_T4Family", "vCPUs": 4, "memoryGB": 27.0, "gpus": 1},
     ]
-
-    def get_page(page: str) -> Any:
-        asked.append(unquote(page))
-        return pages[len(asked) - 1]
-
-    monkeypatch.setattr(prices, "_get", get_page)
-    found = prices.refresh_prices(tmp_path, [T4], "westus")
-    assert found[T4]["dedicated"] == 0.5
-    assert found[T4]["low_priority"] == 0.09
-    assert prices.read_prices(tmp_path) == found
-    assert f"armSkuName eq '{T4}'" in asked[0]
-    assert "armRegionName eq 'westus'" in asked[0]
-
-
-def test_prices_refuse_links_to_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prices, "_get", lambda page: {"Items": [], "NextPageLink": "https://example.com/prices"})
-    with pytest.raises(ServiceError, match="another host"):
-        prices.refresh_prices(tmp_path, [T4], "westus")
-    with pytest.raises(UsageError):
-        prices.refresh_prices(tmp_path, [T4], "west us")
-    assert not (tmp_path / prices.PRICES_FILE).exists()
-
-
-def test_damaged_price_file_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / prices.PRICES_FILE
-    path.parent.mkdir()
-    path.write_text(json.dumps({})[:1])
-    assert prices.read_prices(tmp_path) == {}
+    assert store_sizes(tmp_path, rows, "westus") == 2
+    found = find_size("standard_e8s_V5", refreshed=read_sizes(tmp_path))
+    assert found is not None
+    assert (found.name, found.cores, found.memory_gb, found.gpus, found.gpu) == ("Standard_E8s_v5", 8, 64, 0, None)
+    assert find_size("Standard_E8s_v5") is None

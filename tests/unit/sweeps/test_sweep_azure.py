@@ -55,7 +55,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
         "objective": {"metric": "validation_mlm_accuracy", "goal": "maximize"},
         "limits": {"trials": 8, "concurrent": 100, "trial_hours": 5},
         "trial": {
-            "compute": {"sku": "Standard_ND96isr_H100_v5", "nodes": 2, "tier": "low-priority"},
+            "compute": {"sku": "Standard_ND96isr_H100_v5", "nodes": 2, "tier": "spot"},
             "train": {"global_batch_size": 64},
             "azure": {"timeout_hours": 12, "identity": "managed"},
         },
@@ -66,6 +66,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
         "early_termination": {"policy": "median", "delay": 5},
         "limits": {"trials": None},
     },
+    "serverless": {"space": {**RATE}, "trial": {"compute": {"cluster": "serverless", "tier": "spot"}}},
     "bayesian": {
         "space": {"optimizer.learning_rate": {"low": 1e-6, "high": 1e-4}, "optimizer.weight_decay": [0, 0.01]},
         "sampling": "bayesian",

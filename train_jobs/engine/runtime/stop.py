@@ -6,7 +6,7 @@ Azure announces an eviction half a minute in advance, as a scheduled event:
     GET /metadata/instance/compute/name     aml_3
 
 Source: Azure's "Scheduled Events for Linux VMs" (version 2020-07-01 of the document). The document
-also lists events of neighbouring machines. Azure does not guarantee events for low-priority nodes, so nothing may rely
+also lists events of neighbouring machines. Azure does not guarantee events for Spot nodes, so nothing may rely
 on them.
 """
 

@@ -9,16 +9,17 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset, report
+from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset
 from orchestrator.backends.azure.az_yaml import JobFile
 from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
+from orchestrator.backends.azure.runs.failover import first_available, targets_of
 from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest, with_secrets
 from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
@@ -127,13 +128,16 @@ def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -
     # The order makes every interruption harmless. Uploads come first: they are named by content and repeatable. Then
     # the record, before the job: a process that dies after its request has left the job's name, by which the next
     # `status` finds out whether Azure has it. A job without a record would run, and cost money, unnoticed.
-    stage(wire, submission, home)
+    submission = stage(wire, submission, home)
     folder.create(submission.documents, submission.run)
     submit(wire, submission.request, folder, number=1)
 
 
-def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> None:
+def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> Submission:
     """Create what a job needs before it is submitted: cluster, assets, documents.
+
+    Returns:
+        The submission for the machines that quota and capacity allow: the first of those that the plan names.
 
     Args:
         wire: the workspace.
@@ -155,7 +159,8 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
-    report(provision(wire, request.cluster))
+    target = first_available(wire, targets_of(request, submission.documents), home)
+    request, submission = target.request, replace(submission, request=target.request, documents=target.documents)
     store = wire.store(request.datastore)
     for asset in request.assets:
         ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
@@ -164,6 +169,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     documents = {name: text.encode() for name, text in {**submission.documents, **(more or {})}.items()}
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
     Files(store).upload(places.job_folder(request.name), {**documents, **inline})
+    return submission
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:

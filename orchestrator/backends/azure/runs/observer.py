@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.options import MAX_HOURS
+from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS
 from orchestrator.backends.azure.runs.endings import RankError, ending_of, rank_error, seconds, state_of
 from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, RunRecord
 from orchestrator.backends.azure.wire.blobs import Files
@@ -24,6 +24,7 @@ from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import EndCause, RunAttempt, RunState, RunStatus, attempt_seconds
+from orchestrator.specs.compute import current_tier
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.sweep_spec import as_tree
 from orchestrator.support.errors import NotFoundError, UserError
@@ -34,6 +35,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE
 NOT_ACCEPTED = "Azure never had the job: it was not submitted"
 UNCONFIRMED = "Azure does not show the job yet: its submission may still arrive"
 REQUEUED = "Azure took its machines away, and started the same job again"
+NO_MACHINES = "its cluster got no machines; the run moves to others"
 GRACE_SECONDS = 90.0  # a request whose sender died may still arrive: longer than any proxy or gateway keeps one
 LOOKS, LOOK_PAUSE = 3, 1.0  # requests for a missing job before it counts as never submitted, and seconds between two
 CLOCK_SECONDS = 1.0  # a start that is later by more than this is another start
@@ -176,7 +178,9 @@ class Observer:
         """Return state, exit code, cause and reason of an attempt's end."""
         failed = state_of(details["status"]) == RunState.FAILED
         own = self._rank_error(attempt.started) if failed else None
-        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt)
+        ending = ending_of(details, own, limit=self._limit(), preempt=attempt.preempt or attempt.moved)
+        if attempt.moved and ending.state == RunState.PREEMPTED:
+            ending = ending._replace(reason=NO_MACHINES)
         last = self.last_report()
         started = attempt.started
         return {
@@ -190,7 +194,7 @@ class Observer:
         limits = (self.request["job"].get("properties") or {}).get("limits") or {}
         if timeout := limits.get("timeout"):
             return float(duration_seconds(timeout))
-        return MAX_HOURS[(self.plan["spec"].get("compute") or {}).get("tier", "dedicated")] * HOUR
+        return MAX_HOURS[current_tier((self.plan["spec"].get("compute") or {}).get("tier", "dedicated"))] * HOUR
 
     def _rank_error(self, since: float | None) -> RankError | None:
         """Return the error of a rank that is the cause of the end: of this attempt, and not that of a lost peer."""
@@ -220,6 +224,8 @@ class Observer:
         if not last.confirmed:
             return UNCONFIRMED
         name = self.request["cluster"]["name"]
+        if name == SERVERLESS:
+            return None  # Azure reports no reason for it
         found = self.wire.compute(name)
         if found is None:
             return f"cluster {name} was deleted"

@@ -39,6 +39,8 @@ class AzureAttempt(AttemptEnd):
     """Whether Azure read and refused it: only the run's user submits it again."""
     preempt: bool = False
     """Whether it was cancelled to simulate a preemption."""
+    moved: bool = False
+    """Whether it was cancelled in the queue, because its cluster got no machines and others are left to try."""
     started: float | None = None
     """When it began to run; of a job that Azure requeued, when it began to run again."""
     lives: tuple[RunAttempt, ...] = ()
@@ -70,9 +72,9 @@ class RunRecord(Config):
 
     @property
     def counted(self) -> list[AzureAttempt]:
-        """Attempts that count for the limits of restarts: of those that Azure had, those since the last resume."""
+        """Attempts that count for the limits of restarts: of those that got machines, those since the last resume."""
         resumed = max((number for number, attempt in enumerate(self.attempts) if attempt.resumed), default=0)
-        return [attempt for attempt in self.attempts[resumed:] if attempt.confirmed]
+        return [attempt for attempt in self.attempts[resumed:] if attempt.confirmed and not attempt.moved]
 
     @property
     def known_attempts(self) -> list[RunAttempt]:

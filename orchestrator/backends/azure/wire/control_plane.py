@@ -124,6 +124,10 @@ class Wire:
             for one in found
         ]
 
+    def sizes(self, location: str) -> list[Body]:
+        """Return the machine sizes of a region: name, family, vCPUs, gpus, memoryGB, lowPriorityCapable."""
+        return self._list("machine sizes", lambda ml: ml.compute._vmsize_operations.list(location).value)
+
     def asset(self, kind: str, name: str, version: str) -> Body | None:
         """Return a version of an asset; None: it does not exist.
 

@@ -1,0 +1,144 @@
+"""Several sizes and regions: tried in the order of their price until quota and capacity suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.azure.places import write_cache
+from orchestrator.backends.azure.prices import PRICES_FILE
+from orchestrator.client import Orchestrator
+from orchestrator.jobs.base import Plan
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import QuotaError, SpecError
+from orchestrator.testing import AzureDouble
+from tests.conftest import write_corpus, write_spec
+
+pytestmark = pytest.mark.usefixtures("small_snapshot")
+
+T4, A100, H100 = "Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4", "Standard_NC40ads_H100_v5"
+T4_FAMILY, A100_FAMILY = "standardNCASv3_T4Family", "StandardNCADSA100v4Family"
+MakePlan = Callable[..., Plan]
+
+
+@pytest.fixture
+def orchestrator(tmp_path: Path, azure: AzureDouble) -> Orchestrator:
+    return Orchestrator("azure", home=tmp_path / "home")
+
+
+@pytest.fixture
+def make_plan(tmp_path: Path, orchestrator: Orchestrator) -> MakePlan:
+    """Return a function that plans the micro job on machines that the arguments describe."""
+    write_corpus(tmp_path / "corpus.txt")
+
+    def plan(**compute: Any) -> Plan:
+        write_spec(tmp_path / "job.yaml", data={"text": ["corpus.txt"]}, compute={"cluster": "gpu", **compute})
+        return orchestrator.plan(file=tmp_path / "job.yaml")
+
+    return plan
+
+
+def clusters(azure: AzureDouble) -> dict[str, tuple[str, str]]:
+    """Return size and region of each cluster by its name."""
+    return {
+        cluster["name"]: (cluster["properties"]["properties"]["vmSize"], cluster["location"])
+        for cluster in azure.state.below("computes")
+    }
+
+
+def test_cheapest_size_with_quota_is_used(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    azure.set_quota(T4_FAMILY, 0)
+    azure.set_quota(A100_FAMILY, 0)
+    plan = make_plan(sku=[H100, T4, A100])
+    assert [choice.size for choice in plan.compute.choices] == [T4, A100, H100]
+    assert (plan.compute.size, plan.compute.price_per_hour, plan.compute.gpu) == (T4, 0.526, "T4")
+    run = orchestrator.submit(plan)
+    err = capsys.readouterr().err
+    assert f"machines 1 of 3: not enough cores for 1 x {T4} in eastus; trying the next" in err
+    assert f"machines 2 of 3: not enough cores for 1 x {A100} in eastus; trying the next" in err
+    (found,) = clusters(azure).items()
+    assert found[1] == (H100, "eastus")
+    assert azure.job(run.name).properties["computeId"].endswith(f"/computes/{found[0]}")
+    azure.move(run.name, "Running")
+    assert run.status().state == RunState.RUNNING
+    assert orchestrator.attach(run.name).cost().price_per_hour == 6.98
+    assert azure.violations == []
+
+
+def test_capacity_failure_tries_the_next_region(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = make_plan(sku=T4, region=["westeurope", "eastus"])
+    first, _ = (note for note in orchestrator.prepare(plan).notes if note.startswith("machines"))
+    assert first == f"machines 1: {T4} in westeurope, $0.53 an hour"
+    failing = orchestrator.prepare(plan).request.cluster.name
+    azure.fail_compute(failing, code="AllocationFailed", message="There is not enough capacity in the region.")
+    orchestrator.submit(plan)
+    assert "machines 1 of 2: " in capsys.readouterr().err
+    assert [*clusters(azure).values()] == [(T4, "eastus")]
+
+
+def test_regions_are_ordered_by_their_prices(tmp_path: Path, make_plan: MakePlan) -> None:
+    entries = {
+        f"{T4}@{region}": {"dedicated": price, "region": region, "date": "2026-11-20"}
+        for region, price in (("westeurope", 0.6), ("eastus", 0.7), ("uksouth", 0.5))
+    }
+    write_cache(tmp_path / "home" / PRICES_FILE, entries)
+    plan = make_plan(sku=[T4], region=["eastus", "westeurope", "uksouth"])
+    assert [choice.region for choice in plan.compute.choices] == ["uksouth", "westeurope", "eastus"]
+    assert make_plan(sku=T4).run_hash == plan.run_hash
+
+
+def test_quota_for_none_of_the_sizes_is_an_error(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan
+) -> None:
+    azure.set_quota(T4_FAMILY, 0)
+    azure.set_quota(A100_FAMILY, 0)
+    with pytest.raises(QuotaError, match=f"not enough cores for 1 x {A100}"):
+        orchestrator.submit(make_plan(sku=[A100, T4]))
+    assert clusters(azure) == {}
+
+
+def test_serverless_sizes_are_tried_in_turn(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan
+) -> None:
+    azure.set_quota(T4_FAMILY, 0)
+    run = orchestrator.submit(make_plan(cluster="serverless", sku=[T4, A100]))
+    assert azure.job(run.name).properties["resources"]["instanceType"] == A100
+    assert clusters(azure) == {}
+
+
+def test_sizes_with_different_gpu_counts_are_refused(make_plan: MakePlan) -> None:
+    with pytest.raises(SpecError, match="different numbers of processes") as failure:
+        make_plan(sku=[T4, "Standard_NC48ads_A100_v4"])
+    assert failure.value.facts["processes"] == f"{T4} 1, Standard_NC48ads_A100_v4 2"
+    plan = make_plan(sku=[T4, "Standard_NC48ads_A100_v4"], processes_per_node=1, threads_per_process="auto")
+    assert plan.compute.threads_per_process == 4, "the least of both sizes"
+
+
+def test_queued_job_without_machines_moves_on(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, tmp_path: Path
+) -> None:
+    run = orchestrator.submit(make_plan(sku=[T4, A100]))
+    azure.move(run.name, "Queued")
+    assert not run._backend.restart_if_needed(run.name), "Azure may still find machines"
+    (first,) = clusters(azure)
+    azure.without_capacity(first)
+    assert run._backend.restart_if_needed(run.name)
+    assert azure.job(run.name).status == "Canceled"
+    assert run._backend.restart_if_needed(run.name)
+    second = azure.job(f"{run.name}-a2").properties["computeId"].rpartition("/")[2]
+    assert clusters(azure)[second] == (A100, "eastus")
+    azure.move(f"{run.name}-a2", "Running")
+    other = Orchestrator("azure", home=tmp_path / "other").attach(f"azure://double/{run.name}")
+    for status in (run.status(), other.status()):
+        assert (status.state, status.attempt) == (RunState.RUNNING, 2)
+    assert other.cost().price_per_hour == 3.673
+    azure.move(f"{run.name}-a2", "Failed", {"code": "UserError", "message": "a bug of the job"})
+    assert not run._backend.restart_if_needed(run.name), "the move is no restart, and errors have none here"
+    assert azure.violations == []
