@@ -29,6 +29,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
 FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
+COMMAND_RECIPES = RECIPES / "command"
 EXTENDS = "extends"  # key of a recipe: name of the recipe in the same folder that it overrides
 CONTINUES = "continues"  # key of a recipe: name of the recipe whose result it starts from
 SUBMISSION_KEYS = ("kind", "recipe")  # of a file for `orchestrator submit`, which a job also reads
