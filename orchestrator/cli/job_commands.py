@@ -24,6 +24,7 @@ START = (
             "submit finetune --task reviews.yaml --model bert-base-uncased",
             "submit evaluate --model @last --data held-out.csv",
             "submit predict --model @last --input new.csv --output out.jsonl",
+            "submit command -- python train.py --epochs 3",
         ],
         "submit.submit",
         [

@@ -89,14 +89,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         DistinctCompletions()(build_parser(), always_complete_options=False)  # prints them and exits
     given = list(sys.argv[1:] if argv is None else argv)
     # Removed here and not declared on each verb: argparse would reset a value that was given before the verb.
-    words = [word for word in given if word not in EVERYWHERE]
-    forbid_colours("--no-color" in given)
+    end = given.index("--") if "--" in given else len(given)
+    words = [word for word in given[:end] if word not in EVERYWHERE]
+    forbid_colours("--no-color" in given[:end])
     run_as_command()
     try:
         if not words:
             write_line(overview(), sys.stdout)
             return 0
         arguments, unknown = build_parser().parse_known_args(words)
+        arguments.words = given[end + 1 :]
+        if arguments.words and not hasattr(arguments, "sets"):
+            unknown = ["--", *arguments.words]
         if unknown:
             from orchestrator.support.errors import UsageError
 
@@ -119,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as problem:
-        return _fail(problem, given, debug="--debug" in given)
+        return _fail(problem, given, debug="--debug" in given[:end])
 
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:

@@ -18,6 +18,7 @@ SHIPPED = {
     "finetune": "orchestrator.jobs.finetune.kind:FINETUNE",
     "evaluate": "orchestrator.jobs.predict.kind:EVALUATE",
     "predict": "orchestrator.jobs.predict.kind:PREDICT",
+    "command": "orchestrator.jobs.command.kind:COMMAND",
 }
 DEFAULT = "pretrain"  # kind of a spec, a sweep's trial or an old run that does not name its kind
 _registered: dict[str, JobKind] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,7 @@ DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout has the result alone
     "GIT_PYTHON_REFRESH": "quiet",  # MLflow imports GitPython, which warns without git
 }
+DRAFT = ".mlflow-"  # prefix of the folder of artifacts to log
 SIGN_IN = ("MLFLOW_", "DATABRICKS_")  # prefixes of the variables from which MLflow's client takes its credentials
 
 
@@ -300,7 +302,10 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
         _mark_primary(client, experiment, request.primary)
         log_datasets(client, run_id, request.datasets)
         if request.collect is not None:
-            with TemporaryDirectory(prefix="mlflow-") as folder:
+            for left in Path(request.folder).glob(f"{DRAFT}*"):  # of a sync that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            # MLflow copies the mode of each file, and files below the home folder have the right one
+            with TemporaryDirectory(prefix=DRAFT, dir=request.folder) as folder:
                 request.collect(Path(folder))
                 log_files(client, run_id, Path(folder))
         mirror.note_copied(request.status, records=RECORDS)

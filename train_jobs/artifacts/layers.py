@@ -29,6 +29,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 PRETRAIN_RECIPES, PREPARE_RECIPES = RECIPES / "pretrain", RECIPES / "prepare"
 FINETUNE_RECIPES, PREDICT_RECIPES = RECIPES / "finetune", RECIPES / "predict"
+COMMAND_RECIPES = RECIPES / "command"
 EXTENDS = "extends"  # key of a recipe: name of the recipe in the same folder that it overrides
 CONTINUES = "continues"  # key of a recipe: name of the recipe whose result it starts from
 SUBMISSION_KEYS = ("kind", "recipe")  # of a file for `orchestrator submit`, which a job also reads
@@ -98,19 +99,31 @@ def read_file(path: Path, source: str | None = None) -> ConfigLayer:
             than 4 MiB.
     """
     name = source or str(path)
+    return read_text(read_source(path, name), name)
+
+
+def read_source(path: Path, source: str) -> str:
+    """Return the text of a YAML or JSON file.
+
+    Args:
+        path: path of the file.
+        source: its name in messages.
+
+    Raises:
+        SpecError: the file is missing, not UTF-8 or larger than 4 MiB.
+    """
     try:
         with path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise too_large(name, f"more than {MOST_BYTES >> 20} MiB")
-        text = content.decode()
+            raise too_large(source, f"more than {MOST_BYTES >> 20} MiB")
+        return content.decode()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
     except PermissionError:
         raise SpecError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
     except UnicodeDecodeError as problem:
         raise SpecError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
-    return read_text(text, name)
 
 
 def read_text(text: str, source: str) -> ConfigLayer:

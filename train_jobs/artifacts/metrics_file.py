@@ -2,11 +2,14 @@
 
 Next to metrics.jsonl are system/node-0.jsonl with the load of each machine and, of a fine-tuning with several seeds or
 tasks, a metrics.jsonl for each of them.
+
+A command of the user's own may write the short form {"step": 120, "train_loss": 6.81}.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,4 +50,25 @@ def read_reports(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
                 report = json.loads(line)
             except ValueError:
                 continue  # a machine died while writing this line, and the next attempt appended to it
-            yield offset, report
+            if (complete := full_report(report, os.fstat(stream.fileno()).st_mtime)) is not None:
+                yield offset, complete
+
+
+def full_report(report: Any, now: float) -> dict[str, Any] | None:
+    """Return a report with all its fields; None: it is no report. Commands of users may write the short form.
+
+    Args:
+        report: a line of the file.
+        now: time of a report without one, seconds since the epoch.
+    """
+    if not isinstance(report, dict) or not isinstance(report.get("step"), int):
+        return None
+    if isinstance(report.get("metrics"), dict) and isinstance(report.get("time"), int | float):
+        return report
+    values = report.get("metrics", {key: value for key, value in report.items() if key not in {"step", "time"}})
+    if not isinstance(values, dict):
+        return None
+    metrics = {key: value for key, value in values.items() if type(value) in {int, float}}
+    written = report.get("time")
+    when = float(written) if isinstance(written, int | float) else now
+    return {"step": report["step"], "time": when, "metrics": metrics}

@@ -9,22 +9,29 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.azure.wire.control_plane import Body, duration_seconds, quiet
+import yaml
+
+from orchestrator.backends.azure.wire.control_plane import Body, duration_seconds, quiet, rest_body
 from orchestrator.support.errors import SpecError
-from train_jobs.artifacts.layers import ConfigLayer, KeyPath, dotted, read_file
+from train_jobs.artifacts.layers import ConfigLayer, KeyPath, dotted, read_source
+from train_jobs.artifacts.yaml_values import read_yaml
 
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 MODES = {"ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Upload": "upload"}
 IDENTITIES = {"Managed": "managed", "UserIdentity": "user_identity"}
 KINDS = ("command", "sweep")
 MAX_NAME_LENGTH = 40
+SERVERLESS = "serverless"  # machines of a job whose file names none
 _ASSET = re.compile(r".*/(codes|environments|data|computes)/([^/]+)(?:/versions/([^/]+))?$")
 _BINDING = re.compile(r"\${{\s*(?P<kind>inputs|outputs|search_space)\.(?P<name>\w+)\s*}}")
+_OPTIONAL = re.compile(r"\[[\w.\s-]*\${{inputs\.[\w.-]+}}]")  # left out of the command if the job has no such input
+_ALLOWED = re.compile(r"not in set (\[[^]]*\])")
+_QUOTED = re.compile(r"'([^']*)'")
 _SHARED = re.compile(r"[1-9]\d*[bkmgBKMG]?")
 _CONTINUOUS = ("uniform", "loguniform", "normal", "lognormal", "quniform", "qloguniform", "qnormal", "qlognormal")
 Problem = tuple[KeyPath, str]
@@ -39,35 +46,58 @@ class JobFile:
     document: dict[str, Any]
     job: Any
     """The job as an object of Azure's SDK."""
+    name: str
+    """The file's own name for the job, else its display name with a hash of its content."""
+    digest: str
+    """Hash of the document, 8 hex digits."""
+    warnings: tuple[str, ...] = ()
+    """Duplicate keys, each with its line: Azure's SDK silently takes the last value."""
 
     @property
-    def name(self) -> str:
-        """The file's own name for the job, else its display name with a hash of its content."""
-        if self.document.get("name"):
-            return str(self.document["name"])
-        slug = re.sub(r"[^a-z0-9]+", "-", str(self.document.get("display_name") or self.path.stem).lower()).strip("-")
-        return f"{slug[:MAX_NAME_LENGTH].strip('-') or 'job'}-{self.digest}"
+    def work(self) -> Any:
+        """The part of the job that has the command: of a sweep its trial."""
+        return getattr(self.job, "trial", self.job)
 
     @property
-    def digest(self) -> str:
-        """Hash of the document, 8 hex digits."""
-        return hashlib.sha256(json.dumps(self.document, sort_keys=True, default=str).encode()).hexdigest()[:8]
+    def compute(self) -> str:
+        """Name or ARM id of the machines; `serverless` if the file names none."""
+        return str(self.job.compute or SERVERLESS)
 
     @property
-    def work(self) -> dict[str, Any]:
-        """The section with the command: of a sweep its trial."""
-        return dict(self.document.get("trial", self.document))
+    def needs_cluster(self) -> bool:
+        """Whether the machines are a compute target of the workspace, which must exist."""
+        # an ARM id may name a cluster of another workspace; the SDK itself runs a job on `local`
+        return "/" not in self.compute and self.compute.lower() not in {SERVERLESS, "local"}
 
     @property
     def nodes(self) -> int:
         """Number of machines."""
-        own = self.document.get("resources") or {}
-        return int((self.work.get("resources") or own).get("instance_count") or 1)
+        work, whole = self._sections()
+        return int((work.get("resources") or whole.get("resources") or {}).get("instanceCount") or 1)
 
     @property
     def processes(self) -> int:
         """Number of ranks on each machine."""
-        return int((self.work.get("distribution") or {}).get("process_count_per_instance") or 1)
+        return int((self._sections()[0].get("distribution") or {}).get("processCountPerInstance") or 1)
+
+    def _sections(self) -> tuple[Body, Body]:
+        """Return the part of the body that has the command, and the whole."""
+        whole = self.body()["properties"]
+        return whole.get("trial", whole), whole
+
+    def body(self) -> Body:
+        """Return the body that the SDK sends, except for ids that only the workspace gives.
+
+        An environment that is part of the file has the name and version under which the SDK creates it first.
+
+        Raises:
+            AzureError: an input or a name is invalid.
+        """
+        body = rest_body(self.job)
+        work = body["properties"].get("trial", body["properties"])
+        if not isinstance(environment := work.get("environmentId"), str):
+            work["environmentId"] = f"azureml:{environment.name}:{environment.version}"
+        return body
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -76,31 +106,78 @@ def read_job_file(path: Path) -> JobFile:
     Raises:
         SpecError: all problems, each with its line.
     """
-    layer = read_file(path)
-    problems = [f"{layer.origin(key)}: {dotted(key)}: {what}" for key, what in _problems(layer.tree)]
+    layer, warnings = _read(path)
+    problems = [_problem(layer, key, what) for key, what in _problems(layer.tree)]
     if problems:
         raise SpecError(f"{path} has {len(problems)} problem{'s' if len(problems) > 1 else ''}", problems=problems)
-    file = JobFile(path, layer.tree, _load(path, layer))
-    # The SDK would draw random words for the name, so that submitting the file twice would start two jobs, and take the
-    # experiment from the name of the current folder.
-    file.job.name = file.name
-    file.job.display_name = layer.tree.get("display_name") or file.name
-    file.job.experiment_name = layer.tree.get("experiment_name") or path.stem
+    content = json.dumps(layer.tree, sort_keys=True, default=str)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    with _refusals(path, layer):
+        job = _load(path)
+        # The SDK would draw random words for the name, so that submitting the file twice would start two jobs.
+        job.name = job.name or _name(str(job.display_name or path.stem), digest)
+        file = JobFile(path, layer.tree, job, job.name, digest, warnings)
+        file.body()  # checks inputs and names, which loading does not
     return file
 
 
-def _load(path: Path, layer: ConfigLayer) -> Any:
+def _name(title: str, digest: str) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    return f"{slug[:MAX_NAME_LENGTH].strip('-') or 'job'}-{digest}"
+
+
+def _read(path: Path) -> tuple[ConfigLayer, tuple[str, ...]]:
+    """Return the values that Azure's SDK reads, with the lines of their keys, and warnings of duplicate keys.
+
+    Raises:
+        SpecError: the file is not YAML, or not a mapping.
+    """
+    text = read_source(path, str(path))
+    values = read_yaml(text, str(path))
+    try:
+        tree = yaml.safe_load(text)  # unlike `read_yaml`, it merges `<<`
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as problem:
+        mark = getattr(problem, "problem_mark", None)
+        what = getattr(problem, "problem", None) or str(problem)
+        problems = values.problems or [f"{path}:{mark.line + 1 if mark else 1}: {what}"]
+        raise SpecError(f"{path} is not valid YAML", problems=problems) from None
+    if not isinstance(tree, dict):
+        raise SpecError(f"invalid {path}: not keys and values", problems=[f"{path}:1: not a mapping"])
+    return ConfigLayer(str(path), _with_text_keys(tree), values.lines), tuple(values.problems)
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _with_text_keys(inner) for key, inner in value.items()}
+    return [_with_text_keys(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _load(path: Path) -> Any:
     from azure.ai.ml import load_job
 
     quiet()
+    return load_job(path)
+
+
+@contextmanager
+def _refusals(path: Path, layer: ConfigLayer) -> Iterator[None]:
+    """Translate any error of the SDK into one that has the line of each problem."""
     try:
-        return load_job(path)
+        yield
     except Exception as problem:  # errors of marshmallow, PyYAML, the SDK and the file system, without a common base
-        first = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+        text = str(problem)
+        first = next((line.strip() for line in text.splitlines() if line.strip()), type(problem).__name__)
         raise SpecError(
             f"invalid job file {path}",
-            problems=list(_messages(str(problem), layer)) or [f"{path}: {first}"],
+            problems=list(_messages(text, layer)) or [_placed(first, layer)],
         ) from problem
+
+
+def _placed(message: str, layer: ConfigLayer) -> str:
+    """Return a message with the place of the longest key that it names."""
+    words = set(re.findall(r"[\w.-]+", message))
+    named = [key for key in layer.lines if str(key[-1]) in words]
+    return _problem(layer, max(named, key=lambda key: len(str(key[-1])), default=()), message)
 
 
 def _messages(text: str, layer: ConfigLayer) -> Iterator[str]:
@@ -113,8 +190,18 @@ def _messages(text: str, layer: ConfigLayer) -> Iterator[str]:
         return
     first: dict[KeyPath, str] = {}
     for key, what in _leaves(found, ()):
-        first.setdefault(key, what)  # a section may have several forms; the message about the first is enough
-    yield from (f"{layer.origin(key)}: {dotted(key)}: {what}" for key, what in first.items())
+        # marshmallow has an entry of its own between the name and the value of a dictionary
+        written = tuple(part for at, part in enumerate(key) if part != "value" or key[: at + 1] in layer.lines)
+        first.setdefault(written, what)
+    outer = {key[:end] for key in first for end in range(1, len(key))}
+    yield from (_problem(layer, key, what) for key, what in first.items() if key not in outer)
+
+
+def _problem(layer: ConfigLayer, key: KeyPath, what: str) -> str:
+    """Return a problem with its place; that of a missing key is line 1."""
+    origin = layer.origin(key)
+    line = "" if origin.line else ":1"
+    return f"{origin}{line}: {dotted(key)}: {what}" if key else f"{origin}{line}: {what}"
 
 
 def _first_object(text: str) -> dict[str, Any]:
@@ -126,14 +213,20 @@ def _first_object(text: str) -> dict[str, Any]:
 
 
 def _leaves(tree: Any, path: KeyPath) -> Iterator[Problem]:
+    """Yield the messages about each key; of a section that may have several forms, those of the form of its type."""
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             yield from _leaves(value, (*path, key) if not str(key).startswith("_") else path)
     elif isinstance(tree, list):
-        for value in tree:
+        forms = [form for form in tree if not (isinstance(form, Mapping) and "type" in form)]
+        known = [str(name) for form in tree for name in _ALLOWED.findall(str(_mapping({"": form}, "").get("type")))]
+        if known and not forms:
+            names = sorted({name for text in known for name in _QUOTED.findall(text)})
+            yield (*path, "type"), f"unknown type (known: {', '.join(names)})"
+        for value in forms[:1] if known else tree:
             yield from _leaves(value, path)
     elif path:
-        yield path, str(tree).rstrip(".")
+        yield path, " ".join(str(tree).split()).rstrip(".")
 
 
 def _problems(tree: Mapping[str, Any]) -> Iterator[Problem]:
@@ -141,8 +234,6 @@ def _problems(tree: Mapping[str, Any]) -> Iterator[Problem]:
     if kind not in KINDS:
         yield ("type",), f"unknown type of job {kind!r} (known: {', '.join(KINDS)})"
         return
-    if not tree.get("compute"):
-        yield ("compute",), "missing: the service accepts no job without a cluster (compute: azureml:NAME)"
     if kind == "command":
         yield from _work_problems(tree, tree, ())
     elif isinstance(work := tree.get("trial"), Mapping):
@@ -157,8 +248,9 @@ def _work_problems(tree: Mapping[str, Any], work: Mapping[str, Any], at: KeyPath
     yield from _resource_problems(work, at)
     yield from _below_one(work, at, "distribution", "process_count_per_instance")
     command = work.get("command")
-    for found in _BINDING.finditer(command) if isinstance(command, str) else ():
-        if found["name"] not in {**_mapping(tree, found["kind"]), **_mapping(work, found["kind"])}:
+    for found in _BINDING.finditer(_OPTIONAL.sub("", command)) if isinstance(command, str) else ():
+        known = {**_mapping(tree, found["kind"]), **_mapping(work, found["kind"])}
+        if found["name"] not in known and (found["kind"], found["name"]) != ("outputs", "default"):
             yield (*at, "command"), f"{found[0]} names none of the {found['kind'].replace('_', ' ')}"
 
 

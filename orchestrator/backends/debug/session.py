@@ -91,6 +91,7 @@ class DebugSession(Supervision):
             {
                 RUN_VARIABLE: str(self.run.path),
                 TAGS_VARIABLE: str(self.run.tags),
+                **({"ORCHESTRATOR_CODE": self.request.code} if self.request.code else {}),
                 "ORCHESTRATOR_DEBUG": "1",  # the watchdog must not end a job that waits at a breakpoint
                 "OMP_NUM_THREADS": str(self.request.threads),
                 **self.variables(),

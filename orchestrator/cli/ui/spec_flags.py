@@ -264,6 +264,7 @@ def kind_of(arguments: argparse.Namespace) -> JobKind:
 def given_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the flags of a command line that describe a job."""
     given = [flag.flags[-1] for flag in SPEC_FLAGS if getattr(arguments, flag.dest)]
+    given += ["--"] if getattr(arguments, "words", None) else []
     return [*given, *(["--new"] if getattr(arguments, "new", False) else [])]
 
 
@@ -275,6 +276,7 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
     given: dict[str, tuple[Any, str]] = {
         "backend": (arguments.backend, "--backend"),
         "output": (getattr(arguments, "delivery", None), "--output"),
+        "command": (getattr(arguments, "words", None) or None, "--"),
     }
     for flag in SPEC_FLAGS:
         name, value = flag.flags[-1], getattr(arguments, flag.dest)

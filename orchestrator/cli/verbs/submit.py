@@ -147,7 +147,10 @@ def _prepared_file(arguments: argparse.Namespace) -> Submission:
     if given := given_flags(arguments):
         text = f"cannot combine {', '.join(given)} with a job file"
         raise UsageError(text, fix=f"edit {arguments.kind}")
-    return Orchestrator(arguments.backend).prepare_file(Path(arguments.kind))
+    submission = Orchestrator(arguments.backend).prepare_file(Path(arguments.kind))
+    for note in submission.notes:
+        hint(note)
+    return submission
 
 
 def _notes(submission: Submission) -> list[str]:

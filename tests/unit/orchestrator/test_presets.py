@@ -33,6 +33,7 @@ from train_jobs.artifacts.layers import (
     read_preset,
 )
 from train_jobs.config import FinetuneConfig, PredictConfig, PrepareConfig, PretrainConfig
+from train_jobs.config.command import CommandConfig
 from train_jobs.config.errors import SpecError
 from train_jobs.optim.factory import learning_rate
 
@@ -58,8 +59,10 @@ MODELS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "prepare": (PrepareConfig, {}),
     "finetune": (FinetuneConfig, {"init_from": "bert", "data": {"train": "a.tsv", "validation": "b.tsv"}}),
     "predict": (PredictConfig, {"model": "bert", "input": "a.tsv"}),
+    "command": (CommandConfig, {"command": "python train.py"}),
 }
 PINNED = {
+    "command/default": "12dd627fdc84",
     "finetune/entities": "1d7deff9b50e",
     "finetune/glue": "eb9c88233d8d",
     "finetune/glue-roberta": "22dd7a237536",

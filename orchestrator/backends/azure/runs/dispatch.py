@@ -24,7 +24,7 @@ from orchestrator.backends.azure.runs.record import RecordFolder
 from orchestrator.backends.azure.submission import AzureRequest, with_secrets
 from orchestrator.backends.azure.wire.azure_errors import PAUSES, TOO_MANY, is_transient, retry_after
 from orchestrator.backends.azure.wire.blobs import Files
-from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
+from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.base import PLAN, REQUEST, Submission
 from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
@@ -44,7 +44,7 @@ class FileSubmission(Submission):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the body that the SDK sends."""
-        return {"name": self.run, "request": {"job": rest_body(self.file.job)}}
+        return {"name": self.run, "request": {"job": self.file.body()}}
 
 
 def file_submission(file: JobFile, workspace: Workspace) -> FileSubmission:
@@ -52,7 +52,7 @@ def file_submission(file: JobFile, workspace: Workspace) -> FileSubmission:
     request = AzureRequest(
         name=file.name,
         workspace=workspace,
-        cluster=Cluster(name=str(file.document["compute"]).removeprefix("azureml:")),
+        cluster=Cluster(name=file.compute),
         assets=(),
         datastore=AzureSpec().datastore,
         job={},
@@ -67,16 +67,17 @@ def file_submission(file: JobFile, workspace: Workspace) -> FileSubmission:
         "compute": {"nodes": file.nodes, "processes_per_node": file.processes},
         "changes": {},
         "data": {"sha256": ""},
-        "spec": {"tags": {key: str(value) for key, value in (file.document.get("tags") or {}).items()}},
+        "spec": {"tags": {key: str(value) for key, value in (file.job.tags or {}).items()}},
         "file": str(file.path.absolute()),
     }
     return FileSubmission(
         backend=AZURE,
         plan=None,
         request=request,
-        command=(str(file.work.get("command", "")),),
-        variables=file.work.get("environment_variables") or {},
+        command=(str(file.work.command),),
+        variables=file.work.environment_variables or {},
         documents={PLAN: json.dumps(plan, indent=1), REQUEST: request.model_dump_json(indent=1)},
+        notes=tuple(f"warning: {warning}" for warning in file.warnings),
         export={**file.document, "name": file.name},
         file=file,
     )
@@ -94,14 +95,14 @@ def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> N
         ConflictError: the workspace has a job of that name.
         UserError: Azure refused, or has no such cluster.
     """
-    name, cluster = submission.run, submission.request.cluster
+    name = submission.run
     wire.location()
     if wire.job(name) is not None:
         raise ConflictError(
             f"job {name} already exists in the workspace", fix="give the file another name for the job, or none"
         )
-    if "/" not in cluster.name:  # an ARM id may name a cluster of another workspace
-        provision(wire, cluster)
+    if submission.file.needs_cluster:
+        provision(wire, submission.request.cluster)
     folder.create(submission.documents, name)
     try:
         wire.put_job_file(submission.file.job)

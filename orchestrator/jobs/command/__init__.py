@@ -1,0 +1,1 @@
+"""Any command of the user: its spec and plan."""
