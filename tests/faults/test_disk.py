@@ -15,6 +15,7 @@ from tests.faults.campaign import disks
 from tests.faults.campaign.scene import Scene, Undisturbed, signal_all
 from tests.run_folders import run_script
 from train_jobs import prepare
+from train_jobs.artifacts.tracking import mlflow_store
 
 
 def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:
@@ -128,6 +129,21 @@ def test_submitted_code_survives_failing_disk(console: Console, corpus: Path) ->
         resumed = console("resume", submitted.json["name"])
         assert resumed.code == 0, resumed.err
         assert list(console.home.glob("token-stores/*/manifest.json"))
+
+
+def test_failing_disk_ends_creation_of_mlflow_store(console: Console) -> None:
+    """MLflow itself retries for 102 s, and its process keeps the disk in use."""
+    scene = Scene(console, "prepare", 0.0, Undisturbed(seconds=0, digest="", metrics=[], bytes=0), (), Random(0))
+    if why := disks.needs_root():
+        pytest.skip(why)
+    console.home.mkdir()
+    with disks.own_disk(scene):
+        (console.home / "mlflow.lock").touch()
+        code = f"from {mlflow_store.__name__} import _create; _create(Path({str(console.home / 'mlflow.db')!r}))"
+        disks.make_read_only(scene)
+        words = [sys.executable, "-c", f"from pathlib import Path; {code}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        assert "Read-only file system" in done.stderr
 
 
 FILL = 'cat /dev/zero > "$ORCHESTRATOR_RUN/filler-$RANK" 2>/dev/null; '
