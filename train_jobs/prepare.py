@@ -92,8 +92,11 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
             )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)
-            if not is_reported(output / METRICS_FILE):
-                metrics.report(progress.parts, {key: value for key, value in figures.items() if key != "store"})
+            earlier = [report for _, report in read_reports(output / METRICS_FILE)]
+            if not any("dropped" in report["metrics"] for report in earlier):  # else a start died before it could end
+                # A start that finds the finished store counts no part: the step is that of the last one counted.
+                step = max([progress.parts, *(report["step"] for report in earlier)])
+                metrics.report(step, {key: value for key, value in figures.items() if key != "store"})
             storage.write_json(output / "result.json", figures)
             for line in text_use(store):
                 log(line)
@@ -133,11 +136,6 @@ def result(store: TokenStore, *, seconds: float) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         "mb_per_second": text_bytes / 1e6 / max(seconds, 1e-3),
     }
-
-
-def is_reported(metrics: Path) -> bool:
-    """Return whether an earlier start reported the figures of the store and died before it could end."""
-    return metrics.exists() and any("dropped" in report["metrics"] for _, report in read_reports(metrics))
 
 
 def text_use(store: TokenStore) -> Iterator[str]:

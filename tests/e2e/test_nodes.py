@@ -22,6 +22,7 @@ from tests.conftest import (
     write_endless_spec,
     write_spec,
 )
+from tests.faults.campaign.scene import signal_all
 
 TWO_NODES = ("--set", "compute.nodes=2", "--set", "compute.processes_per_node=1")
 
@@ -77,6 +78,32 @@ def test_dead_node_ends_other_and_restart_resumes(console: Console, corpus: Path
     assert first["state"] == "failed"
     assert first["step"] >= 12
     assert "resumed at step" in (folder / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.slow
+def test_killed_two_node_run_resumes_to_same_bytes(console: Console, corpus: Path) -> None:
+    """Every process is killed in the middle, as in a power failure; the weights are those of a whole run."""
+    write_spec(
+        console.cwd / "job.yaml",
+        data={"text": [str(corpus)]},
+        train={"steps": 60, "log_every": 2},
+        checkpoint={"every": 10},
+        validation={"every": 60},
+    )
+    words = ("submit", "pretrain", "-f", "job.yaml", *TWO_NODES, "-o", "json")
+    whole = console(*words)
+    assert whole.code == 0, whole.err
+    other = Console(console.cwd / "other-home", console.cwd)
+    name = other(*words, "-d").json["name"]
+    folder = other.folder(name)
+    wait_for(lambda: last_step(folder) >= 12 and committed(folder), what="step 12 and a checkpoint")
+    assert signal_all(other.home)
+    assert last_step(folder) < 60
+    done = other("resume", name, "-o", "json")
+    assert done.code == 0, done.err
+    assert "resumed at step" in (folder / "logs" / "rank-0.log").read_text()
+    one, again = (Path(run.json["model"], "model.safetensors").read_bytes() for run in (whole, done))
+    assert one == again
 
 
 def test_dead_launcher_of_second_node_ends_attempt(console: Console, corpus: Path) -> None:

@@ -6,11 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.conftest import Console, tmpfs, wait_for, write_corpus, write_spec
+from tests.faults.campaign import disks
+from tests.faults.campaign.scene import Scene, Undisturbed, signal_all
 from tests.run_folders import run_script
+from train_jobs import prepare
+from train_jobs.artifacts.tracking import mlflow_store
 
 
 def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:
@@ -101,6 +106,44 @@ def test_full_home_ends_run_with_true_state(console: Console, corpus: Path) -> N
         assert "resume the run" in done.json["reason"]
         log = (Path(done.json["folder"]) / "logs" / "rank-0.log").read_text()
         assert "Traceback" not in log
+
+
+def test_submitted_code_survives_failing_disk(console: Console, corpus: Path) -> None:
+    """Without a sync its files would be empty, and a resumed run of empty modules would complete."""
+    (console.cwd / "prepare.yaml").write_text(json.dumps({"data": {"text": [str(corpus)], "vocab_size": 256}}))
+    words = ("submit", "prepare", "-f", "prepare.yaml", "-d", "-o", "json")
+    scene = Scene(console, "prepare", 0.0, Undisturbed(seconds=0, digest="", metrics=[], bytes=0), words, Random(0))
+    if why := disks.needs_root():
+        pytest.skip(why)
+    console.home.mkdir()
+    with disks.own_disk(scene):
+        submitted = console(*words)
+        assert submitted.code == 0, submitted.err
+        disks.make_read_only(scene)
+        signal_all(console.home)
+        disks.repair(scene)
+        code = Path(submitted.json["folder"]) / "code"
+        assert (code / "train_jobs/prepare.py").read_bytes() == Path(prepare.__file__).read_bytes()
+        assert len(list(code.rglob("*.py"))) > 100
+        assert [path for path in code.rglob("*.py") if not path.stat().st_size and path.name != "__init__.py"] == []
+        resumed = console("resume", submitted.json["name"])
+        assert resumed.code == 0, resumed.err
+        assert list(console.home.glob("token-stores/*/manifest.json"))
+
+
+def test_failing_disk_ends_creation_of_mlflow_store(console: Console) -> None:
+    """MLflow itself retries for 102 s, and its process keeps the disk in use."""
+    scene = Scene(console, "prepare", 0.0, Undisturbed(seconds=0, digest="", metrics=[], bytes=0), (), Random(0))
+    if why := disks.needs_root():
+        pytest.skip(why)
+    console.home.mkdir()
+    with disks.own_disk(scene):
+        (console.home / "mlflow.lock").touch()
+        code = f"from {mlflow_store.__name__} import _create; _create(Path({str(console.home / 'mlflow.db')!r}))"
+        disks.make_read_only(scene)
+        words = [sys.executable, "-c", f"from pathlib import Path; {code}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        assert "Read-only file system" in done.stderr
 
 
 FILL = 'cat /dev/zero > "$ORCHESTRATOR_RUN/filler-$RANK" 2>/dev/null; '

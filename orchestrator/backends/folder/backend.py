@@ -44,7 +44,7 @@ from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import run_names
 from orchestrator.support.secret_sources import look_up
-from train_jobs.artifacts.files import write_draft, write_text
+from train_jobs.artifacts.files import sync_all, write_text
 from train_jobs.config.errors import did_you_mean, in_shell
 
 if TYPE_CHECKING:
@@ -326,7 +326,10 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             (draft.path / "lock").touch()
             state = LocalState(state=RunState.QUEUED, created=time.time())
             documents = {**submission.documents, draft.state_file.name: state.model_dump_json(indent=1)}
-            write_draft({draft.path / name: text for name, text in documents.items()})
+            for name, text in documents.items():
+                (draft.path / name).write_text(text, encoding="utf-8")
+            # Before the rename: after a power failure, a resumed run would import empty modules, and "complete".
+            sync_all(draft.path)
         return run
 
     def _resumable(self, run: RunFolder) -> LocalState:

@@ -14,6 +14,7 @@ from tests.faults.campaign.scene import Scene, processes, signal_all
 IMAGE_BYTES = 256 << 20
 SMALLEST = 16 << 10  # bytes; 0 would mean no limit
 ROOMY = "1g"
+SETTLING = 60.0  # seconds that processes have to end on a read-only disk
 STORED = ("runs/*/outputs/checkpoints/*/*", "token-stores/*/*", "token-stores/*/parts/*")
 
 
@@ -70,11 +71,15 @@ def make_read_only(scene: Scene) -> bool:
 
 
 def repair(scene: Scene) -> bool:
-    """Check the disk and mount it again, once nothing uses it."""
-    until = time.monotonic() + 60
-    while processes(scene.home) and time.monotonic() < until:
+    """Check the disk and mount it again, once nothing uses it; what does not end is killed, as by a reboot."""
+    until = time.monotonic() + SETTLING
+    while (using := processes(scene.home)) and time.monotonic() < until:
         time.sleep(0.2)
-    _run("umount", "-l", str(scene.home))
+    if using:
+        scene.hanging = f"{', '.join(sorted(using.values()))} did not end on a read-only disk"
+        signal_all(scene.home)
+        time.sleep(1.0)
+    _run("umount", str(scene.home))  # not lazily: a disk that is still in use stays read-only when mounted again
     image = str(scene.home.with_suffix(".image"))
     with suppress(subprocess.CalledProcessError):  # exit code 1: errors were corrected
         _run("e2fsck", "-fy", image)

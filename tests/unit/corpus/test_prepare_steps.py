@@ -259,6 +259,20 @@ def test_repeated_start_reports_figures_once(tmp_path: Path) -> None:
     assert sum("dropped" in report for report in reports) == 1
 
 
+def test_start_after_kill_reports_figures_at_same_step(tmp_path: Path) -> None:
+    """A rank may be killed after the store is complete, before its figures are reported."""
+    (text,) = sources(tmp_path, 1)
+    arguments = ["--config", "uncased", "--set", f"data.text=[{text}]", "--set", "data.vocab_size=200"]
+    words = [sys.executable, "-m", "train_jobs.prepare", *arguments, "--output", str(tmp_path / "out")]
+    path, reports = tmp_path / "out" / "metrics.jsonl", []
+    for _ in range(2):
+        subprocess.run(words, capture_output=True, check=True)
+        reports.append(json.loads(path.read_text().splitlines()[-1]))
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert [report["step"] for report in reports] == [2, 2]
+    assert all("dropped" in report["metrics"] for report in reports)
+
+
 def test_preparing_does_not_import_pandas(tmp_path: Path) -> None:
     """pandas costs a third of a second per process if installed: pyarrow imports it to convert lists or arrays."""
     arguments = [

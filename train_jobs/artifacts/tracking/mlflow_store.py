@@ -171,6 +171,7 @@ def _create(path: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     with _draft(path) as draft:
+        draft.touch()  # an error where nothing can be written; MLflow would retry for 102 s
         SqlAlchemyStore(f"{SQLITE}{draft}", (path.parent / "artifacts").as_uri())
         _forget(draft)
         _publish(draft, path)
