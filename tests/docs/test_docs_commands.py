@@ -55,6 +55,7 @@ NOT_EXECUTED = {  # part of a command line -> the test that executes its equival
     "mlflow ": "tests/unit/orchestrator/test_mlflow_sync.py",
     "model deploy ": "tests/contract/test_backends.py",
     "model convert ": "tests/unit/lineage/test_model_trust.py",
+    "model register ": "tests/e2e/test_registered_model.py",
     "model sign ": "tests/unit/lineage/test_model_trust.py",
     "model verify ": "tests/unit/lineage/test_model_trust.py",
     "preempt ": "tests/contract/test_backends.py",

@@ -1,4 +1,4 @@
-"""The plan of a command: its words, its code and its machines; what it needs beyond that is not known."""
+"""The plan of a command: its words, its code and its machines; its inputs beyond that is not known."""
 
 from __future__ import annotations
 

@@ -238,6 +238,7 @@ def test_commit_is_in_the_plan_but_not_in_its_hash(folder: Path) -> None:
         "branch": "main",
         "uncommitted": 1,
         "problem": None,
+        "remote": None,
         "dirty": True,
     }
     assert document["snapshot"]["folder"] == str(folder / "code")

@@ -28,7 +28,7 @@ def log_files(client: Any, run_id: str, folder: Path) -> int:
     Args:
         client: MLflow's client.
         run_id: id of the run.
-        folder: files at their paths among the run's artifacts; they may be symbolic links.
+        folder: files at their paths among the run's artifacts; they may be symbolic links. Gets the manifest.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -46,9 +46,8 @@ def log_files(client: Any, run_id: str, folder: Path) -> int:
     missing = [name for name in files if earlier.get(name) != manifest[name]]
     for name in missing:
         client.log_artifact(run_id, str(files[name]), _parent(name))
-    with TemporaryDirectory(prefix="mlflow-") as temporary:
-        Path(temporary, MANIFEST).write_text(text, encoding="utf-8")
-        client.log_artifact(run_id, str(Path(temporary, MANIFEST)))
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    client.log_artifact(run_id, str(folder / MANIFEST))
     if tables := [{"path": name, "type": "table"} for name in files if name.startswith(f"{TABLES}/")]:
         client.set_tag(run_id, TABLES_TAG, json.dumps(tables))
     client.set_tag(run_id, FILES_TAG, tag)
