@@ -1,4 +1,4 @@
-"""The plan of a command: its words, its code and its machines; its inputs beyond that is not known."""
+"""The plan of a command: its words, its code and its machines; its other inputs are unknown."""
 
 from __future__ import annotations
 
