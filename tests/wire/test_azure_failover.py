@@ -83,6 +83,18 @@ def test_capacity_failure_tries_the_next_region(
     assert [*clusters(azure).values()] == [(T4, "eastus")]
 
 
+def test_cluster_that_cannot_grow_is_kept(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was there before: other jobs may run on it."""
+    orchestrator.submit(make_plan(sku=[T4, A100]))
+    (first,) = clusters(azure)
+    azure.fail_compute(first, code="AllocationFailed", message="There is not enough capacity in the region.")
+    orchestrator.submit(make_plan(sku=[T4, A100], max_nodes=3, nodes=2))
+    assert "machines 1 of 2: " in capsys.readouterr().err
+    assert {size for size, _ in clusters(azure).values()} == {T4, A100}
+
+
 def test_regions_are_ordered_by_their_prices(tmp_path: Path, make_plan: MakePlan) -> None:
     entries = {
         f"{T4}@{region}": {"dedicated": price, "region": region, "date": "2026-11-20"}

@@ -65,12 +65,14 @@ def first_available(wire: Wire, targets: Sequence[Target], home: Path) -> Target
     """
     for number, target in enumerate(targets, 1):
         cluster = target.request.cluster
+        others = number < len(targets)
+        is_new = others and cluster.name != SERVERLESS and wire.compute(cluster.name) is None
         try:
             report(ensure_machines(wire, cluster, target.request.job))
         except (CapacityError, QuotaError) as problem:
-            if number == len(targets):
+            if not others:
                 raise
-            if isinstance(problem, CapacityError):  # a cluster that Azure could not make would refuse later runs
+            if is_new and isinstance(problem, CapacityError):  # what Azure could not make would refuse later runs
                 wire.delete_compute(cluster.name)
             report(f"machines {number} of {len(targets)}: {problem.message}; trying the next")
         except ConflictError:
