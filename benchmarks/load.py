@@ -263,6 +263,7 @@ def find_leftovers(home: Path, count: int) -> list[str]:
 
 def _left(home: Path, names: set[str], user: Path, temporary: Path) -> list[str]:
     expected = {home / "runs", home / "mlflow.db", home / "mlflow.lock", home / "cache", home / "token-stores"}
+    expected |= {home / "artifacts"}  # of the MLflow store
     inside = [path for path in home.iterdir() if path not in expected]
     runs = [path for path in (home / "runs").iterdir() if path.name not in names]
     hidden = [path for name in names for path in (home / "runs" / name).rglob(".*.tmp")]

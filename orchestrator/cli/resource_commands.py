@@ -17,7 +17,7 @@ from orchestrator.cli.ui.arguments import (
     sentence,
     switch,
 )
-from orchestrator.specs.compute import OLD_SPOT
+from orchestrator.specs.tiers import OLD_SPOT
 
 PUBLISHED = ("glue", "squad", "wikipedia")
 STORE = argument("store", type=Path, metavar="STORE", help="folder of a token store")

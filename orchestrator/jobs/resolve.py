@@ -20,12 +20,13 @@ from pydantic import BaseModel, TypeAdapter
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, all_kinds, job_kind
-from orchestrator.specs.compute import ResolvedCompute, old_tier_warning
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import anchor, missing_paths
 from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecProblems, display_path, ignored_settings
 from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
+from orchestrator.specs.tiers import old_tier_warning
 from orchestrator.support.errors import SpecError
 from orchestrator.support.redact import looks_secret, redact
 from train_jobs.artifacts import layers as load

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from pydantic import Field
@@ -305,9 +304,13 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
             for left in Path(request.folder).glob(f"{DRAFT}*"):  # of a sync that was killed
                 shutil.rmtree(left, ignore_errors=True)
             # MLflow copies the mode of each file, and files below the home folder have the right one
-            with TemporaryDirectory(prefix=DRAFT, dir=request.folder) as folder:
-                request.collect(Path(folder))
-                log_files(client, run_id, Path(folder))
+            draft = Path(request.folder, f"{DRAFT}{os.getpid()}")
+            draft.mkdir()  # not by tempfile, which would lock out the other members of a shared home
+            try:
+                request.collect(draft)
+                log_files(client, run_id, draft)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
         mirror.note_copied(request.status, records=RECORDS)
     # last: the job's own mirror starts when it finds this file
     write_text(Path(request.folder, "tracking.json"), json.dumps({"tracking_uri": request.uri, "run_id": run_id}))

@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from orchestrator.specs.tiers import current_tier
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.host import host_memory
 from train_jobs.config.fields import Config, CountOrAuto
@@ -21,24 +22,6 @@ def _cluster_name(name: str) -> str:
     if not re.fullmatch(CLUSTER_NAME, name):
         raise ValueError("must be 3 to 24 letters, digits and hyphens, and start with a letter")
     return name
-
-
-OLD_SPOT = {"low-priority", "low_priority"}  # names of the tier until Azure ML retired low-priority machines
-
-
-def current_tier(name: Any) -> Any:
-    """Return the current name of a tier: spot for low-priority; any other value unchanged."""
-    return "spot" if isinstance(name, str) and name in OLD_SPOT else name
-
-
-def old_tier_warning(name: Any) -> str | None:
-    """Return what changed for a tier that is given by its old name; None: it is not."""
-    if not isinstance(name, str) or name not in OLD_SPOT:
-        return None
-    return (
-        f"tier {name} is the old name of spot: Azure ML retired low-priority machines on 31 March 2026, and runs such"
-        " clusters on Spot machines. Their rate varies, up to the dedicated price, and evicted machines are billed"
-    )
 
 
 class MachineChoice(Config):

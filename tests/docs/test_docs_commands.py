@@ -227,6 +227,7 @@ def inline_commands() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("line", "place"), inline_commands())
 def test_inline_commands_use_existing_verbs_and_options(line: str, place: str) -> None:
     parser, words = build_parser(), [word for word in words_of(line) if word != "..."]
+    words = words[: words.index("--")] if "--" in words else words  # the rest is a command of the user's own
     while words and not words[0].startswith("-"):
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         if not below:

@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, wait_for, write_corpus, write_spec
 from tests.mlflow_runs import stored
+from train_jobs.artifacts.metrics_file import metric_files
 
 
 def test_hanging_server_does_not_delay_a_run(tmp_path: Path) -> None:
@@ -37,7 +38,8 @@ def test_hanging_server_does_not_delay_a_run(tmp_path: Path) -> None:
     repaired = console("mlflow", "sync", run.name)
     assert repaired.code == 0, repaired.err
     ((name, status, values),) = stored(console.home)
-    lines = run.metrics.read_text().splitlines()
+    files = metric_files(run.metrics)
+    lines = [line for file in files for line in file.read_text().splitlines() if line]
     assert (name, status) == (run.name, "FINISHED")
     assert values == sum(len(json.loads(line)["metrics"]) for line in lines)
     assert "MLflow is behind" not in console("status", run.name).out

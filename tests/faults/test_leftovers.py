@@ -32,4 +32,4 @@ def test_finished_runs_leave_nothing_but_their_folders() -> None:
     """With a home, a HOME and a temporary folder of their own; the benchmark does the same with 200 runs."""
     command = [sys.executable, "-m", "benchmarks.load", "leftovers=2"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert "besides these folders 0 files []" in done.stdout, done.stdout + done.stderr
+    assert "outside these folders 0 files []" in done.stdout, done.stdout + done.stderr

@@ -24,7 +24,7 @@ from train_jobs.artifacts.yaml_values import read_yaml
 SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
 MODES = {"ReadOnlyMount": "ro_mount", "ReadWriteMount": "rw_mount", "Download": "download", "Upload": "upload"}
 IDENTITIES = {"Managed": "managed", "UserIdentity": "user_identity"}
-KINDS = ("command", "sweep")
+JOB_TYPES = ("command", "sweep")
 MAX_NAME_LENGTH = 40
 SERVERLESS = "serverless"  # machines of a job whose file names none
 _ASSET = re.compile(r".*/(codes|environments|data|computes)/([^/]+)(?:/versions/([^/]+))?$")
@@ -56,7 +56,7 @@ class JobFile:
     @property
     def work(self) -> Any:
         """The part of the job that has the command: of a sweep its trial."""
-        return getattr(self.job, "trial", self.job)
+        return self.job.trial if "trial" in self.document else self.job
 
     @property
     def compute(self) -> str:
@@ -230,11 +230,11 @@ def _leaves(tree: Any, path: KeyPath) -> Iterator[Problem]:
 
 
 def _problems(tree: Mapping[str, Any]) -> Iterator[Problem]:
-    kind = tree.get("type", "command")
-    if kind not in KINDS:
-        yield ("type",), f"unknown type of job {kind!r} (known: {', '.join(KINDS)})"
+    job_type = tree.get("type", JOB_TYPES[0])
+    if job_type not in JOB_TYPES:
+        yield ("type",), f"unknown type of job {job_type!r} (known: {', '.join(JOB_TYPES)})"
         return
-    if kind == "command":
+    if job_type == JOB_TYPES[0]:
         yield from _work_problems(tree, tree, ())
     elif isinstance(work := tree.get("trial"), Mapping):
         yield from _resource_problems(tree, ())

@@ -27,7 +27,6 @@ from orchestrator.backends.capabilities import CopiesToMlflow, Deletes, DeletesW
 from orchestrator.backends.folder.log_files import choose_sources, read_logs
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.outputs import best_checkpoint, damaged_warning, delete_weights, download
-from orchestrator.backends.folder.registered_models import register
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
 from orchestrator.backends.folder.run_index import RunIndex
 from orchestrator.backends.folder.run_processes import end_survivors, survivors, survivors_warning
@@ -230,6 +229,9 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
     def register_model(self, name: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
         """Register the model in the registry of the run's MLflow store."""
+        # it reads models and configurations, which no other command of a run needs
+        from orchestrator.backends.folder.registered_models import register
+
         return register(self._existing(name), self.describe(name), self.plan(name), model, alias)
 
     def sync_mlflow(self, name: str) -> Synced:

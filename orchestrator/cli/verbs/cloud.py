@@ -11,8 +11,8 @@ from orchestrator.backends.capabilities import Provisions
 from orchestrator.cli.ui.targets import attach_run
 from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
-from orchestrator.specs.compute import current_tier, old_tier_warning
 from orchestrator.specs.site import builtin_sites
+from orchestrator.specs.tiers import current_tier, old_tier_warning
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import UsageError
 from orchestrator.support.formatting import money

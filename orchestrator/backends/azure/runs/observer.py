@@ -24,9 +24,9 @@ from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import EndCause, RunAttempt, RunState, RunStatus, attempt_seconds
-from orchestrator.specs.compute import current_tier
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.sweep_spec import as_tree
+from orchestrator.specs.tiers import current_tier
 from orchestrator.support.errors import NotFoundError, UserError
 from orchestrator.support.redact import redact
 from train_jobs.artifacts.layers import ConfigLayer, merge
