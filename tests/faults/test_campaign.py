@@ -28,10 +28,9 @@ def outcome(**more: object) -> Outcome:
 
 def test_preparation_whose_processes_are_killed_passes() -> None:
     whole = undisturbed("prepare")
-    trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(5))
-    found = next(trial for trial in trials if trial is not None)  # None: the job has finished before its moment
+    trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(10))
+    found = next(trial for trial in trials if trial is not None and trial.commands)  # others hit a finished job
     assert found.passed, found
-    assert found.commands
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")

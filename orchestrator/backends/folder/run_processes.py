@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def end_survivors(run: RunFolder) -> None:
     if not (found := survivors(run)):
         return
     _signal_all(found, signal.SIGTERM)
-    _wait_for(found, SAVE_SECONDS)
+    _wait_until(lambda: not _any_lives(found), SAVE_SECONDS)
     kill_leftovers(run.path)
     if left := survivors(run):
         listed = " ".join(map(str, left))
@@ -91,7 +91,8 @@ def kill_leftovers(folder: Path) -> None:
     killed = processes_of(folder)
     _signal_all(killed, signal.SIGKILL)
     kill_members(folder)
-    _wait_for(killed, EXIT_SECONDS)
+    # While threads of a killed process still run, its main thread is a zombie and the process is in its group.
+    _wait_until(lambda: not (_any_lives(killed) or members(folder)), EXIT_SECONDS)
     remove_cgroup(folder)
 
 
@@ -101,7 +102,11 @@ def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _wait_for(pids: Iterable[int], seconds: float) -> None:
+def _any_lives(pids: Iterable[int]) -> bool:
+    return any(process_started(pid) is not None for pid in pids)
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while any(process_started(pid) is not None for pid in pids) and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

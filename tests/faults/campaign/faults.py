@@ -85,7 +85,7 @@ FAULTS: Mapping[str, Fault] = {
         "a worker of the preparation is killed", kill("worker", every=False), ("worker", "killed"), LARGE
     ),
     "kill-driver": Fault("the driver of a sweep is killed", kill("driver"), ("driver lost",), ("sweep",)),
-    "kill-all": Fault("all processes are killed together", kill(), ("lost",), ALL),
+    "kill-all": Fault("all processes are killed together", kill(), ("lost",), ALL, last=SYNC),
     "stop-rank": Fault(
         "a rank gets SIGTERM",
         kill("rank", every=False, number=signal.SIGTERM),

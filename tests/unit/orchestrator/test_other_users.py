@@ -19,11 +19,9 @@ from orchestrator.support import access
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import StorageError, UsageError
 from tests.conftest import Console, Finished, write_spec
-from tests.home_modes import mode_of, other_modes, umask
+from tests.home_modes import NOBODY, mode_of, other_modes, python_for_all, umask
 from train_jobs.artifacts.files import hold
 
-NOBODY, DAEMON = 65534, 1  # uids of every Linux; the group of DAEMON has the same number
-REPOSITORY = Path(__file__).resolve().parents[3]
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run commands as another user")
 
 
@@ -35,19 +33,10 @@ def open_console() -> Iterator[Console]:
         yield Console(home=Path(folder, "home"), cwd=Path(folder))
 
 
-def run_as(
-    uid: int, *words: str, groups: tuple[int, ...] = (), environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a Python command as another user."""
-    more = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
-    command = ["setpriv", "--reuid", str(uid), "--regid", str(uid), *more, sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd="/", env=environ, timeout=240, check=False)
-
-
-def as_user(console: Console, uid: int, *words: str, groups: tuple[int, ...] = ()) -> Finished:
-    """Run `orchestrator WORD...` as another user."""
-    environ = console.environ(HOME="/nonexistent", PYTHONPATH=str(REPOSITORY))
-    done = run_as(uid, "-m", "orchestrator.cli.main", *words, groups=groups, environ=environ)
+def run_as_nobody(python: str | Path, *words: str, environ: dict[str, str] | None = None) -> Finished:
+    """Run a Python command as a user without rights."""
+    command = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", str(python), *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environ, timeout=240, check=False)
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
@@ -129,8 +118,8 @@ def test_other_user_cannot_hold_a_lock(open_console: Console) -> None:
     lock = open_console.cwd / "lock"
     lock.touch(0o644)
     with hold(lock):
-        done = run_as(NOBODY, "-c", f"import fcntl; fcntl.flock(open({str(lock)!r}), fcntl.LOCK_SH)")
-        assert "PermissionError" in done.stderr
+        done = run_as_nobody(sys.executable, "-c", f"import fcntl; fcntl.flock(open({str(lock)!r}), fcntl.LOCK_SH)")
+        assert "PermissionError" in done.err
 
 
 @pytest.mark.parametrize("command", [["list"], ["status", "@last"], ["plan", "pretrain"], ["skus"], ["cancel", "x"]])
@@ -164,9 +153,11 @@ def test_whole_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 @root_only
 def test_home_of_another_user_is_refused(open_console: Console) -> None:
     console = open_console
+    python = python_for_all(console.cwd / "python")
     assert console("list").code == 0
     for verb in (["list"], ["cancel", "run"], ["preempt", "run"], ["debug", "run"]):
-        done = as_user(console, NOBODY, *verb)
+        environ = console.environ(HOME="/nonexistent")
+        done = run_as_nobody(python, "-m", "orchestrator.cli.main", *verb, environ=environ)
         assert done.code == 1, done
         assert done.err.splitlines()[:3] == [
             f"error[storage]: cannot use home folder {console.home}: it belongs to another user",

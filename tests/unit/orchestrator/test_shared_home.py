@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import grp
 import os
-import site
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 
 import pytest
 import yaml
 
 from tests.conftest import Console, committed, processes_of, wait_for, write_corpus, write_endless_spec, write_spec
-from tests.home_modes import other_modes
+from tests.home_modes import other_modes, python_for_all
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 OWNER, MEMBER, STRANGER = 1, 2, 65534  # uids of system users of every Linux
 TEAM = 100  # users
 pytestmark = [
@@ -36,20 +32,6 @@ class Team:
     owner: Console
     member: Console
     stranger: Console
-
-
-def python_for_all(folder: Path) -> Path:
-    """Create an environment that every user can execute, with the packages of this one; skip where none can be."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for program in (sys.executable, f"/usr/bin/{version}"):
-        tested = ["setpriv", "--reuid", str(STRANGER), "--clear-groups", "sh", "-c", 'exec "$0" -c 1', program]
-        if which(program) and not subprocess.run(tested, capture_output=True, check=False).returncode:
-            subprocess.run([program, "-m", "venv", "--without-pip", str(folder)], check=True)
-            packages = folder / "lib" / version / "site-packages" / "shared.pth"
-            packages.write_text("\n".join([str(REPOSITORY), *site.getsitepackages()]) + "\n")
-            subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
-            return folder / "bin" / "python"
-    pytest.skip(f"no {version} that other users can execute: {sys.executable} is in a private folder")
 
 
 def console_of(user: int, group: int, home: Path, python: Path) -> Console:
