@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from heapq import merge
@@ -25,7 +26,7 @@ from orchestrator.backends.capabilities import Discovers, ReadsJobFiles, Registe
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.access import open_home, shared_group
-from orchestrator.support.errors import ConflictError, NotFoundError
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
 from orchestrator.support.home import HOME_VARIABLE, home_folder
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.config.errors import did_you_mean
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
     from orchestrator.backends.retention import Pruned, Pruning
     from orchestrator.jobs.base import Plan
     from orchestrator.jobs.phases import Phases
+    from orchestrator.runs.mlflow_runs import MlflowRun
     from orchestrator.specs.resolved import Flag, Resolved
     from orchestrator.sweep import Sweeps
     from train_jobs.artifacts.tracking.model_registry import Registry
@@ -248,6 +250,38 @@ class Orchestrator:
         # Backends list lazily and newest first, so a limit of N reads about N runs and not all of them.
         found = merge(*(backend.list() for backend in backends), key=lambda status: -status.created)
         return list(islice((status for status in found if not states or status.state in states), limit))
+
+    def mlflow_runs(
+        self,
+        uri: str,
+        *,
+        experiment: str | None = None,
+        states: Collection[RunState] = (),
+        limit: int | None = None,
+    ) -> list[MlflowRun]:
+        """Return the runs of an MLflow store or server, of whichever tool, with those of ours that it lacks.
+
+        Args:
+            uri: tracking URI, or the path of an SQLite file.
+            experiment: only runs of this experiment, and none of ours that it lacks.
+            states: only runs in these states; empty: in any state.
+            limit: maximum number of runs.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            ServiceError: the server is away, or refuses.
+            StorageError: the file is missing, or not a store that this version of MLflow can read.
+        """
+        from orchestrator.runs.mlflow_runs import read_runs
+
+        theirs = read_runs(uri, experiment=experiment)
+        copied = {one.handle for one in theirs}
+        ours = []
+        for run in self.attach_all() if experiment is None else ():
+            with suppress(StorageError):  # a damaged run: `list` shows it
+                ours += [run.as_mlflow_run()] if str(run.handle) not in copied else []
+        found = sorted([*theirs, *ours], key=lambda one: -one.created)
+        return list(islice((one for one in found if not states or one.state in states), limit))
 
     def pruning(
         self,

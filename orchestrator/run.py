@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.reports.pages.run_report import RunReport
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
+    from orchestrator.runs.mlflow_runs import MlflowRun
     from orchestrator.runs.tracked_run import Synced
 
 PREDICTIONS = "predictions"  # the output of a run that predicts
@@ -329,6 +330,12 @@ class Run:
         from orchestrator.runs.differences import compare
 
         return compare(self._side(compared=True), other._side(compared=True), patch=patch)
+
+    def as_mlflow_run(self) -> MlflowRun:
+        """Return it in the form of runs that other tools record in MLflow."""
+        from orchestrator.runs.mlflow_runs import as_mlflow_run
+
+        return as_mlflow_run(self.status(), self.plan())
 
     def _side(self, *, compared: bool) -> Side:
         from orchestrator.runs.differences import Side

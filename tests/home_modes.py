@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import which
 
@@ -37,8 +37,9 @@ def other_modes(home: Path, folders: int = 0o700, files: int = 0o600) -> dict[st
     """Return the files and folders of a home that have other modes than these: path -> mode."""
     found = {}
     for path in (home, *home.rglob("*")):
-        if not path.is_symlink() and mode_of(path) != (folders if path.is_dir() else files):
-            found[str(path.relative_to(home))] = f"{mode_of(path):04o}"
+        with suppress(FileNotFoundError):  # a journal of the MLflow store, to which a run may still be copied
+            if not path.is_symlink() and mode_of(path) != (folders if path.is_dir() else files):
+                found[str(path.relative_to(home))] = f"{mode_of(path):04o}"
     return found
 
 

@@ -30,6 +30,7 @@ OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", 
 SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of a name, or @last")
 MODEL = argument("name", completer=completers.runs, metavar="RUN|FOLDER", help="run, or folder of a model")
 DETACH = switch("-d", "--detach", help_text="return once the run has started")
+MLFLOW = argument("--mlflow", metavar="URI", help="an MLflow server, or the path of an SQLite file")
 PNG = argument("--png", type=Path, metavar="FOLDER", help="also write the figures as PNG files")
 
 
@@ -101,12 +102,14 @@ WATCH = (
     Command(
         "list",
         "list runs",
-        "List runs, newest first.",
-        ["list --state running --limit 10"],
+        "List runs, newest first. With --mlflow, also the runs of colleagues and other tools, with score and data.",
+        ["list --state running --limit 10", "list --mlflow http://mlflow:5000 --experiment reviews"],
         "show.list_runs",
         [
             states("--state", "--status"),
             argument("--limit", type=positive, metavar="N", help="maximum number of runs"),
+            MLFLOW,
+            argument("--experiment", metavar="NAME", help="with --mlflow: only runs of this experiment"),
             BACKEND,
             OUTPUT,
         ],
@@ -215,10 +218,11 @@ WATCH = (
         "diff",
         "show the differences between two runs",
         "Show the differences between two runs: spec, compute, packages, text, code and results. Scores on the same"
-        " rows are tested for significance.",
-        ["diff @last pretrain-tiny-4e919d08 --code"],
+        " rows are tested for significance. With --mlflow, runs that are unknown here are looked up in MLflow by id or"
+        " name, and what both runs have is compared.",
+        ["diff @last pretrain-tiny-4e919d08 --code", "diff @last their-run --mlflow http://mlflow:5000"],
         "show.diff",
-        [*run(count=2), switch("--code", help_text="also show the changed lines of code"), OUTPUT],
+        [*run(count=2), switch("--code", help_text="also show the changed lines of code"), MLFLOW, OUTPUT],
     ),
     Command(
         "cost",

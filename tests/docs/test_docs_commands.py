@@ -51,6 +51,7 @@ NOT_EXECUTED = {  # part of a command line -> the test that executes its equival
     "completion ": "tests/unit/cli/test_completion.py",
     "data fetch": "tests/unit/fetch/test_fetch_command.py",
     "debug ": "tests/e2e/test_looking_inside.py",
+    "--mlflow ": "tests/unit/orchestrator/test_mlflow_runs.py",
     "home ": "tests/unit/orchestrator/test_other_users.py",
     "mlflow ": "tests/unit/orchestrator/test_mlflow_sync.py",
     "model deploy ": "tests/contract/test_backends.py",

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.ui.terminal import Terminal, aligned, hint, paint_word, table, terminal_of
 from orchestrator.jobs.registry import run_kind
@@ -14,6 +15,9 @@ from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money, when
 from train_jobs.config.errors import in_shell
 from train_jobs.config.visible import visible
+
+if TYPE_CHECKING:
+    from orchestrator.runs.mlflow_runs import MlflowRun
 
 DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
 VALIDATION = "validation_"  # prefix of metrics measured on held-out text
@@ -41,6 +45,16 @@ def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> st
         progress = [_progress(status), _elapsed(status), *([cost] if priced else [])]
         rows.append([status.name, status.state.value, *progress, ago(status.created)])
     return table(rows, ["RUN", "STATE", "STEP", "TIME", *(["COST"] if priced else []), "SUBMITTED"], terminal)
+
+
+def mlflow_table(runs: Sequence[MlflowRun], terminal: Terminal | None = None) -> str:
+    """Return a table of runs as MLflow knows them, and of ours."""
+    rows = []
+    for run in runs:
+        score = "" if run.score is None else f"{run.score[0]} {run.score[1]:.4f}"
+        place = run.experiment or "(not in MLflow)"
+        rows.append([run.name, run.state.value, score, run.data_text, place, run.user or "", ago(run.created)])
+    return table(rows, ["RUN", "STATE", "SCORE", "DATA", "EXPERIMENT", "USER", "STARTED"], terminal)
 
 
 def _progress(status: RunStatus) -> str:

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.ui.follow import detach_on_interrupt, watch
-from orchestrator.cli.ui.render import next_commands, run_table, status_text
+from orchestrator.cli.ui.render import mlflow_table, next_commands, run_table, status_text
 from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import (
     aligned,
@@ -24,13 +24,14 @@ from orchestrator.cli.ui.terminal import (
 )
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
-from orchestrator.runs.status import RunState
-from orchestrator.support.errors import StorageError, UsageError
+from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.support.errors import NotFoundError, StorageError, UsageError
 from orchestrator.support.formatting import counted, money
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
     from orchestrator.runs.differences import Difference
+    from orchestrator.runs.mlflow_runs import MlflowRun
     from orchestrator.runs.significance import ScoreTests
 
 NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
@@ -41,13 +42,26 @@ NOTHING_DIFFERS = "\nsame spec, compute, environment, data and code"
 
 
 def list_runs(arguments: argparse.Namespace) -> None:
-    """Print runs."""
-    states = [RunState(state) for state in arguments.states]
-    runs = Orchestrator(arguments.backend).runs(states=states, limit=arguments.limit)
+    """Print runs, or with --mlflow those of an MLflow store or server and ours.
+
+    Raises:
+        UsageError: --experiment is given without --mlflow.
+    """
+    states, orchestrator = [RunState(state) for state in arguments.states], Orchestrator(arguments.backend)
+    found: list[RunStatus] | list[MlflowRun]
+    if arguments.mlflow is not None:
+        limits = {"experiment": arguments.experiment, "states": states, "limit": arguments.limit}
+        found = others = orchestrator.mlflow_runs(arguments.mlflow, **limits)
+        text = mlflow_table(others)
+    elif arguments.experiment is not None:
+        raise UsageError("cannot use --experiment without --mlflow", fix="add --mlflow URI")
+    else:
+        found = runs = orchestrator.runs(states=states, limit=arguments.limit)
+        text = run_table(runs)
     if arguments.output != "text":
-        print_document([status.as_dict() for status in runs], arguments.output)
-    elif runs:
-        write_line(run_table(runs), sys.stdout)
+        print_document([one.as_dict() for one in found], arguments.output)
+    elif found:
+        write_line(text, sys.stdout)
     elif states:
         hint(f"no run is {' or '.join(states)}\n  fix  orchestrator list")
     else:
@@ -115,9 +129,26 @@ def report(arguments: argparse.Namespace) -> None:
 def diff(arguments: argparse.Namespace) -> None:
     """Print the differences between two runs."""
     orchestrator = Orchestrator(arguments.backend)
-    a, b = (orchestrator.attach(name) for name in arguments.name)
-    difference = a.compare(b, patch=arguments.code)
+    a, b = (_compared(orchestrator, name, arguments.mlflow) for name in arguments.name)
+    if isinstance(a, Run) and isinstance(b, Run):
+        difference = a.compare(b, patch=arguments.code)
+    else:
+        from orchestrator.runs.mlflow_runs import compare_runs
+
+        difference = compare_runs(*(one.as_mlflow_run() if isinstance(one, Run) else one for one in (a, b)))
     print_result(arguments.output, difference.model_dump(mode="json"), "\n".join(_difference_lines(difference)))
+
+
+def _compared(orchestrator: Orchestrator, name: str, uri: str | None) -> Run | MlflowRun:
+    """Return a run; one that is unknown here is looked up in MLflow, if its URI is given."""
+    try:
+        return orchestrator.attach(name)
+    except NotFoundError:
+        if uri is None:
+            raise
+    from orchestrator.runs.mlflow_runs import find_run
+
+    return find_run(uri, name)
 
 
 def _difference_lines(difference: Difference) -> Iterator[str]:

@@ -1,0 +1,164 @@
+"""Runs of other tools in MLflow: listed beside ours, and compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Dataset, DatasetInput, InputTag
+from mlflow.tracking import MlflowClient
+
+from orchestrator.runs import mlflow_runs
+from orchestrator.runs.mlflow_runs import our_metric, read_runs
+from tests.conftest import Console, write_spec
+from train_jobs.artifacts.tracking.mlflow_store import prepare
+
+PARAMS = {
+    "learning_rate": "0.0500",
+    "per_device_train_batch_size": "2",
+    "seed": "7",
+    "hub_token": "hf_Zk3SrhQp0XbN8vYw",
+    "fp16": "True",
+}
+METRICS = {"eval/accuracy": 0.887, "eval_loss": 0.31, "train_loss": 0.2}
+DIGEST = "3064697713f5"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return an empty MLflow store."""
+    prepare(tmp_path / "theirs.db")
+    return tmp_path / "theirs.db"
+
+
+def log_run(store: Path, name: str, params: Mapping[str, str] = PARAMS, experiment: str = "colleague") -> str:
+    """Log a run as transformers' Trainer does; return its id."""
+    client = MlflowClient(tracking_uri=f"sqlite:///{store}")
+    known = client.get_experiment_by_name(experiment)
+    place = known.experiment_id if known else client.create_experiment(experiment)
+    run = client.create_run(place, run_name=name, tags={"mlflow.user": "ada"}).info.run_id
+    for key, value in params.items():
+        client.log_param(run, key, value)
+    for key, number in METRICS.items():
+        client.log_metric(run, key, number)
+    dataset = Dataset(name="reviews.csv", digest=DIGEST, source_type="local", source="{}")
+    client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+    client.set_terminated(run)
+    return str(run)
+
+
+def test_runs_of_colleagues_are_listed_beside_ours(console: Console, corpus: Path) -> None:
+    spec = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4, "seed": 7})
+    done = console("submit", "pretrain", "-f", str(spec), "-o", "json")
+    assert done.code == 0, done.err
+    ours = done.json["name"]
+    store = console.home / "mlflow.db"
+    log_run(store, "their-run")
+    listed = console("list", "--mlflow", str(store))
+    assert listed.code == 0, listed.err
+    header, first, second = listed.out.splitlines()
+    assert header.split() == ["RUN", "STATE", "SCORE", "DATA", "EXPERIMENT", "USER", "STARTED"]
+    assert first.split()[:7] == [
+        "their-run",
+        "completed",
+        "validation_accuracy",
+        "0.8870",
+        "reviews.csv",
+        "(30646977)",
+        "colleague",
+    ]
+    assert second.split()[:3] == [ours, "completed", "validation_loss"]
+    only = console("list", "--mlflow", f"sqlite:///{store}", "--experiment", "colleague", "-o", "json").json
+    assert [(one["name"], one["user"], one["score"]) for one in only] == [
+        ("their-run", "ada", {"name": "validation_accuracy", "value": 0.887})
+    ]
+    # the copy and the run itself are one row; without the copy, the run is listed all the same
+    prepare(console.cwd / "empty.db")
+    (own,) = console("list", "--mlflow", "empty.db", "-o", "json").json
+    assert (own["name"], own["experiment"], own["data"][0][0]) == (ours, None, str(corpus))
+
+    compared = console("diff", "@last", "their-run", "--mlflow", str(store), "-o", "json")
+    assert compared.code == 0, compared.err
+    found = compared.json
+    # equal as numbers: seed and batch size; precision has another name there and is not compared
+    assert found["spec"] == {"optimizer.learning_rate": {"a": "0.002", "b": "0.0500"}}
+    assert found["data"]["datasets"]["b"] == "reviews.csv (30646977)"
+    assert found["results"]["validation_accuracy"] == {"b": 0.887}
+    losses = found["results"]["validation_loss"]
+    assert losses["difference"] == pytest.approx(losses["b"] - losses["a"])
+    text = console("diff", "@last", "their-run", "--mlflow", str(store)).out
+    assert "3 parameters are in both runs and compared" in text
+    assert "hf_Zk3" not in text + compared.out
+
+
+def test_run_is_found_by_id_and_ambiguous_name_is_refused(console: Console, store: Path) -> None:
+    runs = [log_run(store, "twin"), log_run(store, "twin", {"learning_rate": "0.1"})]
+    done = console("diff", *runs, "--mlflow", str(store), "-o", "json")
+    assert done.code == 0, done.err
+    assert done.json["spec"] == {"learning_rate": {"a": "0.0500", "b": "0.1"}}
+    twice = console("diff", runs[0], "twin", "--mlflow", str(store))
+    assert (twice.code, twice.err.splitlines()[0]) == (
+        5,
+        f"error[not-found]: more than one run is named twin in {store}",
+    )
+    unknown = console("diff", runs[0], "no 'one'", "--mlflow", str(store))
+    assert (unknown.code, "unknown run \"no 'one'\"" in unknown.err) == (5, True), unknown.err
+    assert console("diff", *runs).code == 5
+
+
+def test_secrets_of_others_are_not_shown(console: Console, store: Path) -> None:
+    log_run(store, "careless")
+    listed = console("list", "--mlflow", str(store), "-o", "json")
+    assert listed.json[0]["params"]["learning_rate"] == "0.0500"
+    assert "hf_Zk3" not in listed.out
+
+
+def test_all_pages_are_read(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_runs, "PAGE", 2)
+    for number in range(5):
+        log_run(store, f"run-{number}", {}, experiment=f"experiment-{number % 3}")
+    names = [run.name for run in read_runs(str(store))]
+    assert names == [f"run-{number}" for number in reversed(range(5))]
+    assert [run.name for run in read_runs(str(store), limit=3)] == names[:3]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("--mlflow", "missing.db"), 1, "error[storage]: cannot read the MLflow store: "),
+        (("--mlflow", "http://127.0.0.1:9"), 7, "error[service]: cannot read the runs in MLflow at http://127.0.0.1:9"),
+        (
+            ("--mlflow", "theirs.db", "--experiment", "collegue"),
+            5,
+            "unknown experiment 'collegue' (did you mean \"coll",
+        ),
+        (("--experiment", "colleague"), 2, "error[usage]: cannot use --experiment without --mlflow"),
+    ],
+)
+def test_bad_address_is_a_clear_error(
+    console: Console, store: Path, words: tuple[str, ...], code: int, text: str
+) -> None:
+    log_run(store, "one")
+    done = console("list", *words)
+    assert (done.code, done.out) == (code, "")
+    assert text in done.err
+    assert not Path(console.cwd, "missing.db").exists()
+
+
+def test_folder_of_files_is_read(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = MlflowClient(tracking_uri=(console.cwd / "mlruns").as_uri())
+    run = client.create_run(client.create_experiment("old"), run_name="from-files").info.run_id
+    client.log_metric(run, "val_f1", 0.5)
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    (found,) = console("list", "--mlflow", "mlruns", "-o", "json").json
+    assert (found["name"], found["state"], found["score"]["name"]) == ("from-files", "running", "validation_f1")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("eval/f1", "validation_f1"), ("dev_loss", "validation_loss"), ("validate", "validate"), ("test_f1", "test_f1")],
+)
+def test_metrics_get_our_names(name: str, ours: str) -> None:
+    assert our_metric(name) == ours
