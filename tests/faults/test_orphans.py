@@ -64,6 +64,18 @@ def test_ranks_save_and_end_with_killed_launcher(console: Console, corpus: Path)
     assert console("status", name, "-o", "json").json["warning"] is None
 
 
+def test_other_ranks_explain_a_killed_one_without_traceback(console: Console, corpus: Path) -> None:
+    name = submit(console, corpus)
+    pid = rank_pid(console.folder(name), 1)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert console("wait", name).code != 0
+    assert "rank 1 was killed by signal SIGKILL" in console("status", name, "-o", "json").json["reason"]
+    log = console("logs", name, "--rank", "0").out
+    assert "error[peer]: rank 0 lost the connection to another process of the job" in log
+    assert "Traceback" not in log
+
+
 def test_status_and_debug_show_surviving_rank(console: Console, orphans: tuple[str, Path]) -> None:
     name, folder = orphans
     status = console("status", name, "-o", "json").json

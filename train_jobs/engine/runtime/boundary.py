@@ -117,7 +117,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 def _explained(problem: Exception, output: Path, rank: int) -> UserError:
-    """Return the error to report for an exception; print its traceback unless it came from a disk.
+    """Return the error to report for an exception; print its traceback unless it came from a disk or a lost peer.
 
     Args:
         problem: exception that the job did not catch; call this in its except clause.
@@ -129,12 +129,14 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
     """
     if refused := storage.explain(problem, output, "the run's output"):
         return refused
-    with suppress(OSError):  # the log may be on a full disk
-        print(traceback_text(problem), file=sys.stderr, flush=True)
     found: UserError | None = None
     if "torch" in sys.modules:  # importing it now would take seconds, and a job without it cannot have these errors
         from train_jobs.engine.runtime.devices import explain_memory_error
         from train_jobs.engine.runtime.distributed import explain_lost_peer
 
-        found = explain_memory_error(problem) or explain_lost_peer(problem, rank)
+        if lost := explain_lost_peer(problem, rank):
+            return lost  # where this rank waited says nothing about the rank that ended
+        found = explain_memory_error(problem)
+    with suppress(OSError):  # the log may be on a full disk
+        print(traceback_text(problem), file=sys.stderr, flush=True)
     return found or InternalError(unexpected_text(problem))
