@@ -1,4 +1,4 @@
-"""Runs in an MLflow store or server, whoever made them, in one form with our own runs: for a list and a comparison.
+"""Runs in an MLflow store or server, from any tool, in one form with our own runs: for a list and a comparison.
 
     for run in read_runs("http://mlflow:5000"):
         print(run.name, run.score, run.data)
@@ -65,7 +65,7 @@ class Dataset(NamedTuple):
     name: str
     """Its name."""
     digest: str
-    """Its digest as whoever logged it computed it; ours is a SHA-256 in hex."""
+    """Its digest as the tool that logged the run computed it; ours is a SHA-256 in hex."""
 
 
 class MlflowRun(Config):
@@ -203,7 +203,7 @@ def compare_runs(a: MlflowRun, b: MlflowRun) -> Difference:
 
 @contextmanager
 def _client(uri: str) -> Iterator[Any]:
-    """Yield MLflow's client; all that it raises becomes one error."""
+    """Yield MLflow's client; each exception it raises becomes one error."""
     disable_telemetry()
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""Runs of other tools in MLflow: listed beside ours, and compared with them."""
+"""Runs of other tools in MLflow: listed with ours, and compared with them."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
         from train_jobs.engine.runtime.distributed import explain_lost_peer
 
         if lost := explain_lost_peer(problem, rank):
-            return lost  # where this rank waited says nothing about the rank that ended
+            return lost  # a rank that only waited does not know why the other rank ended
         found = explain_memory_error(problem)
     with suppress(OSError):  # the log may be on a full disk
         print(traceback_text(problem), file=sys.stderr, flush=True)
