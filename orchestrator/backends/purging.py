@@ -32,7 +32,8 @@ from orchestrator.backends.retention import (
     unused_stores,
 )
 from orchestrator.runs.status import Handle, RunStatus
-from orchestrator.runs.tracked_run import DEFAULTS, default_uri
+from orchestrator.runs.tracked_run import default_uri
+from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
 from train_jobs.artifacts.files import is_held
