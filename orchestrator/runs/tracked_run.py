@@ -56,6 +56,8 @@ RECORDS = 1
 """Version of the copied records, in addition to metrics and status; a run that an earlier version copied is behind."""
 NICENESS = 10
 LOCK_SECONDS = 120.0  # longest wait for another process that syncs the same run
+COPIES = "mlflow-copies.json"
+BEHIND = "mlflow-behind.txt"
 DRAFT = ".mlflow-"  # prefix of the folder of artifacts to log
 SIGN_IN = ("MLFLOW_", "DATABRICKS_")  # prefixes of the variables from which MLflow's client takes its credentials
 
@@ -145,6 +147,11 @@ def submitted_tag(created: float) -> dict[str, str]:
     return {SUBMITTED_TAG: f"{created:.6f}"}
 
 
+def other_addresses(folder: Path) -> list[str]:
+    """Return the tracking URIs that `mlflow sync --to` copied a run or a sweep to, also if that failed."""
+    return list((read_object(folder / COPIES) or {}).get("uris", []))
+
+
 def start(command: Sequence[str], log: Path) -> None:
     """Start a process that syncs, in a session of its own; the caller does not wait for it.
 
@@ -179,7 +186,10 @@ def sync(request: TrackingRequest) -> Synced:
         ServiceError: MLflow or its store refused.
     """
     set_defaults()
-    behind, path = Path(request.folder, "mlflow-behind.txt"), sqlite_path(request.uri)
+    behind, path = Path(request.folder, BEHIND), sqlite_path(request.uri)
+    known = other_addresses(Path(request.folder))
+    if request.elsewhere and request.uri not in known:  # before the copy: a purge must also find half of one
+        write_text(Path(request.folder, COPIES), json.dumps({"uris": [*known, request.uri]}))
     try:
         note = prepare(path) if path is not None else None
         with _signed_in({} if path is not None else request.secrets):
@@ -320,6 +330,8 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
             draft = Path(request.folder, f"{DRAFT}{os.getpid()}")
             draft.mkdir()  # not by tempfile, which would lock out the other members of a shared home
             try:
+                if own:  # the report would show that a copy is behind, for as long as it is in MLflow
+                    Path(request.folder, BEHIND).unlink(missing_ok=True)
                 request.collect(draft)
                 log_files(client, run_id, draft)
             finally:

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.support.errors import AuthError, ServiceError, UsageError
 from orchestrator.support.secret_sources import without_password
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.tracking.mlflow_store import first_line, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import SQLITE, first_line, sqlite_path
 
 # MLflow's client retries a server that is away for ten minutes; a user's own values take precedence
 DEFAULTS = {
@@ -57,8 +57,8 @@ def reason_of(problem: BaseException) -> str:
     return text
 
 
-def check_address(uri: str) -> None:
-    """Require a tracking URI with a scheme and without a password.
+def checked_address(uri: str) -> str:
+    """Return a tracking URI with a scheme and without a password; of an SQLite file, with its absolute path.
 
     Raises:
         UsageError: it is a path, or a host without a scheme, or has a password.
@@ -71,6 +71,8 @@ def check_address(uri: str) -> None:
         raise UsageError(
             f"invalid tracking URI {uri!r}: it has no scheme", fix="--to http://HOST:5000, sqlite:///FILE or databricks"
         )
+    path = sqlite_path(uri)
+    return uri if path is None else f"{SQLITE}{path.absolute()}"
 
 
 def check_server(uri: str, seconds: float = 0.0) -> None:

@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a home whose commands wait for nothing: a client that repeats at once."""
+    """Return a home whose commands wait for nothing: a client that repeats immediately."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
@@ -113,6 +113,27 @@ def test_server_that_was_away_gets_the_run_later(tmp_path: Path) -> None:
         histories = everything(server.uri, str(other.mlflow_run_id), tmp_path / "read")["metrics"]
         assert all(len({step for step, _, _ in kept}) == len(kept) for kept in histories.values())
         assert everything(server.uri, first, tmp_path / "first")["info"]["status"] == "FINISHED"
+
+
+@pytest.mark.slow
+def test_run_on_a_failing_server_arrives_once(tmp_path: Path, server: MlflowServer) -> None:
+    """A sixth of all requests of the job and of the copies fails. The job does not notice; the command repairs."""
+    prompt = {"MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0", "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0"}
+    console = Console(home=tmp_path / "home", cwd=tmp_path, variables=prompt)
+    with proxied(server.uri, at_random(7, 0.17)) as proxy:
+        run = submitted(console, proxy.uri, train={"steps": 20})
+        assert run.state().state == "completed"
+        wait_for(lambda: console("mlflow", "sync", run.name).code == 0, what="a copy")
+        assert proxy.faults > 3
+    (found,) = [one for one in active_runs(server.uri) if one.info.run_name == run.name]
+    store = f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"
+    copied = console("mlflow", "sync", run.name, "--to", store, "-o", "json").json["runs"][0]
+    assert copied["values"] == expected_values(run)
+    here = everything(server.uri, found.info.run_id, tmp_path / "here")
+    there = everything(store, copied["run_id"], tmp_path / "there")
+    differing = [name for name, content in there["files"].items() if here["files"].get(name) != content]
+    assert differing == []
+    assert here == there
 
 
 SECRET = "quokka-4711-password"  # of the server's only user

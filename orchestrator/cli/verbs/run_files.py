@@ -18,7 +18,7 @@ from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_resu
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.runs.tracking_server import check_address, check_server
+from orchestrator.runs.tracking_server import check_server, checked_address
 from orchestrator.support.errors import AuthError, ServiceError, StorageError, UsageError
 from orchestrator.support.formatting import ago, bytes_text, counted
 
@@ -219,7 +219,7 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
         everything: list[Run | Sweep] = [*reversed(orchestrator.attach_all()), *orchestrator.sweeps.all()]
         found = [one for one in everything if one.copies_to_mlflow]
     if arguments.to is not None:
-        check_address(arguments.to)
+        arguments.to = checked_address(arguments.to)
         check_server(arguments.to)
     documents: list[dict[str, Any]] = []
     try:

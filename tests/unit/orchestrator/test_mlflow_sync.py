@@ -348,9 +348,23 @@ def test_copy_elsewhere_leaves_own_records_alone(home: Path, capsys: pytest.Capt
         ]
         assert out[2] == "2 of 2 in MLflow"
         assert stored(second.parent) == [("one", "FINISHED", 80), ("two", "FINISHED", 80)]
-    assert {path.name: path.read_bytes() for path in runs[0].path.rglob("*.json")} == before
+    copies = {"mlflow-copies.json": json.dumps({"uris": [default_uri(second.parent)]}).encode()}
+    assert {path.name: path.read_bytes() for path in runs[0].path.rglob("*.json")} == before | copies
     assert (is_behind(runs[0]), is_behind(runs[1])) == (False, True)
     assert stored(home) == [("one", "FINISHED", 80)]
+
+
+def test_purge_finds_copies_at_other_addresses(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one of which the server may have a part, because it failed."""
+    run, other = make_tracked_run(home, "one"), make_tracked_run(home, "two")
+    second = default_uri(home / "second")
+    for one in (run, other):
+        sync_run(one, second)
+    with pytest.raises(ServiceError, match="the server does not answer"):
+        sync_run(run, "http://127.0.0.1:9")
+    assert main(["prune", "--purge", "one", "-y"]) == 0
+    assert "MLflow runs at http://127.0.0.1:9: delete them there" in "".join(capsys.readouterr())
+    assert stored(home / "second") == [("two", "FINISHED", 80)]
 
 
 def test_live_run_is_copied_elsewhere_with_its_values_so_far(home: Path) -> None:
