@@ -393,11 +393,11 @@ class Orchestrator:
 
     def _registry(self, tracking_uri: str | None) -> Registry:
         """Return the MLflow registry of models that jobs start from, given the tracking URI of a spec."""
-        from orchestrator.runs.tracked_run import DEFAULTS, default_uri
+        from orchestrator.runs.tracked_run import default_uri
+        from orchestrator.runs.tracking_server import set_defaults
         from train_jobs.artifacts.tracking.model_registry import registry_of
 
-        for name, value in DEFAULTS.items():
-            os.environ.setdefault(name, value)
+        set_defaults()
         return registry_of(self._environ, tracking_uri, default_uri(self._home), self._home / "cache")
 
     def attach_all(self) -> list[Run]:

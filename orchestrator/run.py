@@ -393,13 +393,16 @@ class Run:
         """Whether its metrics are copied to an MLflow store; a workspace of Azure has MLflow runs of its own."""
         return isinstance(self._backend, CopiesToMlflow)
 
-    def sync_mlflow(self) -> Synced:
+    def sync_mlflow(self, to: str | None = None) -> Synced:
         """Make its MLflow run equal to its records: store, parameters, tags, metrics, status; safe to repeat.
+
+        Args:
+            to: tracking URI of another server or store, which gets a copy too. None: the run's own.
 
         Raises:
             ServiceError: MLflow or its store refused.
         """
-        return require(self._backend, CopiesToMlflow).sync_mlflow(self.name)
+        return require(self._backend, CopiesToMlflow).sync_mlflow(self.name, to)
 
     def register_model(self, name: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
         """Register its model as an MLflow model with its lineage; return {name, version, uri, tags}.

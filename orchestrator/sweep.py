@@ -243,15 +243,18 @@ class Sweep:
         """Whether its metrics are copied to an MLflow store; a workspace of Azure has MLflow runs of its own."""
         return capability_of(self.folder.record().trial["backend"], CopiesToMlflow) is not None
 
-    def sync_mlflow(self) -> Synced:
+    def sync_mlflow(self, to: str | None = None) -> Synced:
         """Make its MLflow run equal to its records, and nest its trials below it; safe to repeat.
+
+        Args:
+            to: tracking URI. None: the sweep's own.
 
         Raises:
             ServiceError: MLflow or its store refused.
             UsageError: its backend has MLflow runs of its own.
         """
         require(load_backend(self.folder.record().trial["backend"], self._home), CopiesToMlflow)
-        return ParentRun(self.folder, self._home).sync()
+        return ParentRun(self.folder, self._home).sync(to)
 
     def cancel(self) -> None:
         """Cancel the sweep and its trials; a sweep that is driven from this machine can be resumed."""

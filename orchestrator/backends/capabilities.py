@@ -245,11 +245,12 @@ class CopiesToMlflow(Capability):
     verb = "sync a run with MLflow"
 
     @abstractmethod
-    def sync_mlflow(self, run: str) -> Synced:
+    def sync_mlflow(self, run: str, to: str | None = None) -> Synced:
         """Make the MLflow run of a run equal to its records; a second call changes nothing.
 
         Args:
             run: its name.
+            to: tracking URI. None: the run's own.
 
         Raises:
             ServiceError: MLflow or its store refused.

@@ -32,7 +32,8 @@ from orchestrator.backends.retention import (
     unused_stores,
 )
 from orchestrator.runs.status import Handle, RunStatus
-from orchestrator.runs.tracked_run import DEFAULTS, default_uri
+from orchestrator.runs.tracked_run import default_uri, other_addresses
+from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
 from train_jobs.artifacts.files import is_held
@@ -121,6 +122,8 @@ def plan_purging(
     folders = {status.name: owners[status.name].folder(status.name) for status in statuses}
     names = {*folders, *sweeps}
     uris = {status.tracking_uri or default_uri(home) for status in mine} | set(sweeps.values())
+    for place in (*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)):
+        uris |= set(other_addresses(place))
     return Purging(
         runs=[
             Item(

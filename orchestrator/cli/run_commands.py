@@ -375,6 +375,11 @@ MANAGE = (
                 [
                     *run_or_sweep(count="*"),
                     switch("--all", help_text="all runs and sweeps"),
+                    argument(
+                        "--to",
+                        metavar="URI",
+                        help="another MLflow server or store, which gets a copy (default: tracking.uri of each run)",
+                    ),
                     OUTPUT,
                 ],
             ),

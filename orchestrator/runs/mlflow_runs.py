@@ -20,12 +20,19 @@ from pydantic import Field
 from orchestrator.runs.differences import Difference, Pairs
 from orchestrator.runs.significance import ScoreTests
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.runs.tracked_run import DEFAULTS, HANDLE_TAG, PRIMARY_TAG
-from orchestrator.support.errors import NotFoundError, ServiceError, StorageError
+from orchestrator.runs.tracked_run import HANDLE_TAG, PRIMARY_TAG
+from orchestrator.runs.tracking_server import (
+    DATABRICKS,
+    is_sign_in_refused,
+    reason_of,
+    refuse_password,
+    set_defaults,
+    sign_in_fix,
+)
+from orchestrator.support.errors import AuthError, NotFoundError, ServiceError, StorageError
 from orchestrator.support.redact import HIDDEN, is_secret, redact
-from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
-from train_jobs.artifacts.tracking.mlflow_store import SQLITE, Condition, examine, first_line, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import SQLITE, Condition, examine, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import DIGEST_TAG
 from train_jobs.config.errors import did_you_mean, in_shell
 from train_jobs.config.fields import Config
@@ -55,8 +62,6 @@ OUR_NAMES = {
     "max_seq_length": ("data.max_length", "data.sequence_length"),
 }
 SHOWN_DIGEST = 8
-DATABRICKS = "databricks"  # a tracking URI without a scheme
-SIGN_IN_VARIABLES = "MLFLOW_TRACKING_USERNAME with MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 
 
 class Dataset(NamedTuple):
@@ -126,7 +131,8 @@ def read_runs(uri: str, *, experiment: str | None = None, limit: int | None = No
 
     Raises:
         NotFoundError: there is no such experiment.
-        ServiceError: the server is away, or refuses.
+        AuthError: the server refuses the credentials.
+        ServiceError: the server is away.
         StorageError: the file is missing, or not a store that this version of MLflow can read.
     """
     with _client(uri) as client:
@@ -142,7 +148,8 @@ def find_run(uri: str, run: str) -> MlflowRun:
 
     Raises:
         NotFoundError: no run, or more than one, matches.
-        ServiceError: the server is away, or refuses.
+        AuthError: the server refuses the credentials.
+        ServiceError: the server is away.
         StorageError: as in `read_runs`.
     """
     with _client(uri) as client:
@@ -204,9 +211,7 @@ def compare_runs(a: MlflowRun, b: MlflowRun) -> Difference:
 @contextmanager
 def _client(uri: str) -> Iterator[Any]:
     """Yield MLflow's client; each exception it raises becomes one error."""
-    disable_telemetry()
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
+    set_defaults()
     uri = _checked(uri)
     from mlflow.tracking import MlflowClient
 
@@ -215,15 +220,15 @@ def _client(uri: str) -> Iterator[Any]:
     except NotFoundError:
         raise
     except Exception as problem:  # MLflow's, SQLAlchemy's, the network's and the disk's
-        raise ServiceError(
-            f"cannot read the runs in MLflow at {redact(uri)}",
-            facts={"reason": redact(first_line(problem))},
-            fix=f"check the address and {SIGN_IN_VARIABLES}",
-        ) from problem
+        facts = {"server": uri, "reason": redact(reason_of(problem))}
+        if is_sign_in_refused(problem):
+            raise AuthError("cannot sign in to MLflow", facts=facts, fix=sign_in_fix(uri)) from problem
+        raise ServiceError("cannot read the runs in MLflow", facts=facts, fix="check the address") from problem
 
 
 def _checked(uri: str) -> str:
     """Return a tracking URI that MLflow takes, after a look at the file or the folder that it is."""
+    refuse_password(uri)
     if "://" not in uri and uri != DATABRICKS:
         if Path(uri).is_dir():  # MLflow wants to be asked for its former store, a folder of files
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")

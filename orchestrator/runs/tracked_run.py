@@ -21,16 +21,17 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
+from orchestrator.runs.tracking_server import DEFAULTS, is_sign_in_refused, reason_of, set_defaults, sign_in_fix
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import hold, read_object, write_text
-from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror
-from train_jobs.artifacts.tracking.mlflow_store import SQLITE, first_line, prepare, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import SQLITE, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
 from train_jobs.artifacts.tracking.run_files import log_files
+from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
 RUNNING = "RUNNING"
@@ -55,15 +56,8 @@ RECORDS = 1
 """Version of the copied records, in addition to metrics and status; a run that an earlier version copied is behind."""
 NICENESS = 10
 LOCK_SECONDS = 120.0  # longest wait for another process that syncs the same run
-# MLflow's client retries a server that is away for ten minutes; a user's own values take precedence
-DEFAULTS = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout has the result alone
-    "GIT_PYTHON_REFRESH": "quiet",  # MLflow imports GitPython, which warns without git
-}
+COPIES = "mlflow-copies.json"
+BEHIND = "mlflow-behind.txt"
 DRAFT = ".mlflow-"  # prefix of the folder of artifacts to log
 SIGN_IN = ("MLFLOW_", "DATABRICKS_")  # prefixes of the variables from which MLflow's client takes its credentials
 
@@ -116,6 +110,17 @@ class TrackingRequest(Config):
     """Puts the artifacts of an ended run below a folder; None: it has none."""
     secrets: dict[str, str] = Field(default={})
     """Secrets of the run or of the trials: name -> reference. Those of a tracking server are looked up at each sync."""
+    elsewhere: bool = False
+    """Whether `uri` is not the address of the run's own copy: the folder then keeps what it records of that one."""
+
+    def to(self, uri: str | None) -> TrackingRequest:
+        """Return the same MLflow run at another address; with None, or its own address, the request itself.
+
+        Its secrets are left out: a token of the run's own server must not reach another one.
+        """
+        if uri is None or uri == self.uri:
+            return self
+        return self.model_copy(update={"uri": uri, "run_id": None, "secrets": {}, "elsewhere": True})
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,11 @@ def default_uri(home: Path) -> str:
 def submitted_tag(created: float) -> dict[str, str]:
     """Return the tag that distinguishes a run from a later one of the same name."""
     return {SUBMITTED_TAG: f"{created:.6f}"}
+
+
+def other_addresses(folder: Path) -> list[str]:
+    """Return the tracking URIs that `mlflow sync --to` copied a run or a sweep to, also if that failed."""
+    return list((read_object(folder / COPIES) or {}).get("uris", []))
 
 
 def start(command: Sequence[str], log: Path) -> None:
@@ -175,10 +185,11 @@ def sync(request: TrackingRequest) -> Synced:
     Raises:
         ServiceError: MLflow or its store refused.
     """
-    disable_telemetry()
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    behind, path = Path(request.folder, "mlflow-behind.txt"), sqlite_path(request.uri)
+    set_defaults()
+    behind, path = Path(request.folder, BEHIND), sqlite_path(request.uri)
+    known = other_addresses(Path(request.folder))
+    if request.elsewhere and request.uri not in known:  # before the copy: a purge must also find half of one
+        write_text(Path(request.folder, COPIES), json.dumps({"uris": [*known, request.uri]}))
     try:
         note = prepare(path) if path is not None else None
         with _signed_in({} if path is not None else request.secrets):
@@ -192,9 +203,12 @@ def sync(request: TrackingRequest) -> Synced:
     except Exception as problem:  # SQLAlchemy, MLflow, the network and the disk each have their own
         error = _refusal(request, problem)
         with suppress(OSError):
-            write_text(behind, f"the copy in MLflow is behind: {error.facts['reason']}; repair: {error.fix}")
+            if not request.elsewhere:
+                write_text(behind, f"the copy in MLflow is behind: {error.facts['reason']}; repair: {error.fix}")
         raise error from problem
     with suppress(OSError):
+        if request.elsewhere:
+            return found
         if note:
             write_text(behind, f"{note}; for earlier runs: orchestrator mlflow sync --all")
         else:
@@ -259,7 +273,11 @@ def sync_command(name: str) -> str:
 
 def _refusal(request: TrackingRequest, problem: Exception) -> ServiceError:
     """Return the error of a failed sync, with the store's own fix if it has one."""
-    reason, fix = first_line(problem), sync_command(request.run_name)
+    reason, fix = reason_of(problem), sync_command(request.run_name)
+    if request.elsewhere:
+        fix = f"{fix} --to {in_shell(request.uri)}"
+    if is_sign_in_refused(problem):
+        fix = f"{sign_in_fix(request.uri)}; then {fix}"
     if isinstance(problem, UserError):
         reason, fix = problem.message, f"{problem.fix}; then {fix}" if problem.fix else fix
     return ServiceError(
@@ -284,14 +302,19 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
 
     client = MlflowClient(tracking_uri=request.uri)
     experiment = _experiment_id(client, request)
-    run_id = _existing(client, experiment, request) or _create(client, experiment, request)
-    mirror = Mirror(Path(request.metrics), Destination(request.uri, run_id), request.params)
+    run_id = _existing(client, experiment, request)
+    if run_id is None:
+        made = _create(client, experiment, request)
+        run_id = _existing(client, experiment, request) or made
+    own = not request.elsewhere
+    mirror = Mirror(Path(request.metrics), Destination(request.uri, run_id), request.params, noted=own)
     links = {**_parent(client, experiment, request, run_id), **_start_link(client, request)}
     _set_tags(client, run_id, {**request.tags, **request.identity, **links})
     _describe(client, run_id, request.description)
     values = 0
     if request.status == RUNNING:
         client.update_run(run_id, status=RUNNING)
+        values = mirror.catch_up() if request.elsewhere else 0  # the job's own mirror copies to the run's own address
         _adopt(client, experiment, request, run_id)
     else:
         values = mirror.catch_up()
@@ -307,21 +330,31 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
             draft = Path(request.folder, f"{DRAFT}{os.getpid()}")
             draft.mkdir()  # not by tempfile, which would lock out the other members of a shared home
             try:
+                if own:  # the report would show that a copy is behind, for as long as it is in MLflow
+                    Path(request.folder, BEHIND).unlink(missing_ok=True)
                 request.collect(draft)
                 log_files(client, run_id, draft)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         mirror.note_copied(request.status, records=RECORDS)
     # last: the job's own mirror starts when it finds this file
-    write_text(Path(request.folder, "tracking.json"), json.dumps({"tracking_uri": request.uri, "run_id": run_id}))
+    if own:
+        found = {"tracking_uri": request.uri, "run_id": run_id}
+        write_text(Path(request.folder, "tracking.json"), json.dumps(found))
     return Synced(run_id, request.status, values, note)
 
 
 def _existing(client: Any, experiment: str, request: TrackingRequest) -> str | None:
-    """Return the id of the request's MLflow run, whichever process created it; None: it has not been created."""
+    """Return the id of the request's MLflow run, whichever process created it; None: it has not been created.
+
+    A server may have created it twice, because MLflow's client repeats a request whose answer was lost: the later one
+    is deleted.
+    """
     from mlflow.exceptions import MlflowException
 
     if found := _search(client, experiment, request.identity):
+        for repeated in found[1:]:
+            client.delete_run(repeated.info.run_id)
         return str(found[0].info.run_id)
     if request.run_id is None:
         return None

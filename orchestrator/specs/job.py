@@ -14,7 +14,7 @@ from orchestrator.specs.compute import ComputeSpec
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
-from orchestrator.support.secret_sources import SecretReference
+from orchestrator.support.secret_sources import SecretReference, without_password
 from train_jobs.config.fields import Config
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # packages that affect results
@@ -89,7 +89,7 @@ class EnvironmentSpec(Config):
 class TrackingSpec(Config):
     """Tracking with MLflow."""
 
-    uri: str | None = None
+    uri: Annotated[str, AfterValidator(without_password)] | None = None
     """Tracking server or store. None: an SQLite file in the home folder (ORCHESTRATOR_HOME)."""
     experiment: Annotated[str, Field(min_length=1)] = "bert-pretraining"
     """Experiment of the run; created if it does not exist."""

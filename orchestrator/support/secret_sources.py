@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from orchestrator.support.errors import NotFoundError, UsageError, UserError
 from train_jobs.artifacts.redaction import protect
@@ -122,6 +123,20 @@ def _read_keyring(service: str, user: str) -> str:
         fix = f"keyring set {in_shell(service)} {in_shell(user)}"
         raise NotFoundError(f"the keyring has no entry {service}/{user}", fix=fix)
     return value
+
+
+def without_password(uri: str) -> str:
+    """Return a tracking URI that has no password, which requests, plans and commands would show.
+
+    Raises:
+        ValueError: it has one; the message does not contain it.
+    """
+    if urlsplit(uri).password:
+        raise ValueError(
+            "must not contain a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
+            " MLFLOW_TRACKING_TOKEN, in the environment or in environment.secrets"
+        )
+    return uri
 
 
 def read_env_file(path: Path) -> dict[str, str]:

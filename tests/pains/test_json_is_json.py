@@ -87,7 +87,7 @@ FAILING = {
     "init": [("init", "project", "--template", "other"), ("init", "project", "--recipe", "base")],
     "explain": [("explain", "train.stepps"), ("explain", "train.steps", "--kind", "other")],
     "doctor": [("doctor", "-b", "nowhere")],
-    "mlflow sync": [("mlflow", "sync", "missing"), ("mlflow", "sync")],
+    "mlflow sync": [("mlflow", "sync", "missing"), ("mlflow", "sync"), ("mlflow", "sync", "--all", "--to", "x")],
     "sweep list": [("sweep", "list", "--all")],
     **{f"sweep {action}": [("sweep", action, "missing")] for action in SWEEP if action != "extend"},
     "sweep extend": [("sweep", "extend", "missing", "--trials", "3"), ("sweep", "extend", "missing")],

@@ -234,8 +234,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
 
         return register(self._existing(name), self.describe(name), self.plan(name), model, alias)
 
-    def sync_mlflow(self, name: str) -> Synced:
+    def sync_mlflow(self, name: str, to: str | None = None) -> Synced:
         """Make the MLflow run of a run equal to its folder.
+
+        Args:
+            name: name of the run.
+            to: tracking URI. None: the run's own.
 
         Raises:
             NotFoundError: the run does not exist.
@@ -244,7 +248,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """
         run = self._existing(name)
         try:
-            return sync_run(run)
+            return sync_run(run, to)
         except (OSError, ValueError, KeyError) as problem:
             reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
             facts = {"where": run.path, "reason": reason}

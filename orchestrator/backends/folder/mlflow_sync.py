@@ -17,14 +17,18 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.tracked_run import Synced, exit_code_of, is_copied, run_lock, start, sync
 
 
-def sync_run(run: RunFolder) -> Synced:
+def sync_run(run: RunFolder, to: str | None = None) -> Synced:
     """Make the MLflow run of a run equal to its folder.
+
+    Args:
+        run: its folder.
+        to: tracking URI. None: the run's own.
 
     Raises:
         ServiceError: MLflow or its store refused, or another process syncs the same run.
     """
     with run_lock(run.path):
-        return sync(tracking_request(run))
+        return sync(tracking_request(run).to(to))
 
 
 def is_behind(run: RunFolder, known: frozenset[str] | None = None) -> bool:

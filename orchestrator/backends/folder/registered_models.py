@@ -16,7 +16,8 @@ from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.mlflow_model import model_files, read_export
 from orchestrator.runs.status import RunStatus
-from orchestrator.runs.tracked_run import DEFAULTS, run_lock
+from orchestrator.runs.tracked_run import run_lock
+from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import NotFoundError, ServiceError
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import read_lineage

@@ -7,6 +7,7 @@ RUN/
   state.json       written by the supervisor alone (before it, by the submission)
   tracking.json    id of the MLflow run; written by the process that syncs it
   mlflow-behind.txt  exists while MLflow lacks something of the run: why, and the repair
+  mlflow-copies.json  addresses of copies by `mlflow sync --to`
   mlflow.lock      held by a process that syncs the MLflow run
   lock             held by the supervisor as long as it lives
   cancel           created by any process that asks the run to end

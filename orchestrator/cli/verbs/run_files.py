@@ -18,12 +18,15 @@ from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_resu
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ServiceError, StorageError, UsageError
+from orchestrator.runs.tracking_server import check_server, checked_address
+from orchestrator.support.errors import AuthError, ServiceError, StorageError, UsageError
 from orchestrator.support.formatting import ago, bytes_text, counted
 
 if TYPE_CHECKING:
     from orchestrator.backends.retention import Item, Pruning
     from orchestrator.sweep import Sweep
+
+RESTART_SECONDS = 60.0  # how long a batch waits for an MLflow server that is being restarted
 
 
 def logs(arguments: argparse.Namespace) -> None:
@@ -203,31 +206,59 @@ def sync_mlflow(arguments: argparse.Namespace) -> int:
     """Copy runs and sweeps to MLflow, one after the other; the exit code is 7 if any of them failed.
 
     Raises:
-        UsageError: neither runs nor --all are given, or both.
+        AuthError: the server of --to refused the credentials.
+        ServiceError: it does not answer.
+        UsageError: neither runs nor --all are given, or both, or the address has no scheme.
     """
     if arguments.all == bool(arguments.name):
         raise UsageError("cannot sync with MLflow: give either runs or --all", fix="orchestrator mlflow sync --all")
     orchestrator = Orchestrator(arguments.backend)
     found = [find_target(orchestrator, name) for name in dict.fromkeys(arguments.name)]
     if arguments.all:  # sweeps last: they nest and tag the runs of their trials
-        everything: list[Run | Sweep] = [*orchestrator.attach_all(), *orchestrator.sweeps.all()]
+        # a run after the run that it started from, whose MLflow run it names
+        everything: list[Run | Sweep] = [*reversed(orchestrator.attach_all()), *orchestrator.sweeps.all()]
         found = [one for one in everything if one.copies_to_mlflow]
-    documents = []
-    for one in found:
-        document: dict[str, Any] = {"name": one.name}
-        try:
-            document |= asdict(one.sync_mlflow())
-            text = f"{one.name}  {document['status']}  {counted(document['values'], 'value')} copied"
-        except (ServiceError, StorageError) as problem:
-            document |= problem.as_json()
-            text = f"{one.name}  not copied"
-            hint(str(problem))
-        documents.append(document)
-        if arguments.output == "text":
-            write_line(text, sys.stdout)
-        if note := document.get("note"):
-            hint(f"warning: {note}")
-    failed = sum("error" in document for document in documents)
+    if arguments.to is not None:
+        arguments.to = checked_address(arguments.to)
+        check_server(arguments.to)
+    documents: list[dict[str, Any]] = []
+    try:
+        for number, one in enumerate(found, start=1):
+            documents.append(_synced(one, arguments.to))
+            if arguments.output == "text":
+                write_line(_sync_line(documents[-1], number, len(found)), sys.stdout)
+    except (AuthError, ServiceError) as outage:
+        hint(str(outage))
+    failed = len(found) - sum("error" not in document for document in documents)
     done = f"{len(found) - failed} of {len(found)} in MLflow" + (f", {failed} not copied" if failed else "")
     print_result(arguments.output, {"runs": documents, "failed": failed}, done)
     return ServiceError.exit_code if failed else 0
+
+
+def _synced(one: Run | Sweep, to: str | None) -> dict[str, Any]:
+    """Copy a run or a sweep; return the entry of the document.
+
+    Raises:
+        AuthError: the server of --to no longer accepts the credentials.
+        ServiceError: it has been away for too long.
+    """
+    for last in (True,) if to is None else (False, True):
+        try:
+            found = one.sync_mlflow(to)
+        except (ServiceError, StorageError) as problem:
+            failure = problem
+        else:
+            if found.note:
+                hint(f"warning: {found.note}")
+            return {"name": one.name, **asdict(found)}
+        if to is not None and not last:
+            check_server(to, RESTART_SECONDS)
+    hint(str(failure))
+    return {"name": one.name, **failure.as_json()}
+
+
+def _sync_line(document: dict[str, Any], number: int, total: int) -> str:
+    count = f"{number}/{total}  " if total > 1 else ""
+    if "error" in document:
+        return f"{count}{document['name']}  not copied"
+    return f"{count}{document['name']}  {document['status']}  {counted(document['values'], 'value')} copied"

@@ -64,14 +64,17 @@ class ParentRun:
         earlier = "; ".join(sweep.text for sweep in self._record.earlier)
         return {SWEEP_TAG: self._record.name, **({"orchestrator.warm_start": earlier} if earlier else {})}
 
-    def sync(self) -> Synced:
+    def sync(self, to: str | None = None) -> Synced:
         """Make the MLflow run equal to the sweep's folder, and nest its trials below it.
+
+        Args:
+            to: tracking URI. None: the sweep's own.
 
         Raises:
             ServiceError: MLflow or its store refused, or another process syncs the same sweep.
         """
         with run_lock(self._folder.path):
-            return sync(self.request())
+            return sync(self.request().to(to))
 
     def start_sync(self) -> None:
         """Start a process that syncs it; the caller does not wait for it."""

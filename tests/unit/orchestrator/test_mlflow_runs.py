@@ -127,7 +127,8 @@ def test_all_pages_are_read(store: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ("words", "code", "text"),
     [
         (("--mlflow", "missing.db"), 1, "error[storage]: cannot read the MLflow store: "),
-        (("--mlflow", "http://127.0.0.1:9"), 7, "error[service]: cannot read the runs in MLflow at http://127.0.0.1:9"),
+        (("--mlflow", "http://127.0.0.1:9"), 7, "reason  the server does not answer: Connection refused"),
+        (("--mlflow", "http://ada:hunter2@127.0.0.1:9"), 2, "invalid tracking URI: it must not contain a password"),
         (
             ("--mlflow", "theirs.db", "--experiment", "collegue"),
             5,

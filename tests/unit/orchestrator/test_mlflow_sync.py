@@ -301,7 +301,7 @@ def test_sync_command_prints_each_run_and_a_total(home: Path, capsys: pytest.Cap
     assert "2 runs: " in finding.text
     assert main(["mlflow", "sync", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines[:2]) == ["one  FINISHED  80 values copied", "two  FINISHED  80 values copied"]
+    assert lines[:2] == ["1/2  one  FINISHED  80 values copied", "2/2  two  FINISHED  80 values copied"]
     assert lines[2:] == ["2 of 2 in MLflow"]
     assert project.behind(home).level == "ok"
     assert main(["mlflow", "sync", "one", "-o", "json"]) == 0
@@ -316,8 +316,8 @@ def test_sync_command_continues_after_a_failure(home: Path, capsys: pytest.Captu
     assert main(["mlflow", "sync", "away", "here"]) == 7
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "away  not copied",
-        "here  FINISHED  80 values copied",
+        "1/2  away  not copied",
+        "2/2  here  FINISHED  80 values copied",
         "1 of 2 in MLflow, 1 not copied",
     ]
     assert "error[service]: cannot copy away to MLflow" in err
@@ -329,6 +329,73 @@ def test_sync_command_needs_runs_or_all(home: Path, capsys: pytest.CaptureFixtur
     assert "give either runs or --all" in capsys.readouterr().err
     assert main(["mlflow", "sync", "--all", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"runs": [], "failed": 0}
+
+
+# Another address
+
+
+def test_copy_elsewhere_leaves_own_records_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that was copied to a second store is neither behind nor ahead in its own, and the copy is made once."""
+    runs = [make_tracked_run(home, name) for name in ("one", "two")]
+    sync_run(runs[0])
+    before = {path.name: path.read_bytes() for path in runs[0].path.rglob("*.json")}
+    second = home / "second" / "mlflow.db"
+    for expected in (80, 0):
+        assert main(["mlflow", "sync", "--all", "--to", f"sqlite:///{second}"]) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert sorted(line.split("  ", 1)[1] for line in out[:2]) == [
+            f"{name}  FINISHED  {expected} values copied" for name in ("one", "two")
+        ]
+        assert out[2] == "2 of 2 in MLflow"
+        assert stored(second.parent) == [("one", "FINISHED", 80), ("two", "FINISHED", 80)]
+    copies = {"mlflow-copies.json": json.dumps({"uris": [default_uri(second.parent)]}).encode()}
+    assert {path.name: path.read_bytes() for path in runs[0].path.rglob("*.json")} == before | copies
+    assert (is_behind(runs[0]), is_behind(runs[1])) == (False, True)
+    assert stored(home) == [("one", "FINISHED", 80)]
+
+
+def test_purge_finds_copies_at_other_addresses(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one of which the server may have a part, because it failed."""
+    run, other = make_tracked_run(home, "one"), make_tracked_run(home, "two")
+    second = default_uri(home / "second")
+    for one in (run, other):
+        sync_run(one, second)
+    with pytest.raises(ServiceError, match="the server does not answer"):
+        sync_run(run, "http://127.0.0.1:9")
+    assert main(["prune", "--purge", "one", "-y"]) == 0
+    assert "MLflow runs at http://127.0.0.1:9: delete them there" in "".join(capsys.readouterr())
+    assert stored(home / "second") == [("two", "FINISHED", 80)]
+
+
+def test_live_run_is_copied_elsewhere_with_its_values_so_far(home: Path) -> None:
+    """The job's own mirror copies to the address of its run alone."""
+    run, uri = make_tracked_run(home, state=RunState.RUNNING), f"sqlite:///{home / 'second' / 'mlflow.db'}"
+    with run.lock():
+        assert sync_run(run, uri).values == 80
+    assert not run.tracking_file.exists()
+    run.write_state(run.stored_state().model_copy(update={"state": RunState.COMPLETED, "ended": ENDED}))
+    assert sync_run(run, uri).values == 0
+    assert stored(home / "second") == [WHOLE]
+
+
+def test_own_address_as_destination_is_the_usual_copy(home: Path) -> None:
+    run = make_tracked_run(home)
+    assert sync_run(run, default_uri(home)).values == 80
+    assert not is_behind(run)
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "word"),
+    [("mlruns", 2, "it has no scheme"), ("http://127.0.0.1:9", 7, "the server does not answer: Connection refused")],
+)
+def test_wrong_address_is_refused_before_anything(
+    home: Path, capsys: pytest.CaptureFixture[str], address: str, code: int, word: str
+) -> None:
+    run = make_tracked_run(home)
+    assert main(["mlflow", "sync", "--all", "--to", address]) == code
+    out, err = capsys.readouterr()
+    assert (out, word in err, "fix  " in err) == ("", True, True), err
+    assert not run.behind_file.exists()
 
 
 def test_parameters_are_dotted_names_with_text() -> None:

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mlflow.tracking import MlflowClient
 
 from orchestrator.backends.folder.mlflow_sync import sync_run
+from orchestrator.cli.main import main
 from orchestrator.doctor import project
 from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import TRIAL_TAGS, default_uri, sync
@@ -119,3 +121,19 @@ def test_trials_have_tags_for_end_and_best(tmp_path: Path) -> None:
 
 def own_tags(tags: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in tags.items() if key in TRIAL_TAGS}
+
+
+def test_sweep_is_copied_to_another_address_with_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    folder = make_search(tmp_path)
+    folder.write_state(SweepState(state=RunState.COMPLETED, ended=ENDED))
+    trial = make_tracked_run(tmp_path, "search-1-t0000")
+    (trial.path / "tags.json").write_text(json.dumps(trial.read_json("tags.json") | ParentRun(folder, tmp_path).tags()))
+    uri = default_uri(tmp_path / "second")
+    for _ in range(2):
+        assert main(["mlflow", "sync", "--all", "--to", uri]) == 0
+        client = MlflowClient(tracking_uri=uri)
+        parent, child = sorted(client.search_runs(["1"]), key=lambda run: len(run.info.run_name))
+        assert (parent.info.status, child.info.status) == ("FINISHED", "FINISHED")
+        assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert folder.mlflow_run_id is None, "it has no copy at its own address"

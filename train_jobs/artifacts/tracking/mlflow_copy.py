@@ -44,12 +44,15 @@ class Mirror:
         metrics_file: metrics.jsonl of a job; for the others see `metric_files`.
         to: MLflow run.
         parameters: configuration of the job to log; those that the run already has are skipped.
+        noted: whether mirrored.json is about this MLflow run.
 
     Raises:
         StorageError: the store is an SQLite file that is missing, or that MLflow cannot use.
     """
 
-    def __init__(self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING) -> None:
+    def __init__(
+        self, metrics_file: Path, to: Destination, parameters: Mapping[str, str] = NOTHING, *, noted: bool = True
+    ) -> None:
         disable_telemetry()
         path = sqlite_path(to.tracking_uri)
         # MLflow would create a missing store in place, which a kill leaves broken: see mlflow_store.py
@@ -58,7 +61,7 @@ class Mirror:
         # Importing mlflow takes two seconds, and a job without a tracking server does not need it.
         from mlflow.tracking import MlflowClient
 
-        self._file = metrics_file
+        self._file, self._noted = metrics_file, noted
         self._run_id = to.run_id
         self._client: Any = MlflowClient(tracking_uri=to.tracking_uri)
         self._mirrored: dict[str, set[int]] = {}
@@ -123,12 +126,14 @@ class Mirror:
         self.note_copied(status)
 
     def note_copied(self, status: str, **more: Any) -> None:
-        """Write mirrored.json.
+        """Write mirrored.json, unless it is about another MLflow run.
 
         Args:
             status: status of the run in MLflow.
             more: other entries.
         """
+        if not self._noted:
+            return
         mirrored = {"run_id": self._run_id, "status": status, "bytes": self.copied_bytes, **more}
         if self._file.parent.is_dir():
             write_text(self._file.with_name(MIRRORED_FILE), json.dumps(mirrored))
