@@ -11,7 +11,7 @@ NEEDS_CUDA := import sys; from importlib.metadata import requires; \
 # Tests start thousands of processes; without bytecode each of them would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pretrain test test-all faults fuzz lint check docs lock audit sbom clean
+.PHONY: pretrain test test-all faults fuzz lint check docs lock audit sbom clean azure-day
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
@@ -53,6 +53,9 @@ audit: $(VENV)/.supply  ## known vulnerabilities of the locked packages; says wh
 
 sbom: $(VENV)/.dev  ## dist/sbom.json: the packages of a release with versions, hashes and licences (CycloneDX)
 	$(BIN)/python -m supply_chain.sbom dist/sbom.json
+
+azure-day: $(VENV)/.dev  ## checks of a real workspace of Azure ML: 30 minutes, a few dollars (docs/azure.md)
+	$(BIN)/python -m benchmarks.azure_day
 
 clean:  ## removes the environment and what tools left
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

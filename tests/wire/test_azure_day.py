@@ -1,0 +1,92 @@
+"""The checks of a real workspace, rehearsed against the double."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from benchmarks import azure_day
+from benchmarks.azure_day import CHECKS, Day, main, read_rows, run_checks, table
+from orchestrator.testing import AzureDouble
+
+DIGEST = f"sha256:{'5' * 64}"
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry of images that has every tag."""
+
+    def do_HEAD(self) -> None:
+        """Answer with a digest."""
+        known = self.path.startswith("/v2/azureml/") or self.path.startswith("/v2/aifx/")
+        self.send_response(200 if known and "/manifests/" in self.path else 404)
+        self.send_header("Docker-Content-Digest", DIGEST)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Registry)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.5")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+@pytest.mark.slow
+def test_all_checks_hold_on_the_double(tmp_path: Path, running_azure: AzureDouble, registry: str) -> None:
+    words = ["--folder", str(tmp_path / "day"), "--sku", "Standard_D16s_v5", "--registry", registry, "-y"]
+    code = main(words)
+    rows = read_rows(tmp_path / "day")
+    assert {name: row.detail for name, row in rows.items() if not row.passed} == {}
+    assert code == 0
+    assert [*rows] == [check.name for check in CHECKS]
+    assert DIGEST in rows["images_have_digests"].detail
+    text = (tmp_path / "day" / "table.md").read_text()
+    assert text.count("| holds |") == len(CHECKS)
+    requests = len(running_azure.requests())
+    assert main(words) == 0, "a second start has nothing left to check"
+    assert len(running_azure.requests()) == requests
+
+
+def test_failing_check_is_repeated_and_passed_ones_are_not(
+    tmp_path: Path, azure: AzureDouble, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ("signed_in", "images_have_digests", "cluster_is_created")
+    checks = tuple(check for check in CHECKS if check.name in wanted)
+    monkeypatch.setattr(azure_day, "CHECKS", checks)
+    day = Day(tmp_path / "day", "eastus", "Standard_D16s_v5", "spot", registry="http://127.0.0.1:9")
+    first = [(row.check, row.passed) for row in run_checks(day)]
+    assert first == [("signed_in", True), ("images_have_digests", False), ("cluster_is_created", True)]
+    assert "**does not hold**" in table(read_rows(day.folder))
+    day = Day(tmp_path / "day", "eastus", "Standard_D16s_v5", "spot", registry=registry)
+    assert [(row.check, row.passed) for row in run_checks(day)] == [("images_have_digests", True)]
+    lines = (tmp_path / "day" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["passed"] for line in lines] == [True, False, True, True]
+    assert azure.requests("PUT */computes/azure-day")
+
+
+def test_nothing_else_is_tried_without_sign_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SUBSCRIPTION_ID", "RESOURCE_GROUP", "WORKSPACE"):
+        monkeypatch.delenv(f"ORCHESTRATOR_AZURE_{name}", raising=False)
+    (only,) = run_checks(Day(tmp_path / "day", "eastus", "Standard_D16s_v5", "spot"))
+    assert (only.check, only.passed) == ("signed_in", False)
+
+
+def test_declined_question_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert main(["--folder", str(tmp_path / "day")]) == 1
+    assert not (tmp_path / "day").exists()
