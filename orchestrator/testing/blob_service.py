@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
@@ -361,7 +361,8 @@ class BlobService:
             raise Refusal(400, "Md5Mismatch", "The MD5 value specified in the request did not match.")
         if part == "block":
             self.storage.path(container, name)
-            self.storage.stage(container, name, call.query["blockid"], call.body)
+            data = self._copied(call) if "x-ms-copy-source" in call.headers else call.body
+            self.storage.stage(container, name, call.query["blockid"], data)
             return Reply(201, headers=dict(ENCRYPTED))
         metadata = {key.removeprefix(METADATA): text for key, text in call.headers.items() if key.startswith(METADATA)}
         if part == "metadata":
@@ -378,6 +379,21 @@ class BlobService:
         else:
             blob = self.storage.write(container, name, [call.body], metadata, content_type)
         return Reply(201, headers={**blob.headers, **ENCRYPTED})
+
+    def _copied(self, call: Call) -> bytes:
+        """Return the bytes of another blob of the account that a block is made from (Put Block From URL).
+
+        Raises:
+            Refusal: the request has no permission to read the source.
+        """
+        source = urlsplit(call.headers["x-ms-copy-source"])
+        more = {"authorization": call.headers.get("x-ms-copy-source-authorization", "")}
+        if wanted := call.headers.get("x-ms-source-range"):
+            more["range"] = wanted
+        if source.netloc != call.host:
+            raise Refusal(400, "CannotVerifyCopySource", "the double copies inside its own account only")
+        read = Call.parse("GET", source.netloc, f"{source.path}?{source.query}", more, b"")
+        return self.answer(read).body
 
     def _exists(self, container: str, name: str) -> bool:
         with suppress(Refusal):

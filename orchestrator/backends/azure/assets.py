@@ -223,7 +223,9 @@ def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path],
     if asset.folder is not None:
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as scratch, _progress(label) as progress:
             content = files(Path(scratch))
-            sent = Files(store).upload(asset.folder, content, progress)
+            # code and environments are small: copying one of their files takes more requests than sending it
+            versions = f"{asset.folder.rstrip('/').rpartition('/')[0]}/" if asset.kind == "data" else ""
+            sent = Files(store).upload(asset.folder, content, progress, copy_below=versions)
         report(f"{label}: {len(content)} files, {bytes_text(sent)} uploaded")
     # After the upload, because a version never changes: an asset whose upload was interrupted would stay incomplete
     # for ever. Blobs that already exist are not sent again, so repeating an interrupted upload is cheap.

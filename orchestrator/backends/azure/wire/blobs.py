@@ -1,7 +1,8 @@
 """Files in a datastore: uploaded once, read in parts, downloaded in parallel; interrupted transfers are resumed.
 
 A file exists when a blob of its name has its size and its SHA-256, which is written with the blob's last part: half an
-upload is never taken for a whole one, and an existing file is not sent again.
+upload is never taken for a whole one, and an existing file is not sent again. Where the
+content is already in another folder, Azure copies it: a new version of a large text sends only its new files.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +28,9 @@ T = TypeVar("T")
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before the next try, unless Azure gives a time
 THREADS = 8  # files in transfer at a time
 BLOCK = 4 * 1024 * 1024  # bytes of a file in one request: what an interruption loses at most
+COPIED = 1024**3  # bytes that Azure copies in one request; its limit for a block is 4000 MiB
+COPY_SECONDS = 3600  # validity of the signature with which Azure reads the source of a copy
+STORAGE_SCOPE = "https://storage.azure.com/.default"
 SHA256 = "sha256"  # key of the blob's hash in its metadata
 PART = ".part"  # suffix of a file in download
 NO_SUCH_RANGE = 416  # HTTP status: the blob ends before it
@@ -99,26 +104,34 @@ class Files:
         # some programs write empty blobs as markers of folders
         return [blob for blob in blobs if blob.name and not blob.name.endswith("/")]
 
-    def upload(self, folder: str, files: Mapping[str, Content], progress: Progress | None = None) -> int:
+    def upload(
+        self, folder: str, files: Mapping[str, Content], progress: Progress | None = None, *, copy_below: str = ""
+    ) -> int:
         """Upload the files that a folder does not have yet; return the number of bytes sent.
 
         Args:
             folder: ends with a slash.
             files: name below it -> content, or the local file that has it.
             progress: called with bytes done and bytes in total.
+            copy_below: a parent of `folder`, with a slash at its end: files whose content is anywhere below it are
+                copied inside Azure instead of sent. Empty: none are.
 
         Raises:
             UserError: Azure cannot be reached, or refused. Repeating the call resumes the upload.
         """
-        known = {blob.name: (blob.size, blob.sha256) for blob in self.list(folder)}
+        root = copy_below or folder
+        known = {root + blob.name: (blob.size, blob.sha256) for blob in self.list(root)}
+        sources = {content: name for name, content in known.items()} if copy_below else {}
         sizes = {name: _size(content) for name, content in files.items()}
         sent: list[int] = []
 
         def upload_one(name: str) -> int:
-            digest = _hash(files[name])
-            if known.get(name) != (sizes[name], digest):
-                self._put(folder + name, files[name], digest)
-                sent.append(sizes[name])
+            content = sizes[name], _hash(files[name])
+            if known.get(folder + name) != content:
+                source = sources.get(content)
+                if not (source and sizes[name] and self._copy(source, folder + name, *content)):
+                    self._put(folder + name, files[name], content[1])
+                    sent.append(sizes[name])
             return sizes[name]
 
         _in_parallel(upload_one, files, sum(sizes.values()), progress)
@@ -199,6 +212,48 @@ class Files:
                     _retry_while_busy(partial(client.stage_block, identity, block, length=len(block)))
                 blocks.append(BlobBlock(block_id=identity))
             _retry_while_busy(lambda: client.commit_block_list(blocks, metadata=metadata))
+
+    def _copy(self, source: str, name: str, size: int, digest: str) -> bool:
+        """Copy a blob inside the account; return False if Azure does not, and the file has to be sent.
+
+        An account may refuse copies, by its firewall for example, and the source may have been deleted meanwhile.
+        """
+        from azure.core.exceptions import HttpResponseError
+        from azure.storage.blob import BlobBlock
+
+        client, (url, authorization) = self._container.get_blob_client(name), self._readable_url(source)
+        blocks = []
+        try:
+            # in ranges: this works for any size, answers when it is done, and commits blob and hash together
+            for start in range(0, size, COPIED):
+                identity, length = f"copy-{start:027}", min(COPIED, size - start)
+                stage = partial(client.stage_block_from_url, identity, url, start, length, **authorization)
+                _retry_while_busy(stage)
+                blocks.append(BlobBlock(block_id=identity))
+            _retry_while_busy(lambda: client.commit_block_list(blocks, metadata={SHA256: digest}))
+        except HttpResponseError:
+            return False
+        return True
+
+    def _readable_url(self, name: str) -> tuple[str, dict[str, str]]:
+        """Return the address at which Azure itself can read a blob, and arguments with the permission to do so."""
+        from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+
+        client, credential = self._container.get_blob_client(name), self._store.credential
+        if hasattr(credential, "get_token"):
+            return client.url, {"source_authorization": f"Bearer {credential.get_token(STORAGE_SCOPE).token}"}
+        if "sig=" in str(credential):  # a signature: the address has it already
+            return client.url, {}
+        account, expiry = self._store.account, datetime.now(UTC) + timedelta(seconds=COPY_SECONDS)
+        signature = generate_blob_sas(
+            account,
+            self._store.container,
+            name,
+            account_key=str(credential),
+            permission=BlobSasPermissions(read=True),
+            expiry=expiry,
+        )
+        return f"{client.url}?{signature}", {}
 
     def _fetch_one(self, folder: str, to: Path, blob: Blob) -> int:
         target = to / blob.name
