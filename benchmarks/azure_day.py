@@ -1,4 +1,4 @@
-"""What only a real workspace of Azure ML can show, checked by the commands of a user in about 30 minutes.
+"""Check by the commands of a user what only a real workspace of Azure ML can show, in about 30 minutes.
 
     python -m benchmarks.azure_day --region eastus            # make azure-day
 
@@ -59,7 +59,7 @@ class Day:
     tier: str
     registry: str = REGISTRY
     facts: dict[str, Any] = field(default_factory=dict)
-    """Names of runs and the like that later checks use."""
+    """Names of runs and similar facts that later checks use."""
 
     def __call__(self, *words: str, home: str = "home") -> Any:
         """Run a command of orchestrator; return its document.
@@ -365,7 +365,7 @@ def main(words: list[str] | None = None) -> int:
     chosen = parser.parse_args(words)
     if not chosen.yes:
         print(f"This creates cluster {CLUSTER} ({chosen.tier}, at most 1 x {chosen.sku}) and runs 5 small jobs on it.")
-        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        if input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
             return 1
     day = Day(chosen.folder.absolute(), chosen.region, chosen.sku, chosen.tier, chosen.registry)
     for row in run_checks(day):
