@@ -417,17 +417,18 @@ class Run:
         """
         return require(self._backend, Registers).register_model(self.name, name, alias=alias)
 
-    def deploy_model(self, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+    def deploy_model(self, endpoint: str, *, sku: str | None = None, traffic: int | None = None) -> dict[str, Any]:
         """Deploy its model to an endpoint; return {endpoint, uri}.
 
         Args:
             endpoint: name of the endpoint.
             sku: machine size on Azure; None: the backend's default.
+            traffic: percent of an existing endpoint's traffic, for a second deployment. None: a new endpoint.
 
         Raises:
-            ConflictError: the run did not complete, or the endpoint already exists.
+            ConflictError: the run did not complete, or the endpoint already exists and no `traffic` was given.
         """
-        return require(self._backend, Registers).deploy_model(self.name, endpoint, sku=sku)
+        return require(self._backend, Registers).deploy_model(self.name, endpoint, sku=sku, traffic=traffic)
 
     def resume(self, *, processes: int | None = None) -> None:
         """Resume it from its newest checkpoint.

@@ -170,6 +170,54 @@ class Provisions(Capability):
         """Return the clusters of a place; a value of None comes from the environment or a file of the project."""
 
 
+class Endpoints(ABC):
+    """The endpoints of one place, such as a workspace.
+
+    A row is {endpoint, uri, state, deployments: [{name, traffic, model, version, size, state}]}, traffic in percent.
+    """
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all endpoints."""
+
+    @abstractmethod
+    def shift(self, name: str, traffic: Mapping[str, int]) -> dict[str, Any]:
+        """Divide the traffic of an endpoint between its deployments; returns its row.
+
+        Args:
+            name: of the endpoint.
+            traffic: deployment -> percent; those left out get none.
+
+        Raises:
+            ConflictError: a deployment that would get traffic is not ready.
+            NotFoundError: the endpoint, or a deployment, does not exist.
+            UsageError: the sum is not 100.
+        """
+
+    @abstractmethod
+    def roll_back(self, name: str, *, delete: bool = False) -> dict[str, Any]:
+        """Give all traffic to the deployment from before the last one; returns the endpoint's row.
+
+        Args:
+            name: of the endpoint.
+            delete: also delete the last deployment, with its machine.
+
+        Raises:
+            ConflictError: there is no former deployment, or it is not ready.
+            NotFoundError: the endpoint does not exist.
+        """
+
+
+class RoutesTraffic(Capability):
+    """Has endpoints with several deployments."""
+
+    verb = "divide the traffic of an endpoint"
+
+    @abstractmethod
+    def endpoints(self) -> Endpoints:
+        """Return the endpoints."""
+
+
 class Inspects(Capability):
     """Inspects the processes of a run."""
 
@@ -288,16 +336,20 @@ class Registers(Capability):
         """
 
     @abstractmethod
-    def deploy_model(self, run: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+    def deploy_model(
+        self, run: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None
+    ) -> dict[str, Any]:
         """Serve the model of a completed run: {endpoint, uri}.
 
         Args:
             run: its name.
             endpoint: the name of the endpoint.
             sku: size of its machine, where it has one of its own.
+            traffic: percent for a second deployment of an existing endpoint. None: a new endpoint.
 
         Raises:
-            ConflictError: the run has no model, or the endpoint exists.
+            ConflictError: the run has no model, or the endpoint exists and no `traffic` was given.
+            UsageError: endpoints have only one deployment, and `traffic` is given.
         """
 
     @abstractmethod

@@ -17,6 +17,7 @@ from orchestrator.cli.ui.arguments import (
     argument,
     moment,
     not_negative,
+    percent,
     positive,
     run,
     run_or_sweep,
@@ -29,6 +30,7 @@ from orchestrator.cli.ui.arguments import (
 OUTPUTS = ("model", "checkpoints", "logs", "metrics", "result", "plan", "spec", "code")
 SWEEP = argument("name", completer=completers.sweeps, metavar="SWEEP", help="name, unique prefix of a name, or @last")
 MODEL = argument("name", completer=completers.runs, metavar="RUN|FOLDER", help="run, or folder of a model")
+ENDPOINT = argument("endpoint", metavar="ENDPOINT", help="name of the endpoint")
 DETACH = switch("-d", "--detach", help_text="return once the run has started")
 MLFLOW = argument("--mlflow", metavar="URI", help="an MLflow server, or the path of an SQLite file")
 PNG = argument("--png", type=Path, metavar="FOLDER", help="also write the figures as PNG files")
@@ -429,6 +431,47 @@ MANAGE = (
                         metavar="SIZE",
                         help="machine size on Azure (default: Standard_DS3_v2)",
                     ),
+                    argument(
+                        "--traffic",
+                        type=percent,
+                        metavar="PERCENT",
+                        help="add a second deployment to an existing endpoint on Azure, with this share of its traffic",
+                    ),
+                    YES,
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "endpoints",
+                "list the endpoints of the workspace",
+                "List the online endpoints of an Azure ML workspace: deployments, traffic, model and version.",
+                ["model endpoints"],
+                "cloud.list_endpoints",
+                [OUTPUT],
+            ),
+            Command(
+                "traffic",
+                "divide the traffic of an endpoint",
+                "Divide the traffic of an Azure ML endpoint between its deployments. The sum must be 100.",
+                ["model traffic bert blue=90,green=10"],
+                "cloud.shift_traffic",
+                [
+                    ENDPOINT,
+                    argument("traffic", metavar="NAME=PERCENT,...", help="deployments and their share of the traffic"),
+                    YES,
+                    OUTPUT,
+                ],
+            ),
+            Command(
+                "rollback",
+                "give all traffic to the former deployment",
+                "Give all traffic of an Azure ML endpoint to the deployment from before the last"
+                " `model deploy --traffic`.",
+                ["model rollback bert"],
+                "cloud.roll_back",
+                [
+                    ENDPOINT,
+                    switch("--delete", help_text="also delete the new deployment and its machine"),
                     YES,
                     OUTPUT,
                 ],
@@ -482,7 +525,7 @@ MANAGE = (
                 "Delete an endpoint and its machine.",
                 ["model delete bert"],
                 "cloud.delete_endpoint",
-                [argument("endpoint", metavar="ENDPOINT", help="name of the endpoint"), BACKEND, YES, OUTPUT],
+                [ENDPOINT, BACKEND, YES, OUTPUT],
             ),
         ],
     ),

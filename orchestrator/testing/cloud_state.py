@@ -82,6 +82,8 @@ class State:
     """VM family -> cores that the subscription may use; of others `DEFAULT_QUOTA`."""
     failing_computes: dict[str, Document] = field(default_factory=dict)
     """Cluster whose creation fails -> error."""
+    failing_deployments: dict[str, Document] = field(default_factory=dict)
+    """Deployment of an online endpoint that fails -> error."""
     no_capacity: set[str] = field(default_factory=set)
     """Clusters that get no machine."""
 

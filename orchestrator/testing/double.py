@@ -217,6 +217,10 @@ class AzureDouble:
         """
         self.state.failing_computes[name] = {"code": code, "message": message}
 
+    def fail_deployment(self, name: str, *, code: str, message: str) -> None:
+        """Accept the next creations of an endpoint's deployment, and make them fail later, as `fail_compute` does."""
+        self.state.failing_deployments[name] = {"code": code, "message": message}
+
     def without_capacity(self, name: str, missing: bool = True) -> None:
         """Give a cluster no machine: its jobs stay queued, and its errors show the reason."""
         (self.state.no_capacity.add if missing else self.state.no_capacity.discard)(name)

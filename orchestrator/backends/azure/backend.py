@@ -27,6 +27,7 @@ from orchestrator.backends.capabilities import (
     ReadsJobFiles,
     Registers,
     Resumes,
+    RoutesTraffic,
 )
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
@@ -37,7 +38,7 @@ from orchestrator.support.secret_sources import look_up
 from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.backends.capabilities import Clusters
+    from orchestrator.backends.capabilities import Clusters, Endpoints
     from orchestrator.jobs.base import Plan
     from orchestrator.support.finding import Finding
 
@@ -48,7 +49,9 @@ BACKOFF_POLLS = 3, 120  # first and longest pause before a restart without progr
 MAX_DISCOVERED = 200  # newest jobs of the workspace that `discover` reads
 
 
-class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, Discovers, ReadsJobFiles):
+class AzureBackend(
+    AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, RoutesTraffic, Discovers, ReadsJobFiles
+):
     """Runs on Azure ML. The name `WORKSPACE/NAME` finds a run without a record on this machine.
 
     Args:
@@ -378,21 +381,30 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         observer = self._observe(run)
         return register(observer, self.describe(observer.folder.name), model, alias)
 
-    def deploy_model(self, run: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
-        """Create a managed online endpoint with one deployment that gets all traffic; takes about 10 minutes.
+    def deploy_model(
+        self, run: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None
+    ) -> dict[str, Any]:
+        """Create a managed online endpoint, or a second deployment of an existing one; takes about 10 minutes.
 
         Args:
             run: the run's name.
             endpoint: name of the endpoint, unique in the region.
             sku: size of its machine. None: Standard_DS3_v2.
+            traffic: percent for the second deployment. None: a new endpoint, whose deployment gets all traffic.
 
         Raises:
-            ConflictError: the run has not completed, or the endpoint exists.
+            ConflictError: the run has not completed, or the endpoint exists and no `traffic` was given.
             UserError: Azure refused.
         """
         from orchestrator.backends.azure.runs.models import deploy
 
-        return deploy(self._observe(run), self.register_model(run), endpoint, sku)
+        return deploy(self._observe(run), lambda: self.register_model(run), endpoint, sku, traffic)
+
+    def endpoints(self) -> Endpoints:
+        """Return the online endpoints of the workspace."""
+        from orchestrator.backends.azure.endpoints import AzureEndpoints
+
+        return AzureEndpoints(self.wire({}))
 
     def delete_endpoint(self, endpoint: str) -> None:
         """Delete an endpoint with its deployments.
@@ -402,7 +414,7 @@ class AzureBackend(AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes
         """
         wire = self.wire({})
         if wire.endpoint(endpoint) is None:
-            raise NotFoundError(f"endpoint {endpoint} does not exist", fix="az ml online-endpoint list")
+            raise NotFoundError(f"endpoint {endpoint} does not exist", fix="orchestrator model endpoints")
         wire.delete_endpoint(endpoint)
 
     def clusters(self, place: Mapping[str, str | None]) -> Clusters:

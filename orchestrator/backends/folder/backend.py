@@ -40,10 +40,11 @@ from orchestrator.runs.results import read_results
 from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.runs.tracked_run import Synced
 from orchestrator.support.access import process_owner
-from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
 from orchestrator.support.home import run_names
 from orchestrator.support.secret_sources import look_up
-from train_jobs.artifacts.files import sync_all, write_text
+from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.errors import did_you_mean, in_shell
 
 if TYPE_CHECKING:
@@ -221,7 +222,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         try:
             shutil.rmtree(run.path.rename(self._runs / f".deleted.{name}.{os.getpid()}"))
         except OSError as problem:
-            raise StorageError(f"cannot delete run {name}: {problem.strerror}", facts={"where": run.path}) from problem
+            fix = f"chmod u+w {in_shell(self._runs)}"
+            raise write_error(f"cannot delete run {name}", problem, run.path, fix=fix) from problem
 
     def delete_weights(self, name: str, why: str) -> bool:
         """Delete checkpoints and models of a finished run."""
@@ -262,11 +264,17 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                 if is_behind(run, known(run.read_json(REQUEST)["tracking_uri"])):
                     yield name
 
-    def deploy_model(self, name: str, endpoint: str, *, sku: str | None = None) -> dict[str, Any]:
+    def deploy_model(
+        self, name: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None
+    ) -> dict[str, Any]:
         """Start a server on the loopback interface, with the requests and responses of an endpoint on Azure.
 
         `sku` has no effect: the server runs on this machine.
         """
+        if traffic is not None:
+            raise UsageError(
+                f"invalid --traffic {traffic}: an endpoint on this machine has one server", fix="leave out --traffic"
+            )
         return deploy(self._home, self.describe(name), endpoint)
 
     def delete_endpoint(self, endpoint: str) -> None:
@@ -334,8 +342,6 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             documents = {**submission.documents, draft.state_file.name: state.model_dump_json(indent=1)}
             for name, text in documents.items():
                 (draft.path / name).write_text(text, encoding="utf-8")
-            # Before the rename: after a power failure, a resumed run would import empty modules, and "complete".
-            sync_all(draft.path)
         return run
 
     def _resumable(self, run: RunFolder) -> LocalState:
@@ -383,10 +389,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             # last: once the state is `queued`, the supervisor may start, and reads the files above
             run.write_state(state.model_copy(update=queued), free_reserve=False)
         except OSError as problem:
-            raise StorageError(
-                f"cannot resume run {run.name}: {problem.strerror}",
-                facts={"where": run.path},
-                fix="free some space, or make the folder writable; then run the same command again",
+            raise write_error(
+                f"cannot resume run {run.name}",
+                problem,
+                run.path,
+                fix="free some space, or make the folder writable",
+                then="; then run the same command again",
             ) from problem
 
     def _signal(self, name: str, number: signal.Signals) -> None:

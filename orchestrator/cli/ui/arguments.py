@@ -158,6 +158,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def percent(text: str) -> int:
+    """Parse a whole number from 0 to 100.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not one.
+    """
+    if not (text.isdecimal() and int(text) <= 100):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 100")
+    return int(text)
+
+
 def not_negative(text: str) -> int:
     """Parse a whole number of 0 or more.
 

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_with
-from orchestrator.backends.capabilities import Provisions
+from orchestrator.backends.capabilities import Provisions, RoutesTraffic
 from orchestrator.cli.ui.targets import attach_run
 from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
@@ -19,7 +19,7 @@ from orchestrator.support.formatting import money
 from orchestrator.support.home import home_folder
 
 if TYPE_CHECKING:
-    from orchestrator.backends.capabilities import Clusters
+    from orchestrator.backends.capabilities import Clusters, Endpoints
 
 WORKSPACE = ("subscription_id", "resource_group", "workspace")
 
@@ -158,9 +158,68 @@ def deploy_model(arguments: argparse.Namespace) -> None:
     run = attach_run(arguments)
     if not run.deploys_here:
         _confirm(arguments, f"deploy {run.name}: the endpoint's machine is billed until it is deleted")
-    document = run.deploy_model(arguments.endpoint, sku=arguments.sku)
+    document = run.deploy_model(arguments.endpoint, sku=arguments.sku, traffic=arguments.traffic)
     hint(f"  delete  orchestrator model delete {arguments.endpoint} -b {run.handle.backend} -y")
     print_result(arguments.output, document, document["uri"])
+
+
+def _endpoints() -> Endpoints:
+    return backend_with(RoutesTraffic, home_folder(os.environ)).endpoints()
+
+
+def list_endpoints(arguments: argparse.Namespace) -> None:
+    """Print the endpoints and their deployments."""
+    rows = _endpoints().rows()
+    print_result(arguments.output, rows, _deployments(rows) if rows else None)
+    if not rows and arguments.output == "text":
+        hint("no endpoints yet\n  fix  orchestrator model deploy RUN --endpoint NAME")
+
+
+def _deployments(rows: list[dict[str, Any]]) -> str:
+    """Return a table of the deployments of endpoints; an endpoint without any has one line."""
+    cells = [
+        (
+            row["endpoint"],
+            str(one.get("name", "-")),
+            f"{one.get('traffic', 0)}%",
+            f"{one['model'] or '?'}:{one['version'] or '?'}" if one else "-",
+            str(one.get("state") or row["state"] or "unknown").lower(),
+        )
+        for row in rows
+        for one in (row["deployments"] or [{}])
+    ]
+    return table(cells, ("ENDPOINT", "DEPLOYMENT", "TRAFFIC", "MODEL", "STATE"))
+
+
+def shift_traffic(arguments: argparse.Namespace) -> None:
+    """Divide the traffic of an endpoint."""
+    traffic = _parse_traffic(arguments.traffic)
+    _confirm(arguments, f"change the traffic of endpoint {arguments.endpoint} to {arguments.traffic}")
+    row = _endpoints().shift(arguments.endpoint, traffic)
+    print_result(arguments.output, row, _deployments([row]))
+
+
+def _parse_traffic(text: str) -> dict[str, int]:
+    """Parse NAME=PERCENT,NAME=PERCENT.
+
+    Raises:
+        UsageError: it has another form, a name twice, or a share outside 0 to 100.
+    """
+    parts = [part.partition("=") for part in text.split(",")]
+    traffic = {name.strip(): int(share) for name, _, share in parts if share.isdecimal() and int(share) <= 100}
+    if len(traffic) != len(parts) or not all(traffic):
+        raise UsageError(
+            f"invalid traffic {text!r}: expected NAME=PERCENT,..., each name once, from 0 to 100",
+            fix="blue=90,green=10",
+        )
+    return traffic
+
+
+def roll_back(arguments: argparse.Namespace) -> None:
+    """Give all traffic of an endpoint to its former deployment."""
+    _confirm(arguments, f"roll back endpoint {arguments.endpoint}")
+    row = _endpoints().roll_back(arguments.endpoint, delete=arguments.delete)
+    print_result(arguments.output, row, _deployments([row]))
 
 
 def delete_endpoint(arguments: argparse.Namespace) -> None:

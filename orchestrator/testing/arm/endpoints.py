@@ -92,10 +92,11 @@ def put_deployment(service: ResourceManager, call: Call, name: str, deployment: 
         ours = f"azureml:{identity.removeprefix('azureml:')}".lower().startswith(base)
         if ours and service.state.by_id(identity) is None:
             raise Refusal(400, "BadArgument", f"The {key} {identity} could not be found.")
-    properties = {"scaleSettings": {"scaleType": "Default"}, **wanted, "provisioningState": "Succeeded"}
-    return service.put(
-        f"{ENDPOINTS}/{name}/deployments/{deployment}", f"{ENDPOINTS}/deployments", {**body, "properties": properties}
-    )
+    error = service.state.failing_deployments.get(deployment)
+    state = "Failed" if error else "Succeeded"
+    properties = {"scaleSettings": {"scaleType": "Default"}, **wanted, "provisioningState": state}
+    path = f"{ENDPOINTS}/{name}/deployments/{deployment}"
+    return service.put(path, f"{ENDPOINTS}/deployments", {**body, "properties": properties}, error)
 
 
 @ROUTES.add("DELETE", f"{ENDPOINTS}/{{name}}/deployments/{{deployment}}")

@@ -123,16 +123,17 @@ class ResourceManager:
         reply.headers.update({"Azure-AsyncOperation": url, "Location": url, **POLL_HEADERS})
         return reply
 
-    def put(self, path: str, kind: str, document: Document) -> Reply:
+    def put(self, path: str, kind: str, document: Document, error: Document | None = None) -> Reply:
         """Store a resource, as a long-running operation of an endpoint.
 
         Args:
             path: below the workspace.
             kind: its type in ARM.
             document: body of the PUT.
+            error: what the operation fails with.
         """
         resource, new = self.state.put(path, kind, document)
-        return self.accepted("mfe", 201 if new else 200, resource)
+        return self.accepted("mfe", 201 if new else 200, resource, error)
 
     def page(self, call: Call, documents: Iterable[Document]) -> Reply:
         """Return one page of a list, in ARM's format."""

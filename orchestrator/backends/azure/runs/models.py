@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import asset_id, code_asset, ensure_asset, image, report
+from orchestrator.backends.azure.endpoints import FORMER, NEW, SLOTS, changed, next_split
 from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.runs.observer import Observer
 from orchestrator.backends.azure.sizes import find_size
@@ -26,7 +28,6 @@ MLFLOW_MODEL = "mlflow_model"
 CODE = "orchestrator-serve"  # name of the code asset
 SCRIPT = "serve.py"
 ARCHIVE = "train_jobs.zip"  # next to the script, which imports from it
-DEPLOYMENT = "blue"
 SIZE = "Standard_DS3_v2"
 ENVIRONMENT = "serve-cpu"
 
@@ -52,12 +53,11 @@ def model_body(datastore: str, run: str, tags: dict[str, str]) -> Body:
     }
 
 
-def endpoint_body(location: str, *, traffic: bool) -> Body:
-    """Return the body of an endpoint with key authentication.
+def endpoint_body(location: str) -> Body:
+    """Return the body of a new endpoint with key authentication, which has no deployment and so no traffic.
 
     Args:
         location: region of the workspace.
-        traffic: whether its deployment gets all traffic. Azure refuses traffic to one that does not exist yet.
     """
     return {
         "location": location,
@@ -66,7 +66,7 @@ def endpoint_body(location: str, *, traffic: bool) -> Body:
         "properties": {
             "authMode": "Key",
             "properties": {},
-            "traffic": {DEPLOYMENT: 100} if traffic else {},
+            "traffic": {},
             "mirrorTraffic": {},
         },
     }
@@ -163,43 +163,69 @@ def _add_files(run: Observer, status: RunStatus, lineage: Link | None) -> None:
     run.files().upload(f"{places.outputs_folder(run.folder.name)}model/", files)
 
 
-def deploy(run: Observer, model: dict[str, Any], endpoint: str, sku: str | None) -> dict[str, Any]:
-    """Create an endpoint with one deployment, which gets all traffic.
+def deploy(
+    run: Observer, register: Callable[[], dict[str, Any]], endpoint: str, sku: str | None, traffic: int | None = None
+) -> dict[str, Any]:
+    """Create an endpoint with one deployment, which gets all traffic, or a second deployment of an existing one.
 
     Args:
         run: the run of the model.
-        model: {name, version, ...}, see `register`.
+        register: returns the model, {name, version, ...}; called after all checks, see `register`.
         endpoint: name of the endpoint.
         sku: machine size. None: Standard_DS3_v2.
+        traffic: percent for a second deployment. None: a new endpoint.
 
     Returns:
-        {endpoint, uri, run}; requests go to `uri`.
+        {endpoint, uri, run, deployment, traffic}; requests go to `uri`.
 
     Raises:
-        ConflictError: the endpoint exists.
+        ConflictError: the endpoint exists and no `traffic` was given, or its traffic is divided.
+        NotFoundError: the endpoint does not exist, and `traffic` is given.
         SpecError: the machine size is unknown or retired.
         UsageError: the endpoint's name is invalid.
-        UserError: Azure refused.
+        UserError: Azure refused, or the deployment failed: it gets no traffic then.
     """
     check_endpoint(endpoint)
     wire, size = run.wire, find_size(sku or SIZE, where="--sku")
-    if wire.endpoint(endpoint) is not None:
-        raise ConflictError(f"endpoint {endpoint} already exists", fix=f"orchestrator model delete {endpoint} -y")
-    location, store = wire.location(), wire.store(run.request["datastore"])
-    files = _script()
+    known = wire.endpoint(endpoint)
+    if known is not None and traffic is None:
+        raise ConflictError(
+            f"endpoint {endpoint} already exists",
+            facts={"second deployment": "--traffic 10"},
+            fix=f"orchestrator model delete {endpoint} -y",
+        )
+    slot, tags, wanted = SLOTS[0], {}, {SLOTS[0]: 100}
+    if traffic is not None:
+        if known is None:
+            raise NotFoundError(f"endpoint {endpoint} does not exist", fix="leave out --traffic to create it")
+        slot, former, wanted = next_split(known, wire.deployments(endpoint), traffic)
+        tags = {FORMER: former, NEW: slot}
+    location = wire.location()
+    environment, code = _ensure_assets(run)
+    model = register()
+    # Endpoint, deployment, traffic: Azure accepts only this order.
+    if known is None:
+        wire.put_endpoint(endpoint, endpoint_body(location))
+        report(f"endpoint {endpoint}: created")
+    report(f"deployment {slot} of endpoint {endpoint}: its machine takes about 10 minutes to start")
+    machine = size.name if size else str(sku)
+    body = deployment_body(location, wire.workspace, model, code, environment, machine)
+    wire.put_deployment(endpoint, slot, body)  # raises if it fails
+    now = wire.endpoint(endpoint) or {}
+    wire.put_endpoint(endpoint, changed(now, wanted, tags))
+    uri = now.get("properties", {}).get("scoringUri")
+    return {"endpoint": endpoint, "uri": uri, "run": run.folder.name, "deployment": slot, "traffic": wanted}
+
+
+def _ensure_assets(run: Observer) -> tuple[str, str]:
+    """Upload the scoring script and define its environment, where they are missing; return both versions."""
+    wire, files = run.wire, _script()
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[: places.DIGITS]
     code, environment = code_asset(CODE, version, places.content_folder("serve", version)), image(ENVIRONMENT).asset()
+    store = wire.store(run.request["datastore"])
     for asset in (code, environment):
         ensure_asset(wire, store, asset, lambda scratch: files)
-    # Endpoint, deployment, traffic: Azure accepts only this order.
-    wire.put_endpoint(endpoint, endpoint_body(location, traffic=False))
-    report(f"endpoint {endpoint}: created; its machine takes about 10 minutes to start")
-    machine = size.name if size else str(sku)
-    body = deployment_body(location, wire.workspace, model, code.version, environment.version, machine)
-    wire.put_deployment(endpoint, DEPLOYMENT, body)
-    wire.put_endpoint(endpoint, endpoint_body(location, traffic=True))
-    found = (wire.endpoint(endpoint) or {}).get("properties") or {}
-    return {"endpoint": endpoint, "uri": found.get("scoringUri"), "run": run.folder.name}
+    return environment.version, code.version
 
 
 def _script() -> dict[str, bytes]:

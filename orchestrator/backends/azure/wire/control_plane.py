@@ -238,6 +238,17 @@ class Wire:
         """Return an online endpoint."""
         return self._get(f"endpoint {name}", lambda ml: ml.online_endpoints._online_operation.get(*self._scope, name))
 
+    def endpoints(self) -> list[Body]:
+        """Return all online endpoints."""
+        return self._list("endpoints", lambda ml: ml.online_endpoints._online_operation.list(*self._scope))
+
+    def deployments(self, endpoint: str) -> list[Body]:
+        """Return the deployments of an online endpoint."""
+        return self._list(
+            f"deployments of endpoint {endpoint}",
+            lambda ml: ml.online_deployments._online_deployment.list(*self._scope, endpoint),
+        )
+
     def put_endpoint(self, name: str, body: Body) -> None:
         """Create or change an online endpoint, and wait."""
         self._call(
@@ -257,6 +268,14 @@ class Wire:
         self._call(
             f"deployment {endpoint}/{name}",
             lambda ml: ml.online_deployments._online_deployment.begin_create_or_update(*scope, body).result(),
+        )
+
+    def delete_deployment(self, endpoint: str, name: str) -> None:
+        """Delete a deployment that gets no traffic, and wait."""
+        scope = *self._scope, endpoint, name
+        self._call(
+            f"deployment {endpoint}/{name}",
+            lambda ml: ml.online_deployments._online_deployment.begin_delete(*scope).result(),
         )
 
     def delete_endpoint(self, name: str) -> None:
