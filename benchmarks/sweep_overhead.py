@@ -32,7 +32,8 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.driver import driver
-from orchestrator.sweeps.driver.control import make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.driver.control import make_sweep, start_driver
+from orchestrator.sweeps.driver.planning import plan_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 
 TRIALS, MANY, SLOTS = 200, 1000, 2

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from heapq import merge
 from itertools import chain, count, islice
 from pathlib import Path
@@ -386,10 +385,18 @@ class Orchestrator:
 
     def _start_finders(self) -> tuple[Callable[..., Path], Callable[[str], Path]]:
         """Return functions that find the folder of the model, or of the phase, that a job starts from."""
-        from orchestrator.jobs.start_points import model_of, outputs_of
 
-        find = partial(model_of, attach=self.attach, registry=self._registry)
-        return find, partial(outputs_of, attach=self.attach)
+        def model_of(name: str, tracking_uri: str | None = None) -> Path:
+            from orchestrator.jobs import start_points  # imports what only a plan needs
+
+            return start_points.model_of(name, self.attach, self._registry, tracking_uri)
+
+        def outputs_of(name: str) -> Path:
+            from orchestrator.jobs import start_points
+
+            return start_points.outputs_of(name, attach=self.attach)
+
+        return model_of, outputs_of
 
     def _registry(self, tracking_uri: str | None) -> Registry:
         """Return the MLflow registry of models that jobs start from, given the tracking URI of a spec."""

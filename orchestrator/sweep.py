@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend, require
 from orchestrator.backends.capabilities import CopiesToMlflow, SweepsNatively
-from orchestrator.jobs.facts import secret_rows
 from orchestrator.runs.status import Handle, RunState
-from orchestrator.specs.resolved import find_project
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MAX_TRIALS, as_tree, trial_count
 from orchestrator.support.access import shared_group
@@ -27,8 +25,6 @@ from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExc
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.html import card
-from orchestrator.sweeps.design.points import draw
-from orchestrator.sweeps.design.sweep_plan import SpecContext, on_service, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
 from orchestrator.sweeps.driver.control import (
     NO_WARM_START,
@@ -37,14 +33,12 @@ from orchestrator.sweeps.driver.control import (
     SweepControl,
     check_secrets,
     make_sweep,
-    plan_sweep,
     start_driver,
 )
-from orchestrator.sweeps.driver.history import WarmStart, read_history
+from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.parent import ParentRun
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
-from orchestrator.sweeps.driver.weight_pruning import kept_text, max_weight_bytes, trials_on_disk
 from train_jobs.artifacts.layers import ConfigLayer, merge
 
 if TYPE_CHECKING:
@@ -81,6 +75,10 @@ class PlannedSweep:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the plan for humans as rows of label and text."""
+        from orchestrator.jobs.facts import secret_rows
+        from orchestrator.sweeps.design.points import draw
+        from orchestrator.sweeps.driver.weight_pruning import kept_text, max_weight_bytes, trials_on_disk
+
         spec, keep = self.record.spec, self.record.keep
         policy = spec.early_termination
         numbers = policy.model_dump(exclude={"policy"}, exclude_defaults=True)
@@ -347,7 +345,7 @@ class Sweeps:
         outputs_of: Callable[[str], Path] | None = None,
     ) -> None:
         self._home = home
-        self._context = SpecContext(environ, None, model_of, outputs_of)
+        self._environ, self._model_of, self._outputs_of = environ, model_of, outputs_of
 
     def plan(
         self,
@@ -361,7 +359,12 @@ class Sweeps:
         Raises:
             SpecError, DataError: all problems together, with file and line.
         """
-        context = self._context._replace(project=find_project(Path.cwd()))
+        from orchestrator.specs.resolved import find_project
+        from orchestrator.sweeps.design.sweep_plan import SpecContext, on_service, resolve_sweep
+        from orchestrator.sweeps.driver.history import read_history
+        from orchestrator.sweeps.driver.planning import plan_sweep
+
+        context = SpecContext(self._environ, find_project(Path.cwd()), self._model_of, self._outputs_of)
         sweep = resolve_sweep(file=file, sets=sets, flags=flags, context=context)
         earlier = {(other := self.attach(name)).name: other for name in sweep.spec.warm_start}.values()
         rows = [(other.folder.record(), other.status().rows) for other in earlier]

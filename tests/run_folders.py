@@ -93,6 +93,6 @@ def run_script(home: Path, script: str, **overrides: Any) -> str:
     plan = orchestrator.plan(overrides=changed)
     backend = LocalBackend(home)
     submission = backend.prepare(plan, run=plan.name)
-    request = submission.request.model_copy(update={"command": ["/bin/sh", "-c", script]})
+    request = submission.request.model_copy(update={"command": ["/bin/sh", "-c", script], "writes_result": False})
     documents = {**submission.documents, "request.json": request.model_dump_json()}
     return backend.submit(replace(submission, request=request, documents=documents)).name

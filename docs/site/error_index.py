@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.support import errors
+from train_jobs.artifacts.mounts import write_error
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
@@ -49,11 +50,14 @@ def errors_index() -> str:
 def raised(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
     """Yield class, message and fix of each error that a module constructs with a message of its own."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS and node.args:
-            message = template(node.args[0])
-            fix = next((template(word.value) for word in node.keywords if word.arg == "fix"), "")
-            if any(character.islower() for character in message):
-                yield node.func.id, message, fix if any(character.islower() for character in fix) else ""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+            continue
+        words = {word.arg: template(word.value) for word in node.keywords}
+        name, message, fix = node.func.id, template(node.args[0]), words.get("fix", "")
+        if name == write_error.__name__:
+            name, message, fix = "StorageError", f"{message}: REASON", fix + words.get("then", "")
+        if name in KINDS and any(character.islower() for character in message):
+            yield name, message, fix if any(character.islower() for character in fix) else ""
 
 
 def template(node: ast.expr) -> str:

@@ -18,9 +18,11 @@ from orchestrator.backends import require
 from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import Deletes
 from orchestrator.runs.status import Handle, RunState, RunStatus
-from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import TOKEN_STORES
 from train_jobs.artifacts.files import is_held
+from train_jobs.artifacts.mounts import write_error
+from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
 CODE = "code"  # folder of a local run: the snapshot of its code
@@ -273,4 +275,4 @@ def delete_tree(folder: Path) -> None:
     except FileNotFoundError:
         pass  # another command deletes it too
     except OSError as problem:
-        raise StorageError(f"cannot delete {folder}: {problem.strerror}") from problem
+        raise write_error(f"cannot delete {folder}", problem, folder, fix=f"chmod u+w {in_shell(folder)}") from problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import shutil
 import socket
@@ -20,6 +19,7 @@ from orchestrator.support.finding import Finding, fail, ok, warn
 from orchestrator.support.formatting import bytes_text, counted
 from train_jobs.artifacts.files import try_lock
 from train_jobs.artifacts.host import host_memory
+from train_jobs.artifacts.mounts import mount_of, write_error
 from train_jobs.config.errors import in_shell
 
 LOOPBACK = "127.0.0.1"
@@ -122,7 +122,7 @@ def clock(home: Path) -> Finding:
 def home_folder(home: Path) -> Iterator[Finding]:
     """Check that the home folder is writable, and that locks work on its file system."""
     place = nearest_existing(home)
-    kind = file_system(place)
+    kind = mount_of(place).kind
     where = f"{home} ({kind})"
     try:
         with tempfile.TemporaryDirectory(dir=place, prefix=".doctor-") as probe:
@@ -132,7 +132,8 @@ def home_folder(home: Path) -> Iterator[Finding]:
             with lock.open("w") as first, lock.open("w") as second:
                 held = try_lock(first) and not try_lock(second)
     except OSError as problem:
-        yield fail("home", f"cannot write to {where}: {problem.strerror}", f"free some space, or {MOVE_HOME}")
+        error = write_error(f"cannot write to {where}", problem, place, fix="free some space", then=f", or {MOVE_HOME}")
+        yield fail("home", error.message, str(error.fix))
         return
     if kind == "overlay":
         yield warn(
@@ -192,16 +193,3 @@ def _free_space(name: str, place: Path, fix: str, *, warn_below: float) -> Findi
 def nearest_existing(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
     return next(place for place in (folder, *folder.parents) if place.is_dir())
-
-
-def file_system(folder: Path) -> str:
-    """Return the type of a folder's file system, as the kernel calls it."""
-    found, longest = "unknown", -1
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, details = line.partition(" - ")
-        # the kernel writes a blank in a path as its octal code
-        mounted = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
-        # the innermost mount decides; of several on one folder the last one, which covers the others
-        if folder.resolve().is_relative_to(mounted) and len(mounted.parts) >= longest:
-            found, longest = details.split()[0], len(mounted.parts)
-    return found

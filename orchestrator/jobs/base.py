@@ -91,6 +91,11 @@ class Plan(Config):
         """Maximum bytes of checkpoints and models on the disk; None: the job saves none."""
         return None
 
+    @property
+    def writes_result(self) -> bool:
+        """Whether the job writes result.json before it ends with 0: the built-in jobs do, another module need not."""
+        return self.spec.code.entry.startswith("train_jobs.")
+
     def portable(self) -> dict[str, Any]:
         """Return the job's configuration as JSON, without paths of this machine.
 

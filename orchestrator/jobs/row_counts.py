@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from orchestrator.support.errors import DataError
 from orchestrator.support.formatting import Rows, duration_text
 from train_jobs.artifacts.task_files import TaskFile
-from train_jobs.config.errors import in_shell
+from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.fields import Config
 from train_jobs.config.finetune import ExamplesConfig
 from train_jobs.config.tasks import TASKS
@@ -79,7 +78,7 @@ def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) ->
         quoted = form == "csv" if quoting is None else quoting
         return max((_quoted_rows(path, form) if quoted else _lines(path)) - header, 0)
     except OSError as problem:
-        raise DataError(f"cannot read {path}: {problem.strerror}", fix=f"chmod u+r {in_shell(path)}") from None
+        raise unreadable(path, problem) from None
 
 
 def portable_names(paths: Sequence[Path]) -> dict[str, Path]:

@@ -20,8 +20,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from orchestrator.runs.status import RunState
 from orchestrator.support.access import child_umask
-from orchestrator.support.errors import ConflictError, ServiceError, StorageError
-from train_jobs.artifacts.files import hold, is_held, read_object, write_text
+from orchestrator.support.errors import ConflictError, ServiceError
+from train_jobs.artifacts.files import hold, is_held, read_object, sync, sync_all, write_text
+from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.fields import Config
 
 RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
@@ -102,7 +103,8 @@ class SupervisedFolder(ABC, Generic[State]):
         """Yield a hidden folder that is renamed to this one when the block ends; an error removes it.
 
         The rename is atomic (POSIX): other processes see a complete folder or none, and of two submissions with the
-        same name exactly one succeeds.
+        same name exactly one succeeds. Folder and name are on the disk before it ends: after a power failure, a resumed
+        run would import empty modules, and "complete".
 
         Raises:
             ConflictError: the name is taken.
@@ -112,16 +114,21 @@ class SupervisedFolder(ABC, Generic[State]):
         try:
             draft.path.mkdir(parents=True)
             yield draft
+            sync_all(draft.path)
             draft.path.rename(self.path)
+            for parent in (self.path.parent, self.path.parent.parent):  # both, because `mkdir` may have made the first
+                sync(parent)
         except OSError as problem:
-            if self.path.exists():
+            if self.path.exists() and draft.path.exists():  # after the rename, it is not another process's
                 raise ConflictError(
                     f"{self.noun} {self.name} already exists", fix=f"{self.show_command} {self.name}"
                 ) from None
-            raise StorageError(
-                f"cannot create the folder of {self.noun} {self.name}: {problem.strerror}",
-                facts={"where": self.path.parent},
-                fix="free some space, or set ORCHESTRATOR_HOME to a writable folder",
+            raise write_error(
+                f"cannot create the folder of {self.noun} {self.name}",
+                problem,
+                self.path.parent,
+                fix="free some space",
+                then=", or set ORCHESTRATOR_HOME to a writable folder",
             ) from problem
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)

@@ -21,8 +21,9 @@ import train_jobs.config
 from orchestrator.snapshot.git import GitFacts, git_facts
 from orchestrator.snapshot.walk import LeftOut, SnapshotFile
 from orchestrator.specs.job import PACKAGES, CodeSpec
-from orchestrator.support.errors import ConflictError, SpecError, StorageError
+from orchestrator.support.errors import ConflictError, SpecError
 from train_jobs.artifacts.layers import MAX_LISTED
+from train_jobs.artifacts.mounts import write_error
 from train_jobs.config import Config, did_you_mean
 
 PACKAGE = "train_jobs"
@@ -110,8 +111,8 @@ class Snapshot(Config):
                     made.add(parent)
                 target.write_bytes(content)
             except OSError as problem:
-                raise StorageError(
-                    f"cannot write the code to {target}", facts={"reason": problem.strerror}
+                raise write_error(
+                    f"cannot write the code to {target}", problem, folder, fix="free some space"
                 ) from problem
 
     def check_entry(self, entry: str, where: str) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from orchestrator.specs.compute import ComputeSpec
+from orchestrator.specs.names import ModuleName, Slug
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
@@ -22,15 +23,6 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic
 Text = Annotated[str, Field(coerce_numbers_to_str=True)]
 
 Megabytes = Annotated[float, Field(gt=0)]
-
-
-def _module(name: str) -> str:
-    if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", name):
-        raise ValueError("must be the dotted name of a module, as after `python -m`")
-    return name
-
-
-ModuleName = Annotated[str, AfterValidator(_module)]
 
 
 class CodeSpec(Config):
@@ -98,18 +90,6 @@ class TrackingSpec(Config):
     and no text of the data. all: also predictions."""
 
 
-MAX_NAME_LENGTH = 40  # with the hash, a run's name stays within 63 characters, the limit of a DNS label
-
-
-def _slug(name: str) -> str:
-    if len(name) > MAX_NAME_LENGTH or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise ValueError(
-            f"must be lower-case letters and digits with single hyphens between, at most {MAX_NAME_LENGTH}"
-        )
-    return name
-
-
-Slug = Annotated[str, AfterValidator(_slug)]
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 

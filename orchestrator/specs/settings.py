@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
-from orchestrator.specs.job import JobSpec
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import ConfigLayer, read_assignments
 from train_jobs.config.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from orchestrator.specs.job import JobSpec
 
 MAX_SETTINGS_WIDTH = 60
 Settings = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from orchestrator.specs.job import Slug
+from orchestrator.specs.names import Slug
 from orchestrator.specs.settings import Settings
 from orchestrator.specs.space import Parameter, Space, all_parameters
 from orchestrator.support.html import settings_card

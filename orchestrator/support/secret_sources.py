@@ -90,6 +90,30 @@ def look_up(references: Mapping[str, str], environ: Mapping[str, str]) -> dict[s
     return found
 
 
+def protect_known(references: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """Make `redact` remove the secrets of a run; return the names of those whose values are not known here.
+
+    Secrets of a Key Vault are not looked up: showing a log must neither need nor use the permission to read them.
+
+    Args:
+        references: name -> reference, as in `environment.secrets`.
+        environ: environment variables.
+    """
+    unknown = []
+    for name, text in references.items():
+        reference = SecretReference.parse(text)
+        if reference.source == KEY_VAULT:
+            unknown.append(name)
+            continue
+        try:
+            value = _read(name, reference, environ)
+        except UserError:
+            unknown.append(name)
+        else:
+            protect([value, *value.splitlines()])  # logs are read line by line, and keys have several lines
+    return unknown
+
+
 def _read(name: str, reference: SecretReference, environ: Mapping[str, str]) -> str:
     match reference.source:
         case "env":

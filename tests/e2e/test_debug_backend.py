@@ -56,3 +56,31 @@ def test_breakpoint_in_training_step_opens_debugger(console: Console, corpus: Pa
     (run,) = (console.home / "debug-runs").iterdir()
     assert json.loads((run / "outputs" / "result.json").read_text())["steps"] == 12
     assert "exported" in (run / "logs" / "rank-0.log").read_text()
+
+
+PRINTS = """\
+import logging, os, sys
+
+value = os.environ["NOTE_PASS"]
+print("printed", value)
+print("in two", value[:7], sep=" ", end="", flush=True)
+print(value[7:], file=sys.stderr)
+logging.basicConfig(stream=sys.stderr)
+logging.warning("logged %s", value)
+raise RuntimeError(value)
+"""
+
+
+def test_debug_run_does_not_show_a_printed_secret(console: Console, corpus: Path) -> None:
+    code = console.cwd / "mine"
+    code.mkdir()
+    (code / "my_prints.py").write_text(PRINTS)
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, code={"folder": "mine", "entry": "my_prints"})
+    value = "correct-horse-4711"
+    words = ("submit", "pretrain", "-f", "job.yaml", "-b", "debug", "--env", "NOTE_PASS")
+    done = console(*words, NOTE_PASS=value)
+    assert "printed REDACTED\nin two REDACTED\n" in done.err
+    assert "logged REDACTED" in done.err
+    assert value not in done.out + done.err
+    written = b"".join(path.read_bytes() for path in console.home.rglob("*") if path.is_file())
+    assert value.encode() not in written

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests.faults.campaign.__main__ import wanted
 from tests.faults.campaign.faults import FAULTS
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
-from tests.faults.campaign.trial import Outcome, run_trial, undisturbed
+from tests.faults.campaign.trial import Outcome, one_mlflow_run_each, run_trial, undisturbed
 
 STAMP = {"commit": "0123abc", "date": "2026-11-23"}
 
@@ -63,6 +65,31 @@ def test_killed_preparation_passes_a_trial() -> None:
         if (one := run_trial("kill-supervisor", "prepare", seed, reference, STAMP)) is not None
     )
     assert found.passed, found
+
+
+KILLED_WHILE_WRITING = """\
+import os, sqlite3, sys
+store = sqlite3.connect(sys.argv[1], isolation_level=None)
+store.execute("PRAGMA cache_size = 1")
+store.execute("BEGIN")
+store.executemany("INSERT INTO tags VALUES ('orchestrator.run', ?)", [("x" * 500,)] * 100)
+os._exit(0)
+"""
+
+
+def test_check_of_mlflow_runs_changes_nothing(tmp_path: Path) -> None:
+    """Opened for writing, SQLite rolls back the journal of a killed process, and creates a missing store."""
+    assert not one_mlflow_run_each(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
+        store.execute("CREATE TABLE tags (key TEXT, value TEXT)")
+    store.close()
+    assert one_mlflow_run_each(tmp_path)
+    subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(tmp_path / "mlflow.db")], check=True)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before["mlflow.db-journal"]
+    assert not one_mlflow_run_each(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_page_shows_failing_trials() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from orchestrator.cli.main import build_parser
@@ -17,7 +18,7 @@ from tests.run_folders import make_run, report
 
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
 SWEEP = ("show", "best", "report", "extend", "retry")
-MODEL = ("register", "deploy", "delete", "sign", "verify", "convert")
+MODEL = ("register", "deploy", "endpoints", "traffic", "rollback", "delete", "sign", "verify", "convert")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
 SUCCEEDING = {
@@ -57,6 +58,7 @@ SUCCEEDING = {
     "sweep list": [("sweep", "list")],
     **{f"sweep {action}": [] for action in SWEEP},  # needs a sweep: tests/unit/sweeps
     **{f"model {action}": [] for action in MODEL},  # tests/contract, tests/wire, tests/unit/lineage/test_model_trust.py
+    "model convert": [("model", "convert", "pickled")],
 }
 FAILING = {
     "submit": [("submit", "pretrain", "--set", "train.stpes=1"), ("submit", "pretrain", "-b", "nowhere")],
@@ -93,9 +95,12 @@ FAILING = {
     "sweep extend": [("sweep", "extend", "missing", "--trials", "3"), ("sweep", "extend", "missing")],
     "model register": [("model", "register", "failed"), ("model", "register", "missing")],
     "model deploy": [("model", "deploy", "done"), ("model", "deploy", "failed", "--endpoint", "bert")],
+    "model endpoints": [("model", "endpoints", "bert")],  # without a workspace
+    "model traffic": [("model", "traffic", "bert", "blue=90,blue=10", "-y"), ("model", "traffic", "bert")],
+    "model rollback": [("model", "rollback", "bert"), ("model", "rollback")],
     "model sign": [("model", "sign", "missing", "--key", "missing.pem"), ("model", "sign", "done")],
     "model verify": [("model", "verify", "missing", "--key", "missing.pub")],
-    "model convert": [("model", "convert", "missing"), ("model", "convert")],
+    "model convert": [("model", "convert", "missing"), ("model", "convert"), ("model", "convert", "damaged")],
     "model delete": [("model", "delete", "missing", "-y"), ("model", "delete", "missing")],
 }
 
@@ -127,6 +132,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         report(run, 5, train_loss=float("nan"), validation_loss=2.0)
         run.rank_log(0).write_text("a line\n")
         run.code.mkdir()
+    (folder / "pickled").mkdir()
+    torch.save({"weight": torch.ones(2)}, folder / "pickled" / "pytorch_model.bin")
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "pytorch_model.bin").write_bytes(b"")
     (make_run(console.home, "broken", age=9).path / "plan.json").write_text("{")
     make_run(console.home, "old", age=99, plan=plan)
     return folder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -244,3 +246,26 @@ def test_secret_in_a_saved_log_is_redacted(submit: Submit, azure: AzureDouble, t
     assert (lines[0], lines[2]) == ("before", "after")
     assert "abcdef" not in lines[1]
     assert saved.stat().st_mode & 0o077 == 0
+
+
+def test_value_of_a_run_secret_is_not_shown_later(
+    submit: Submit, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`logs` is a process of its own, which never submitted the run."""
+    value, key = "correct-horse-4711", "first line of a key\nsecond line of a key"
+    monkeypatch.setenv("NOTE_PASS", value)
+    monkeypatch.setenv("NOTE_KEY", key)
+    secrets = {"NOTE_PASS": "env:NOTE_PASS", "NOTE_KEY": "env:NOTE_KEY"}
+    run = submit(environment={"secrets": secrets}, azure={"secrets_in_body": True})
+    azure.move(run.name, "Running")
+    write_log(azure, run.name, f"before {value}\n{key}\nafter\n")
+    command = [sys.executable, "-m", "orchestrator.cli.main", "logs", run.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "before REDACTED\n" in done.stdout
+    assert "after\n" in done.stdout
+    (saved,) = (tmp_path / "home" / "azure" / run.name / "logs").rglob("*.txt")
+    for text in (done.stdout, done.stderr, saved.read_text()):
+        assert not any(one in text for one in (value, *key.splitlines()))
+    monkeypatch.delenv("NOTE_PASS")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "the values of NOTE_PASS are not known here" in done.stderr

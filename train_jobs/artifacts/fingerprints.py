@@ -17,7 +17,8 @@ from pathlib import Path
 from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.hub import dataset_commit
 from train_jobs.artifacts.text_files import source_files
-from train_jobs.config import Config, DataError, in_shell
+from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.config import Config, DataError
 from train_jobs.config.prepare import AUTO, SourceConfig
 
 EXTRACTOR = 2  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
@@ -153,5 +154,5 @@ def _combine(name: str, files: list[Path], hashes: list[str], read_as: str = "")
 def _hash_file(path: Path) -> str:
     try:
         return file_sha256(path)
-    except PermissionError:
-        raise DataError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
+    except (PermissionError, IsADirectoryError) as problem:
+        raise unreadable(path, problem) from None

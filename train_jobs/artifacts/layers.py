@@ -18,10 +18,11 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from train_jobs.artifacts.redaction import redact
+from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.artifacts.yaml_values import DEEPEST, MOST_BYTES, read_yaml, too_large
 from train_jobs.artifacts.yaml_values import KeyPath as KeyPath
 from train_jobs.artifacts.yaml_values import dotted as dotted
-from train_jobs.config.errors import SpecError, did_you_mean, in_shell
+from train_jobs.config.errors import SpecError, did_you_mean
 from train_jobs.config.fields import NAMED
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -118,10 +119,11 @@ def read_source(path: Path, source: str) -> str:
         if len(content) > MOST_BYTES:
             raise too_large(source, f"more than {MOST_BYTES >> 20} MiB")
         return content.decode()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):
         raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
-    except PermissionError:
-        raise SpecError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
+    except (PermissionError, IsADirectoryError) as problem:
+        error = unreadable(path, problem)
+        raise SpecError(error.message, facts=error.facts, fix=error.fix) from None
     except UnicodeDecodeError as problem:
         raise SpecError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import Format, SourceConfig
 from train_jobs.config.privacy import value_text
@@ -192,8 +193,8 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
     try:
         with path.open("rb") as stream:
             head = stream.read(HEAD)
-    except PermissionError:
-        raise DataError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
+    except (PermissionError, IsADirectoryError) as problem:
+        raise unreadable(path, problem) from None
     compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
     named = COMPRESSIONS.get(path.suffix)
     if named is not None and compression != named:

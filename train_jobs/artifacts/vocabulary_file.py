@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train_jobs.config.errors import DataError, in_shell
+from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.config.errors import DataError
 
 
 def read_vocabulary(path: Path) -> bytes:
@@ -21,8 +22,8 @@ def read_vocabulary(path: Path) -> bytes:
             facts={"where": "data.vocabulary"},
             fix="give a vocab.txt, or omit data.vocabulary to train one on the text",
         ) from None
-    except PermissionError:
-        raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+    except PermissionError as problem:
+        raise unreadable(path, problem) from None
 
 
 def pieces_of(path: Path) -> list[str]:

@@ -8,6 +8,7 @@ and the pickle stays. Exit codes: 0 done, 2 invalid input, 1 any other error.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, convert the weights and return an exit code."""
     parser = boundary.documented_parser("tools.convert", __doc__)
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder")
+    parser.add_argument("--json", action="store_true", help="print an error as JSON on stdout too")
     arguments = parser.parse_args(argv)
     try:
         print(convert(arguments.model))
     except UserError as problem:
+        if arguments.json:
+            print(json.dumps(problem.as_json()))
         print(problem, file=sys.stderr)
         return problem.exit_code
     return 0

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest
 from orchestrator.backends.folder.supervision import Ending, Supervision, ending_of
 from orchestrator.runs.status import RunState
+from train_jobs.artifacts.redaction import StreamRedactor, secret_values
 from train_jobs.config.privacy import traceback_text
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # signals whose handlers this module or the job replaces
@@ -57,7 +58,14 @@ class DebugSession(Supervision):
         # the same file that the shell wrapper of a local rank writes, so that `ending_of` serves both backends
         (exits / "rank-0").write_text(f"{code}\n")
         self.install_signal_handlers()  # the job replaced the handler of SIGTERM
-        return ending_of(self.run, attempt=self.state.attempt, world_size=1, launcher=None, stopped=self.preempted)
+        return ending_of(
+            self.run,
+            attempt=self.state.attempt,
+            world_size=1,
+            launcher=None,
+            stopped=self.preempted,
+            writes_result=self.request.writes_result,
+        )
 
     def _call(self) -> int:
         """Run the module and return its exit code. Ctrl-C cancels the run."""
@@ -122,17 +130,27 @@ def _signals_restored() -> Iterator[None]:
 
 
 class _Tee:
-    """A stream that writes to two streams.
+    """A stream that writes to two streams, without the values of the run's secrets.
 
     Other attributes, such as `isatty` and `fileno`, are those of the first one: debuggers and progress bars read them.
     """
 
     def __init__(self, shown: TextIO, kept: TextIO) -> None:
         self._shown, self._kept = shown, kept
+        self._redactor = StreamRedactor(secret_values(os.environ), self._pass_on)
 
     def write(self, text: str) -> int:
+        self._redactor.feed(text.encode(errors="surrogatepass"))
+        return len(text)
+
+    def finish(self) -> None:
+        """Write an end that was held because a secret may begin with it."""
+        self._redactor.close()
+
+    def _pass_on(self, data: bytes) -> None:
+        text = data.decode(errors="surrogatepass")
         self._kept.write(text)
-        return self._shown.write(text)
+        self._shown.write(text)
 
     def flush(self) -> None:
         self._kept.flush()
@@ -147,4 +165,7 @@ def _output_copied(log: TextIO) -> Iterator[None]:
     """Send the job's output to stderr, because stdout is the command's result, and to the run's log."""
     tee: Any = _Tee(sys.stderr, log)
     with redirect_stdout(tee), redirect_stderr(tee):
-        yield
+        try:
+            yield
+        finally:
+            tee.finish()

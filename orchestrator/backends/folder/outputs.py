@@ -18,6 +18,9 @@ from orchestrator.runs.status import BestCheckpoint
 from orchestrator.support.errors import ConflictError, StorageError
 from train_jobs.artifacts.commit import COMMIT, DAMAGED
 from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.config.errors import in_shell
 
 BLOCK_BYTES = 16 * 1024 * 1024
 WEIGHTS = ("checkpoints", "model")
@@ -80,8 +83,11 @@ def download(run: RunFolder, outputs: Sequence[str], to: Path, *, force: bool, p
             fix="run the same command again",
         ) from problem
     except OSError as problem:
-        raise StorageError(
-            f"cannot download to {to}: {problem.strerror}", fix="free some space, or --to another folder"
+        if (closed := Path(problem.filename or to)).is_relative_to(run.path):
+            error = unreadable(closed, problem)
+            raise StorageError(error.message, facts=error.facts, fix=error.fix) from problem
+        raise write_error(
+            f"cannot download to {to}", problem, to, fix="free some space", then=", or --to another folder"
         ) from problem
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -196,9 +202,8 @@ def delete_weights(run: RunFolder, why: str) -> bool:
             for folder in trash:
                 shutil.rmtree(folder)
     except OSError as problem:
-        raise StorageError(
-            f"cannot delete the weights of run {run.name}: {problem.strerror}", facts={"where": run.outputs}
-        ) from problem
+        fix = f"chmod u+w {in_shell(run.outputs)}"
+        raise write_error(f"cannot delete the weights of run {run.name}", problem, run.outputs, fix=fix) from problem
     return True
 
 

@@ -40,6 +40,7 @@ from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
+from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -176,7 +177,9 @@ class RunFolder(SupervisedFolder[LocalState]):
         """Return what changes in the state of a run whose supervisor died."""
         restarted = state.boot_id is not None and state.boot_id != boot_id()
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
-        if not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
+        if not restarted and is_read_only(self.path):
+            why = f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"
+        elif not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
             why += f", or could not write: the disk is full, {free} bytes free in {self.path}"
         return {"reason": f"supervisor lost: {why}", "exit_code": 1}
 
@@ -222,6 +225,8 @@ class FolderRequest(Request):
     """Optimizer steps to take; None: the job trains nothing."""
     token_stores: str
     """Folder of prepared data, shared by all runs."""
+    writes_result: bool = False
+    """Whether the job writes result.json before it ends with 0; a run of an earlier version is not checked."""
 
     @classmethod
     def from_plan(cls, plan: Plan, run_name: str, home: Path, **own: Any) -> Self:
@@ -249,6 +254,7 @@ class FolderRequest(Request):
             notify=spec.notify,
             steps=plan.steps,
             token_stores=str(home / TOKEN_STORES),
+            writes_result=plan.writes_result,
             **own,
         )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import ClassVar
 
+from orchestrator.backends.base import RESULT
 from orchestrator.backends.folder.log_files import LogClock
 from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
 from orchestrator.backends.folder.run_folder import FULL_BYTES, FolderRequest, RunFolder
@@ -27,10 +28,11 @@ from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
-from orchestrator.support.errors import InternalError, StorageError, UserError
+from orchestrator.support.errors import InternalError, UserError
 from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
+from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
 from train_jobs.config.privacy import traceback_text, unexpected_text
 
@@ -66,7 +68,15 @@ class Ending:
     cause: EndCause | None = None
 
 
-def ending_of(run: RunFolder, *, attempt: int, world_size: int, launcher: LauncherEnd | None, stopped: bool) -> Ending:
+def ending_of(
+    run: RunFolder,
+    *,
+    attempt: int,
+    world_size: int,
+    launcher: LauncherEnd | None,
+    stopped: bool,
+    writes_result: bool = False,
+) -> Ending:
     """Return the end of an attempt, from the exit codes of all ranks rather than from that of the launcher.
 
     Args:
@@ -75,12 +85,15 @@ def ending_of(run: RunFolder, *, attempt: int, world_size: int, launcher: Launch
         world_size: number of ranks.
         launcher: the launcher that ended first, if any failed.
         stopped: whether the supervisor asked the agents to end.
+        writes_result: whether the job writes result.json before it ends with 0.
     """
     # The order of these rules matters. Success first: a cancel that arrives after the last rank has finished must not
     # turn a complete result into a cancelled run. Then the user's cancel, then a preemption, which the code of a single
     # rank proves: its peers may have died of the lost connection with any code.
     ranks = read_exits(run.exits(attempt))
     if len(ranks) == world_size and not any(ranks.values()):
+        if writes_result and not (run.outputs / RESULT).exists():
+            return Ending(RunState.FAILED, 1, _no_result(run), ranks, EndCause.ERROR)
         return Ending(RunState.COMPLETED, 0, None, ranks)
     if run.cancel_file.exists():
         return Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ranks)
@@ -114,6 +127,12 @@ def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]
         document = json.loads((run.outputs / f"error-{rank}.json").read_text())
         return str(document["text"]), error_cause(document.get("error") or {})
     return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}" + full_disk_note(run), None
+
+
+def _no_result(run: RunFolder) -> str:
+    """Return the reason of a job whose processes ended with 0 before it was complete, as by `os._exit(0)`."""
+    reason = f"every rank ended with exit code 0, but the job did not write {RESULT}: a process ended before the job"
+    return f"{reason} was complete; see {run.rank_log(0)}"
 
 
 def full_disk_note(run: RunFolder) -> str:
@@ -319,10 +338,12 @@ class Supervision(ABC):
 
     def _storage_ending(self, problem: OSError) -> Ending:
         """Return the end of an attempt that a file or folder of the run made impossible."""
-        error = StorageError(
-            f"cannot run the job: {problem.strerror or problem}",
-            facts={"where": problem.filename or self.run.path},
-            fix=f"free some space, or make the folder writable; then: orchestrator resume {self.run.name}",
+        error = write_error(
+            "cannot run the job",
+            problem,
+            Path(problem.filename or self.run.path),
+            fix="free some space, or make the folder writable",
+            then=f"; then: orchestrator resume {self.run.name}",
         )
         print(error, file=sys.stderr, flush=True)
         return Ending(RunState.FAILED, error.exit_code, str(error))

@@ -64,6 +64,7 @@ class Supervisor(Supervision):
             world_size=self.request.nodes * self.request.processes_per_node,
             launcher=self._failed_launcher,
             stopped=self.asked_to_stop or self.preempted,
+            writes_result=self.request.writes_result,
         )
 
     def _watch(self, agents: list[subprocess.Popen[bytes]]) -> None:

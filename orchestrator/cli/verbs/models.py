@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 from orchestrator.cli.ui.targets import attach_run
-from orchestrator.cli.ui.terminal import print_result
+from orchestrator.cli.ui.terminal import print_document, print_result
 from orchestrator.support.errors import NotFoundError
 from train_jobs.artifacts.model_trust import sign_folder, verify_signature
 from train_jobs.artifacts.start_model import initial_weights, is_name
@@ -41,9 +42,13 @@ def convert(arguments: argparse.Namespace) -> int:
     if not arguments.folder.is_dir():
         raise SpecError(f"no such folder: {arguments.folder}", fix="name a model folder")
     command = [sys.executable, "-m", "train_jobs.tools.convert", "--model", str(arguments.folder)]
+    if arguments.output != "text":
+        command.append("--json")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
         print_result(arguments.output, {"weights": done.stdout.strip()}, done.stdout.strip())
+    elif done.stdout:
+        print_document(json.loads(done.stdout), arguments.output)
     return done.returncode
 
 

@@ -23,6 +23,11 @@ class CommandPlan(Plan):
     job: CommandConfig
     """What the job itself will read."""
 
+    @property
+    def writes_result(self) -> bool:
+        """Whether the job writes result.json: a command need not."""
+        return False
+
     def facts(self) -> list[tuple[str, str]]:
         """Return the plan for humans: label and fact; an empty label continues the row above."""
         rows = [(label, text) for label, text in plan_rows(self) if label != "data"]

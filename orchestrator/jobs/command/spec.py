@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.specs.job import MAX_NAME_LENGTH, CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.job import CodeSpec, JobSpec
+from orchestrator.specs.names import MAX_NAME_LENGTH, ModuleName
 from train_jobs.config.command import CommandConfig
 
 

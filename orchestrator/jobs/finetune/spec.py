@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from orchestrator.specs.job import CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.job import CodeSpec, JobSpec
+from orchestrator.specs.names import ModuleName
 from orchestrator.specs.paths import PathKeys, anchor
 from orchestrator.specs.resolved import engine_rules
 from orchestrator.specs.site import Rule, Site

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.specs.job import MAX_NAME_LENGTH, CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.job import CodeSpec, JobSpec
+from orchestrator.specs.names import MAX_NAME_LENGTH, ModuleName
 from orchestrator.specs.paths import PathKeys
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.model_trust import SETTING

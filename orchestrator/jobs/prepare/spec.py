@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.specs.job import CodeSpec, JobSpec, ModuleName
+from orchestrator.specs.job import CodeSpec, JobSpec
+from orchestrator.specs.names import ModuleName
 from orchestrator.specs.paths import PathKeys
 from train_jobs.config import PrepareConfig
 

@@ -6,38 +6,25 @@ A sweep is driven either by a process of this machine, or by a service of the ba
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import load_backend
-from orchestrator.jobs.base import HASH_DIGITS, Plan
-from orchestrator.jobs.resolve import make_plan
 from orchestrator.runs.status import RunState
-from orchestrator.specs.compute import ResolvedCompute, usable_cores, visible_gpus
-from orchestrator.specs.job import MAX_NAME_LENGTH
-from orchestrator.specs.resolved import Resolved
-from orchestrator.specs.site import site_of
-from orchestrator.specs.sweep_spec import OLD_DRIVERS
-from orchestrator.support.errors import ConflictError, NotFoundError, SpecError
+from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import SWEEPS
 from orchestrator.support.secret_sources import look_up
-from orchestrator.sweeps.design.checks import policy_warnings
-from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
-from orchestrator.sweeps.driver.weight_pruning import disk_shortage, kept_trials
 from orchestrator.sweeps.policy.limits import require_price, require_unused_limits
 from train_jobs.artifacts.files import write_text
 
@@ -47,80 +34,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.5
 SERVICE = "service.json"  # exists only in the folder of a sweep that a service drives
 NO_WARM_START = WarmStart()
-RESULT_KEYS = ("space", "sampling", "early_termination", "objective", "seeds")
-"""Sections of a sweep that affect its results, and therefore its hash."""
-
-
-def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_START) -> tuple[SweepRecord, Plan]:
-    """Return the record of a sweep, and the plan of its trial before the settings of the space are applied.
-
-    Args:
-        sweep: the validated sweep.
-        home: the home folder.
-        history: trials of earlier sweeps that it starts with.
-
-    Raises:
-        SpecError, DataError: the trial cannot be planned, needs more GPUs at a time than the machine has, or has no
-            price although the cost is limited.
-    """
-    backend, trial, spec = load_backend(sweep.trial.spec.backend, home), sweep.trial, sweep.spec
-    if backend.shares_machine:
-        trial = _divide_machine(sweep)
-    plan = make_plan(trial, home=home)
-    require_price(spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
-    shaping = spec.model_dump(mode="json", include=set(RESULT_KEYS))
-    if on_service(spec, trial.spec.backend):
-        # The service draws other points from the same seed, and refuses a job name that was ever used: a sweep that
-        # is driven from here must therefore have another name.
-        shaping["driver"] = trial.spec.backend
-    warm_start = [history.digest] if history.earlier else []
-    identity = json.dumps([plan.run_hash, shaping, *warm_start], sort_keys=True)
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
-    name = spec.name or f"sweep-{trial.spec.slug}"[:MAX_NAME_LENGTH].rstrip("-")
-    keep, word = kept_trials(spec, backend), sweep.tree.get("driver")
-    renamed = [f"driver: {word} is now called {OLD_DRIVERS[word]}"] if word in OLD_DRIVERS else []
-    full = [] if backend.remote else disk_shortage(spec, plan, keep, home)
-    record = SweepRecord(
-        name=f"{name}-{digest}",
-        created=time.time(),
-        kind=trial.spec.kind,
-        sweep={key: value for key, value in sweep.tree.items() if key != "trial"},
-        trial=trial.spec.model_dump(mode="json"),
-        compute=trial.compute.model_dump(mode="json"),
-        changes={path: change.model_dump(mode="json", by_alias=True) for path, change in trial.changes.items()},
-        snapshot=plan.snapshot.digest,
-        data=plan.data.sha256,
-        environment=plan.environment,
-        warnings=[*plan.warnings, *policy_warnings(spec, trial.spec), *renamed, *full],
-        keep=keep,
-        earlier=history.earlier,
-    )
-    return record, plan
-
-
-def _divide_machine(sweep: ResolvedSweep) -> Resolved:
-    """Return the trial with its share of this machine's cores and memory.
-
-    Raises:
-        SpecError: it needs more GPUs at a time than the machine has.
-    """
-    spec, compute = sweep.spec, sweep.trial.compute
-    runs = spec.limits.concurrent * spec.replicates
-    need, have = spec.replicates * compute.processes_per_node, visible_gpus(os.environ)
-    if compute.device == "gpu" and need > have * spec.trials_per_gpu:
-        raise SpecError(
-            f"cannot run all seeds of a trial at the same time: they need {need} GPUs",
-            facts={"need": f"{need} GPUs", "have": f"{have}, each for {spec.trials_per_gpu} at a time"},
-            fix=f"--set trials_per_gpu={-(-need // max(have, 1))}",
-        )
-    update: dict[str, int] = {}
-    # Each trial alone would take all cores: concurrent ones would oversubscribe the CPU and slow each other down.
-    if sweep.trial.spec.compute.threads_per_process == "auto":
-        update["threads_per_process"] = max(1, usable_cores() // (runs * compute.processes_per_node))
-    if compute.memory_bytes is not None:
-        sharing = runs if compute.device == "cpu" else spec.trials_per_gpu
-        update["memory_bytes"] = compute.memory_bytes // sharing
-    return replace(sweep.trial, compute=compute.model_copy(update=update))
 
 
 def make_sweep(
@@ -300,6 +213,9 @@ class DriverControl(SweepControl):
             ConflictError: it is running, or one of the new limits is already used up.
             SpecError: the cost is limited, and the trials have no price.
         """
+        from orchestrator.specs.compute import ResolvedCompute
+        from orchestrator.specs.site import site_of
+
         if self._folder.locked():
             raise ConflictError(
                 f"sweep {self._folder.name} is running",

@@ -49,6 +49,7 @@ from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached_limit
 from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
+from train_jobs.artifacts.mounts import write_error
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -147,7 +148,9 @@ class Driver:
             reason = problem.message
             raise
         except OSError as problem:  # most often a full disk
-            reason = f"{problem.strerror or problem}: {problem.filename or self.folder.path}"
+            where = Path(problem.filename or self.folder.path)
+            fix, then = "free some space", f"; then: orchestrator resume {self.folder.name}"
+            reason = str(write_error("cannot run the sweep", problem, where, fix=fix, then=then))
             raise
         finally:
             self._update(state=state, reason=reason, ended=time.time())

@@ -9,7 +9,7 @@ import resource
 import sqlite3
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | Non
     return {
         "same_bytes": JOBS[scene.kind].digest(home) == reference.digest,
         "metrics_once": _named_alike(metric_points(home)) == _named_alike(reference.metrics),
-        "mlflow_runs": len(scene.cloud.jobs.all()) == 1 if scene.cloud else _one_mlflow_run_each(home),
+        "mlflow_runs": len(scene.cloud.jobs.all()) == 1 if scene.cloud else one_mlflow_run_each(home),
         "processes_left": left,
         "files_left": sorted(str(path.relative_to(home)) for one in LEFT_BEHIND for path in home.glob(one)),
         "reason": (reason or "").replace(str(home), "HOME"),
@@ -224,8 +224,11 @@ def _named_alike(points: list[tuple[str, int, str, float]]) -> list[tuple[str, i
     return sorted((names[name], *rest) for name, *rest in points)  # type: ignore[misc]
 
 
-def _one_mlflow_run_each(home: Path) -> bool:
-    with suppress(sqlite3.Error), sqlite3.connect(home / "mlflow.db") as store:
+def one_mlflow_run_each(home: Path) -> bool:
+    """Return whether the store has one MLflow run for each run, without changing the store or creating one."""
+    # read-only does not roll back a journal that a killed process left: the store then fails the check, as it must
+    address = f"{(home / 'mlflow.db').absolute().as_uri()}?mode=ro"
+    with suppress(sqlite3.Error), closing(sqlite3.connect(address, uri=True)) as store:
         tags = [value for (value,) in store.execute("SELECT value FROM tags WHERE key = 'orchestrator.run'")]
         return sorted(tags) == sorted(run.name for run in _runs(home))
     return False

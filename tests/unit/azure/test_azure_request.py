@@ -343,7 +343,8 @@ def test_model_and_endpoint_bodies_equal_those_of_sdk() -> None:
     from azure.ai.ml.entities import CodeConfiguration, ManagedOnlineDeployment, ManagedOnlineEndpoint, Model
 
     from orchestrator.backends.azure.assets import asset_id
-    from orchestrator.backends.azure.runs.models import DEPLOYMENT, SCRIPT, deployment_body, endpoint_body, model_body
+    from orchestrator.backends.azure.endpoints import changed
+    from orchestrator.backends.azure.runs.models import SCRIPT, deployment_body, endpoint_body, model_body
     from tests.unit.azure.conftest import WORKSPACE
 
     ours = model_body("workspaceblobstore", "run-1", {"a": "b"})
@@ -352,11 +353,12 @@ def test_model_and_endpoint_bodies_equal_those_of_sdk() -> None:
         name="m", version="1", path=place, type="mlflow_model", tags={"a": "b"}, description="BERT of run run-1"
     )
     assert ours == theirs._to_rest_object().as_dict()
-    for traffic in ({}, {DEPLOYMENT: 100}):
+    for traffic in ({}, {"blue": 100}):
         endpoint = ManagedOnlineEndpoint(name="words", auth_mode="key", traffic=traffic)
-        assert endpoint_body("eastus", traffic=bool(traffic)) == endpoint._to_rest_online_endpoint("eastus").as_dict()
+        body = changed(endpoint_body("eastus"), traffic)
+        assert body == endpoint._to_rest_online_endpoint("eastus").as_dict()
     deployment = ManagedOnlineDeployment(
-        name=DEPLOYMENT,
+        name="blue",
         endpoint_name="words",
         model=asset_id(WORKSPACE, "models", "m", "1"),
         environment=asset_id(WORKSPACE, "environments", "serve-cpu", "2"),

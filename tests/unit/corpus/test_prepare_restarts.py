@@ -123,7 +123,7 @@ def test_read_only_disk_is_reported(text: list[str], tmp_path: Path) -> None:
         process = start(command(text, tmp_path, f"store={disk / 'store'}"))
         _, err = process.communicate(timeout=60)
         assert process.returncode == 1
-        assert err.startswith("error[storage]: cannot write the token store: permission denied")
+        assert err.startswith("error[storage]: cannot write the token store: read-only file system")
         assert str(disk / "store") in err
 
 

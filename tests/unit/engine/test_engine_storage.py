@@ -59,7 +59,7 @@ def test_writable_folder_is_created_and_left_empty(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [".", "new"])
 def test_read_only_disk_is_refused(disk: Disk, name: str) -> None:
     disk.make_read_only()
-    with pytest.raises(StorageError, match="cannot write the output folder: permission denied") as caught:
+    with pytest.raises(StorageError, match="cannot write the output folder: read-only file system") as caught:
         storage.require_writable(disk.folder / name)
     assert caught.value.facts["where"] == disk.folder / name
 
@@ -135,7 +135,7 @@ def test_storage_error_of_every_writer_is_explained(disk: Disk, write: Callable[
         disk.resize(16 * 4096)
     else:
         disk.make_read_only()
-    reasons = {"full": "the disk is full", "read-only": "permission denied, or a read-only file system"}
+    reasons = {"full": "the disk is full", "read-only": "read-only file system"}
     begins = f"cannot write the export: {reasons[state]}"
     with pytest.raises(StorageError) as caught, storage.storage_errors(disk.folder, "the export"):
         write(disk.folder / "file")

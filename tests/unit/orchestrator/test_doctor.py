@@ -22,6 +22,7 @@ import pytest
 from orchestrator.doctor import machine, packages, project
 from orchestrator.support.finding import Finding
 from tests.conftest import tmpfs
+from train_jobs.artifacts.mounts import Mount, mount_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -252,7 +253,7 @@ def test_unwritable_home_fails(tmp_path: Path) -> None:
     with read_only(tmp_path / "disk") as disk:
         (finding,) = machine.home_folder(disk / "home")
     assert finding.level == "fail"
-    assert finding.text == f"cannot write to {disk / 'home'} (tmpfs): Read-only file system"
+    assert finding.text == f"cannot write to {disk / 'home'} (tmpfs): read-only file system"
     assert "ORCHESTRATOR_HOME" in str(finding.fix)
 
 
@@ -294,9 +295,9 @@ def test_full_temporary_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_file_system_is_named_whatever_its_path(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "with a blank", "1m") as disk:
-        assert machine.file_system(disk) == "tmpfs"
-        assert machine.file_system(disk / "..") == machine.file_system(tmp_path) != "tmpfs"
-    assert machine.file_system(Path("/proc/self")) == "proc"
+        assert mount_of(disk).kind == "tmpfs"
+        assert mount_of(disk / "..").kind == mount_of(tmp_path).kind != "tmpfs"
+    assert mount_of(Path("/proc/self")).kind == "proc"
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_file_system_is_named_whatever_its_path(tmp_path: Path) -> None:
 def test_file_systems_that_lose_locks_or_files_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, held: bool, levels: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(machine, "file_system", lambda folder: kind)
+    monkeypatch.setattr(machine, "mount_of", lambda folder: Mount(folder, kind))
     if not held:  # a mount whose server ignores locks
         monkeypatch.setattr(fcntl, "flock", lambda stream, how: None)
     findings = list(machine.home_folder(tmp_path))
@@ -411,7 +412,8 @@ def test_unwritable_store_fails(store: Path, tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         finding = project.sqlite_store(disk / "mlflow.db")
     assert finding.level == "fail"
-    assert "readonly" in finding.text or "unable to open" in finding.text
+    assert finding.text.endswith("disk/mlflow.db is on a read-only file system")
+    assert finding.fix == f"mount it writable: sudo mount -o remount,rw {tmp_path / 'disk'}"
 
 
 class OtherServer(BaseHTTPRequestHandler):

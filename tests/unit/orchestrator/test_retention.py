@@ -192,7 +192,7 @@ def test_failed_deletion_is_reported(tmp_path: Path) -> None:
         pytest.skip("cannot mount a file system")
     try:
         orchestrator = Orchestrator(home=tmp_path, environ={})
-        with pytest.raises(StorageError, match="cannot delete run one: Read-only file system"):
+        with pytest.raises(StorageError, match="cannot delete run one: read-only file system"):
             orchestrator.prune(orchestrator.pruning(states=[RunState.COMPLETED]))
     finally:
         subprocess.run(["umount", str(tmp_path / "runs")], check=True)

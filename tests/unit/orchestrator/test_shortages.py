@@ -13,7 +13,7 @@ from orchestrator.jobs.base import Plan
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
-from orchestrator.sweeps.driver.control import plan_sweep
+from orchestrator.sweeps.driver.planning import plan_sweep
 from tests.conftest import write_bert
 from tests.unit.orchestrator.test_doctor import program
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_resume_on_unwritable_disk_is_refused(disk: Path, harm: object, processe
     run, backend = make_stopped_run(disk), LocalBackend(disk)
     assert callable(harm)
     harm(disk)
-    with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|Read-only)") as failure:
+    with pytest.raises(StorageError, match=r"cannot resume run stopped: (No space left|read-only)") as failure:
         backend.resume("stopped", processes=processes)
     assert failure.value.facts["where"] == run.path
     assert run.state().state == RunState.CANCELLED
@@ -132,3 +133,19 @@ def test_temporary_files_of_killed_processes_are_deleted(tmp_path: Path) -> None
     run.clear_temporaries()
     assert not any(path.exists() for path in left)
     assert (below / "config.json").exists()
+
+
+def test_folder_and_its_name_are_on_disk_when_draft_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename that only the cache knows is lost by a power failure, and with it a run that was reported."""
+    synced: list[tuple[str, bool]] = []
+    run, fsync = RunFolder(tmp_path / "runs" / "one"), os.fsync
+
+    def note(handle: int) -> None:
+        fsync(handle)
+        synced.append((str(Path(f"/proc/self/fd/{handle}").readlink()), run.path.exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    with run.draft() as draft:
+        (draft.path / "plan.json").write_text("{}")
+    assert (f"{draft.path}/plan.json", False) in synced
+    assert [entry for entry in synced if entry[1]] == [(str(run.path.parent), True), (str(tmp_path), True)]

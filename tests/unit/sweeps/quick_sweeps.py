@@ -16,8 +16,9 @@ from orchestrator.runs.status import RunState
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
-from orchestrator.sweeps.driver.control import make_sweep, plan_sweep, start_driver
+from orchestrator.sweeps.driver.control import make_sweep, start_driver
 from orchestrator.sweeps.driver.history import read_history
+from orchestrator.sweeps.driver.planning import plan_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow, sweep_status
 from tests.conftest import MICRO, wait_for

@@ -17,7 +17,7 @@ from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.checks import policy_warnings
 from orchestrator.sweeps.design.sweep_plan import SWEEP_PRESETS, ResolvedSweep, SpecContext, on_service, resolve_sweep
-from orchestrator.sweeps.driver.control import plan_sweep
+from orchestrator.sweeps.driver.planning import plan_sweep
 from tests.conftest import write_bert, write_spec
 from tests.unit.sweeps.conftest import NO_GPU
 from train_jobs.artifacts.layers import preset_names, read_preset

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from train_jobs.artifacts.files import hold, sync
+from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
 from train_jobs.config.errors import StorageError, in_shell
 
 SQLITE = "sqlite:///"
@@ -99,6 +100,8 @@ def examine(path: Path, *, deep: bool = False, seconds: float = READ_SECONDS) ->
     except sqlite3.OperationalError as problem:
         if "locked" in str(problem):
             return StoreReport(Condition.UNUSABLE, f"{path} is locked by another process", f"fuser {in_shell(path)}")
+        if is_read_only(path.parent):
+            return StoreReport(Condition.UNUSABLE, f"{path} is on a {READ_ONLY}", remount(path))
         return StoreReport(Condition.UNUSABLE, f"{path} cannot be used: {problem}", f"ls -l {in_shell(path)}")
     except sqlite3.DatabaseError as problem:
         return StoreReport(Condition.BROKEN, f"{path} is damaged: {problem}")

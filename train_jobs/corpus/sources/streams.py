@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from train_jobs.artifacts.text_documents import LONGEST_FILE
 from train_jobs.artifacts.text_files import Compression
+from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.privacy import problem_text
 
@@ -65,8 +66,8 @@ def file_errors(path: str) -> Iterator[None]:
         raise DataError(
             f"cannot read {path}: no such file", fix="repeat the command with --data and the existing files"
         ) from None
-    except PermissionError:
-        raise DataError(f"cannot read {path}: permission denied", fix=f"chmod u+r {in_shell(path)}") from None
+    except (PermissionError, IsADirectoryError) as problem:
+        raise unreadable(Path(path), problem) from None
 
 
 def open_piece(piece: Piece, read: Read) -> BinaryIO:

@@ -97,7 +97,7 @@ def _parquet_errors(path: str) -> Iterator[None]:
     try:
         with file_errors(path):
             yield
-    except (pa.ArrowException, OSError) as problem:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:  # the last: names of columns
         raise DataError(
             f"{path} is not a Parquet file, or is damaged",
             facts={"why": problem_text(problem).splitlines()[0]},

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.mounts import READ_ONLY, remount
 from train_jobs.config import StorageError, UserError, in_shell
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+REFUSED = {errno.EACCES, errno.EPERM}
 PATH_ERRORS = {
     errno.EFBIG: "a file would grow past the size limit",
     errno.EEXIST: "a part of the path is a file",
@@ -77,9 +78,15 @@ def explain(problem: BaseException, folder: Path, what: str) -> StorageError | N
         )
     if (other := next((place for found in chain if (place := _refused_elsewhere(found, folder))), None)) is not None:
         return StorageError(f"cannot access {other}: permission denied", fix=f"chmod u+rwX {in_shell(other)}")
-    if codes & REFUSED or "Read-only file system" in text or "Permission denied" in text:
+    if errno.EROFS in codes or "Read-only file system" in text:
         return StorageError(
-            f"cannot write {what}: permission denied, or a read-only file system",
+            f"cannot write {what}: {READ_ONLY}",
+            facts={"where": folder},
+            fix=f"{remount(folder)}; then resume the run",
+        )
+    if codes & REFUSED or "Permission denied" in text:
+        return StorageError(
+            f"cannot write {what}: permission denied",
             facts={"where": folder},
             fix=f"chmod u+w {in_shell(folder)}",
         )

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
 from train_jobs.config.privacy import header_text, is_header, names_text, problem_text
 
@@ -61,11 +62,11 @@ class Reader(ABC):
         self.notes: list[str] = []
         """Warnings about the file, each with its line; complete once all rows were read."""
         try:
-            if not path.is_file():
+            if not path.is_file() and not path.is_dir():
                 raise DataError(f"no such file: {path}", fix="give the path of a file")
             path.open("rb").close()
-        except PermissionError:
-            raise DataError(f"cannot read {path}", fix=f"chmod u+r {in_shell(path)}") from None
+        except (PermissionError, IsADirectoryError) as problem:
+            raise unreadable(path, problem) from None
 
     @abstractmethod
     def rows(self, start: RowStart | None = None) -> Rows:
@@ -269,7 +270,7 @@ class ParquetReader(Reader):
 
         try:
             yield
-        except (pa.ArrowInvalid, OSError) as problem:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
             raise DataError(f"cannot read {self.path}", facts={"why": problem_text(problem).splitlines()[0]}) from None
 
 

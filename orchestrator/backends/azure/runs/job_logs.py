@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+from orchestrator.backends.azure.assets import report
 from orchestrator.backends.azure.runs.endings import seconds
 from orchestrator.backends.azure.runs.observer import Observer
 from orchestrator.backends.azure.runs.record import AzureAttempt
@@ -15,6 +18,7 @@ from orchestrator.backends.azure.wire.azure_errors import translated_errors
 from orchestrator.backends.log_query import LineSearch, LogBlock, LogQuery, LogSource
 from orchestrator.support.errors import NotFoundError, ServiceError
 from orchestrator.support.redact import redact
+from orchestrator.support.secret_sources import protect_known
 
 # The log of rank N of a job of several processes; that of a single process has no number.
 _RANK = re.compile(r"user_logs/std_log(?:_process_0*(?P<rank>\d+))?\.txt")
@@ -49,6 +53,7 @@ class RunLogs:
         self._ranks = _chosen_ranks(run.folder.name, run.request["nodes"], self._each, query)
         self._logs: dict[tuple[str, int], dict[str, _Log]] = {}  # job and life -> path -> log
         self._finished: set[tuple[str, int]] = set()  # jobs and lives whose logs were read to their ends
+        _protect_secrets(run.plan["spec"])
 
     def new(self, attempts: Sequence[AzureAttempt], *, over: bool) -> Iterator[LogBlock]:
         """Yield the new lines since the last call.
@@ -117,6 +122,14 @@ class RunLogs:
             return LogSource(None, None, path.rpartition("/")[2].removesuffix(".txt").removesuffix(".log"))
         rank = int(match["rank"] or 0)
         return LogSource(rank, rank // self._each)
+
+
+def _protect_secrets(spec: Mapping[str, Any]) -> None:
+    """Make `redact` remove the values of a run's secrets, which its job may have printed, and warn of unknown ones."""
+    secrets = (spec.get("environment") or {}).get("secrets") or {}
+    if unknown := protect_known(secrets, os.environ):
+        names = ", ".join(unknown)
+        report(f"warning: the values of {names} are not known here: they are shown if the job printed them")
 
 
 def _chosen_ranks(name: str, nodes: int, each: int, query: LogQuery) -> Sequence[int]:

@@ -1,0 +1,78 @@
+"""Homes on a disk that is read-only from the start, or becomes so while a run trains."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.conftest import Console, tmpfs, wait_for, write_corpus, write_spec
+from tests.faults.campaign import disks
+from tests.faults.campaign.scene import Scene, Undisturbed
+from tests.run_folders import run_script
+
+
+def remount_words(place: Path) -> str:
+    return f"mount it writable: sudo mount -o remount,rw {place}"
+
+
+def test_read_only_home_is_shown_and_named(console: Console, tmp_path: Path) -> None:
+    """Commands that only read still work; those that write name the file system and the command that repairs it."""
+    with tmpfs(console.home, "64m") as disk:
+        name = run_script(console.home, "exit 3", **{"tracking.uri": f"sqlite:///{tmp_path}/mlflow.db"})
+        assert console("wait", name).code == 3
+        # busy as long as a process of the run, such as the copy to MLflow, has a file open for writing
+        remounted = ["mount", "-o", "remount,ro", str(disk)]
+        wait_for(
+            lambda: subprocess.run(remounted, capture_output=True, check=False).returncode == 0, what="a quiet disk"
+        )
+        assert [run["name"] for run in console("list", "-o", "json").json] == [name]
+        status = console("status", name, "-o", "json")
+        assert (status.code, status.json["state"], status.json["exit_code"]) == (0, "failed", 3)
+        assert console("logs", name).code == 0
+
+        (console.cwd / "prepare.yaml").write_text(
+            json.dumps({"data": {"text": [str(write_corpus(tmp_path / "x.txt"))]}})
+        )
+        for words in (
+            ("submit", "prepare", "-f", "prepare.yaml"),
+            ("submit", "command", "--", "true"),
+            ("resume", name),
+            ("prune", "--state", "failed", "--yes"),
+        ):
+            refused = console(*words)
+            assert refused.code == 1, words
+            assert "error[storage]: " in refused.err, words
+            assert ": read-only file system\n" in refused.err, words
+            assert remount_words(disk) in refused.err.replace("\n         ", " "), words
+            assert "Traceback" not in refused.err
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["the job writes", "the job sleeps"])
+def test_run_on_disk_that_becomes_read_only_has_true_reason(console: Console, training: bool) -> None:
+    """The supervisor cannot store the end: a reader determines why."""
+    if why := disks.needs_root():
+        pytest.skip(why)
+    console.home.mkdir()
+    (console.cwd / ".gitignore").write_text("*.image\n")  # the disk is no code
+    scene = Scene(console, "pretrain", 0.0, Undisturbed(seconds=0, digest="", metrics=[], bytes=0), (), Random(0))
+    corpus = write_corpus(console.cwd / "corpus.txt")
+    write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4000}, checkpoint={"every": 5})
+    job = ("pretrain", "-f", "job.yaml") if training else ("command", "--", "sleep", "12")
+    with disks.own_disk(scene):
+        kind, *rest = job
+        submitted = console("submit", kind, "-d", "-o", "json", *rest)
+        assert submitted.code == 0, submitted.err
+        name = submitted.json["name"]
+        if training:
+            metrics = console.folder(name) / "outputs/metrics.jsonl"
+            wait_for(metrics.exists, what="the first report")
+        disks.make_read_only(scene)
+        wait_for(lambda: console("status", name, "-o", "json").json["state"] == "failed", what="the end of the run")
+        status = console("status", name, "-o", "json").json
+        assert "read-only file system" in status["reason"]
+        assert remount_words(console.home) in status["reason"]
+        assert f"{name}  failed" in console("list").out

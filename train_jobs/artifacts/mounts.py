@@ -1,0 +1,66 @@
+"""Mounted file systems: where a folder is mounted, whether it is read-only, and the error that reports this."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from train_jobs.config.errors import StorageError, in_shell
+
+READ_ONLY = "read-only file system"
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    point: Path
+    """Folder that it is mounted on."""
+    kind: str
+    """Type, as the kernel calls it: ext4."""
+
+
+def mount_of(folder: Path) -> Mount:
+    """Return the mount of a folder; one of the type `unknown` if the kernel lists none."""
+    found, longest, place = Mount(Path("/"), "unknown"), -1, folder.resolve()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, details = line.partition(" - ")
+        # the kernel writes a blank in a path as its octal code
+        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))
+        # the innermost mount decides; of several on one folder the last one, which covers the others
+        if place.is_relative_to(point) and len(point.parts) >= longest:
+            found, longest = Mount(point, details.split()[0]), len(point.parts)
+    return found
+
+
+def is_read_only(folder: Path) -> bool:
+    """Return whether the file system of a folder is read-only; False if that cannot be determined."""
+    # Not by the mount's flags: ext4 keeps `rw` in them when an error made it read-only. A file without a name (Linux
+    # 3.11) leaves nothing behind, even if this process is killed.
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600))
+    except OSError as problem:
+        return problem.errno == errno.EROFS
+    return False
+
+
+def remount(folder: Path) -> str:
+    """Return the imperative sentence that makes the file system of a folder writable."""
+    return f"mount it writable: sudo mount -o remount,rw {in_shell(mount_of(folder).point)}"
+
+
+def write_error(message: str, problem: OSError, folder: Path, *, fix: str, then: str = "") -> StorageError:
+    """Return the error for a folder that cannot be written.
+
+    Args:
+        message: what could not be done: "cannot resume run bert".
+        problem: the error of the file system.
+        folder: the folder.
+        fix: the fix, unless the file system is read-only.
+        then: end of the fix, in either case: "; then: orchestrator resume bert".
+    """
+    if problem.errno == errno.EROFS:
+        return StorageError(f"{message}: {READ_ONLY}", facts={"where": folder}, fix=remount(folder) + then)
+    return StorageError(f"{message}: {problem.strerror or problem}", facts={"where": folder}, fix=fix + then)

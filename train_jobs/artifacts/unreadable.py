@@ -1,0 +1,44 @@
+"""The error for a file that cannot be read, with the obstacle on its path and a fix that fits it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from contextlib import suppress
+from pathlib import Path
+
+from train_jobs.config.errors import DataError, in_shell
+
+
+def unreadable(path: Path, problem: OSError) -> DataError:
+    """Return the error for a file that cannot be read.
+
+    Args:
+        path: the file.
+        problem: why.
+    """
+    if not isinstance(problem, PermissionError):
+        if path.is_dir():
+            return DataError(f"cannot read {path}: it is a folder", fix=f"name a file: ls {in_shell(path)}")
+        return DataError(f"cannot read {path}: {problem.strerror or problem}", fix=f"ls -l {in_shell(path)}")
+    closed, right = _obstacle(path)
+    owner = closed.stat().st_uid
+    if owner == os.geteuid():
+        return DataError(f"cannot read {path}: permission denied", fix=f"chmod u+{right} {in_shell(closed)}")
+    name = str(owner)
+    with suppress(KeyError):
+        name = pwd.getpwuid(owner).pw_name
+    command = f"sudo chmod o+{right} {in_shell(closed)}"
+    return DataError(
+        f"cannot read {path}: permission denied",
+        facts={"owner": f"{name}, of {closed}"},
+        fix=f"ask {name} for access, or: {command}",
+    )
+
+
+def _obstacle(path: Path) -> tuple[Path, str]:
+    """Return the first folder that cannot be entered, or the file, and the right that is missing."""
+    for folder in reversed(path.absolute().parents):
+        if not os.access(folder, os.X_OK, effective_ids=True):
+            return folder, "x"
+    return path, "r"
