@@ -6,6 +6,7 @@ A reader may raise an error of the project (`UserError`), which the command prin
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -318,6 +319,23 @@ def predictions(folder: Path) -> Call:
     return call
 
 
+class _Collector(logging.Handler):
+    """Collector of exceptions that asyncio logs.
+
+    Args:
+        bugs: receives them.
+    """
+
+    def __init__(self, bugs: list[Exception]) -> None:
+        super().__init__()
+        self._bugs = bugs
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add the exception of a record."""
+        found = record.exc_info[1] if record.exc_info else None
+        self._bugs.append(found if isinstance(found, Exception) else RuntimeError(record.getMessage()))
+
+
 def requests(folder: Path) -> Call:
     """Return a call with a body of a request, or with all that a client sends if the input begins with a capital."""
     import uvicorn
@@ -342,6 +360,7 @@ def requests(folder: Path) -> Call:
     bugs: list[Exception] = []
     for module in (train_jobs.tools.serve_batches, train_jobs.tools.serve_http):
         module.report_bug = bugs.append  # it would only print them
+    logging.getLogger("asyncio").addHandler(_Collector(bugs))
     listening = socket.create_server(("127.0.0.1", 0))
     config = train_jobs.tools.serve_http.server_config(task, Access())
     threading.Thread(target=uvicorn.Server(config).run, args=([listening],), daemon=True).start()
