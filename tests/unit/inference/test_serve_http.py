@@ -108,7 +108,7 @@ def test_invalid_body_returns_400(server: Server, body: bytes) -> None:
 
 
 def test_invalid_chunk_is_refused_once(saved: Callable[..., Path]) -> None:
-    head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /score HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\n\r\n"
     with served(saved("BertForSequenceClassification")) as server:
         for _ in range(5):
             assert server.raw(head + b"0\r\x01\r\n").startswith(b"HTTP/1.1 400 ")
