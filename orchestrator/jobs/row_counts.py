@@ -98,13 +98,14 @@ def _quoted_rows(path: Path, form: str) -> int:
 def _parquet_rows(path: Path) -> int | None:
     if find_spec("pyarrow") is None:
         return None
-    from pyarrow import ArrowInvalid
+    from pyarrow import ArrowException
     from pyarrow.parquet import read_metadata
 
-    try:
-        return int(read_metadata(path).num_rows)
-    except ArrowInvalid:
-        return None  # the job reports the problem
+    with path.open("rb") as stream:
+        try:
+            return int(read_metadata(stream).num_rows)
+        except (ArrowException, OSError, UnicodeDecodeError):
+            return None  # the job reports the problem
 
 
 def _lines(path: Path) -> int:

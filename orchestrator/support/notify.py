@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import suppress
 from functools import partial
@@ -24,6 +25,7 @@ from orchestrator.support.public_address import PrivateAddressError, require_pub
 TRIES = 3
 SECONDS = 10.0  # time limit of one try, whatever the server sends meanwhile
 PAUSE_SECONDS = 2.0  # between two tries
+LONGEST_REASON = 300  # characters of a warning
 NEXT = {"failed": "orchestrator resume", "completed": "orchestrator report"}  # useful next command
 
 
@@ -69,13 +71,24 @@ def post(url: str, document: dict[str, Any], *, allow_private: bool = False) -> 
         # URLError is an OSError; an invalid URL is a ValueError; an answer that is not HTTP is an HTTPException
         except (OSError, ValueError, http.client.HTTPException) as problem:
             # a warning, never an error: the run has its result, whether the message arrives or not
-            reason = str(problem).replace(url, "(address)")
+            reason = _reason(problem).replace(url, "(address)")
             print(f"warning: cannot notify the webhook at {_host(url)}: {reason}", file=sys.stderr)
             if isinstance(getattr(problem, "reason", problem), PrivateAddressError):
                 return False  # another try gives the same answer
         if left:
             time.sleep(PAUSE_SECONDS)
     return False
+
+
+def _reason(problem: Exception) -> str:
+    """Return why a try failed, without text of the server: it may have terminal escapes, or 64 KiB."""
+    from train_jobs.config.visible import visible
+
+    if isinstance(problem, urllib.error.HTTPError):
+        return f"status {problem.code}"
+    if isinstance(problem, http.client.HTTPException) and not isinstance(problem, OSError | ValueError):
+        return "the response is not valid HTTP"
+    return visible(str(problem))[:LONGEST_REASON]
 
 
 def _post_once(url: str, document: dict[str, Any], allow_private: bool) -> None:

@@ -6,10 +6,11 @@ A reader may raise an error of the project (`UserError`), which the command prin
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 Call = Callable[[bytes], None]
@@ -146,6 +147,7 @@ def json_lines(folder: Path) -> Call:
 
 def parquet(folder: Path) -> Call:
     """Parquet, as a table and as text."""
+    from orchestrator.jobs.row_counts import count_table
     from train_jobs.config import UserError
     from train_jobs.corpus.sources.streams import Piece, ignore
     from train_jobs.corpus.sources.text_columns import read_parquet, row_groups
@@ -157,6 +159,10 @@ def parquet(folder: Path) -> Call:
         try:
             row_groups(str(path), "text")
             list(read_parquet(Piece(str(path)), "text", ignore))
+        except UserError as problem:
+            str(problem)
+        try:
+            count_table(path, "parquet", quoting=None, header=True)
         except UserError as problem:
             str(problem)
         read_table(path, ["text"])
@@ -313,6 +319,73 @@ def predictions(folder: Path) -> Call:
     return call
 
 
+class _Collector(logging.Handler):
+    """Collector of exceptions that asyncio logs.
+
+    Args:
+        bugs: receives them.
+    """
+
+    def __init__(self, bugs: list[Exception]) -> None:
+        super().__init__()
+        self._bugs = bugs
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add the exception of a record."""
+        found = record.exc_info[1] if record.exc_info else None
+        self._bugs.append(found if isinstance(found, Exception) else RuntimeError(record.getMessage()))
+
+
+def requests(folder: Path) -> Call:
+    """Return a call with a body of a request, or with all that a client sends if the input begins with a capital."""
+    import uvicorn
+
+    import train_jobs.tools.serve_batches
+    import train_jobs.tools.serve_http
+    from train_jobs.config import ModelConfig
+    from train_jobs.inference.score_requests import predict_requests, read_request
+    from train_jobs.models.bert.task_heads import BertForSequenceClassification
+    from train_jobs.models.huggingface import TokenizerFiles, export, label_settings
+    from train_jobs.tools import serve
+    from train_jobs.tools.serve_access import Access
+
+    vocabulary, shape = folder / "vocab.txt", ModelConfig(**SHAPE, pad_vocab_to_multiple_of=1)
+    vocabulary.write_text("\n".join(PIECES) + "\n")
+    model = BertForSequenceClassification(shape, len(PIECES), 2)
+    tokenizer = TokenizerFiles(vocabulary, lowercase=True)
+    labels = label_settings(model, ["no", "yes"])
+    size = len(PIECES)
+    export(model, folder / "model", config=shape, vocab_size=size, tokenizer=tokenizer, config_entries=labels)
+    task = serve.load(folder / "model")
+    bugs: list[Exception] = []
+    for module in (train_jobs.tools.serve_batches, train_jobs.tools.serve_http):
+        module.report_bug = bugs.append  # it would only print them
+    logging.getLogger("asyncio").addHandler(_Collector(bugs))
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = train_jobs.tools.serve_http.server_config(task, Access())
+    threading.Thread(target=uvicorn.Server(config).run, args=([listening],), daemon=True).start()
+
+    def send(data: bytes) -> None:
+        with socket.create_connection(listening.getsockname()) as connection:
+            connection.sendall(data)
+            connection.settimeout(0.02)  # an incomplete request has no answer
+            with suppress(OSError):
+                while connection.recv(1 << 16):
+                    pass
+
+    def call(data: bytes) -> None:
+        if data[:1].isupper():
+            with suppress(ConnectionError):
+                send(data)
+            if bugs:
+                raise bugs.pop()
+            return
+        with suppress(ValueError):  # its documented error, answered with 400
+            predict_requests(task, [read_request(data, task)])
+
+    return call
+
+
 def webhook(folder: Path) -> Call:
     """Answers of a webhook."""
     from orchestrator.support import notify
@@ -323,7 +396,7 @@ def webhook(folder: Path) -> Call:
 
     def call(data: bytes) -> None:
         with answering(server, data):
-            notify.post(f"http://127.0.0.1:{server.getsockname()[1]}/hook", {"text": "ended"})
+            notify.post(f"http://127.0.0.1:{server.getsockname()[1]}/hook", {"text": "ended"}, allow_private=True)
 
     return call
 
@@ -359,5 +432,6 @@ READERS: dict[str, Callable[[Path], Call]] = {
     "hf-config": hf_config,
     "hf-weights": hf_weights,
     "predictions": predictions,
+    "requests": requests,
     "webhook": webhook,
 }

@@ -55,7 +55,7 @@ def main() -> None:
     """Fuzz until libFuzzer's limits; ends the process."""
     name, findings, *options = sys.argv[1:]
     os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
-    if name in {"hf-weights", "checkpoint", "hf-config"}:
+    if name in {"hf-weights", "checkpoint", "hf-config", "requests"}:
         import torch  # before instrumentation: only our packages are instrumented
 
         torch.set_num_threads(1)

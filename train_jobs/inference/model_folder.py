@@ -55,6 +55,7 @@ HEADS = {
 """Class of a model, in `architectures` of its config.json -> kind of prediction."""
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
 TOKENIZER_FILE = "tokenizer.json"
+RARE_LETTERS = "\U00010380 \U00013000 \ua66e"  # of Ugaritic, Egyptian and Cyrillic: at least one is unknown
 REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"
 TRUST = TrustConfig()
 Model = Finetuned | BertForPreTraining
@@ -225,4 +226,8 @@ def _saved_tokenizer(path: Path) -> Tokenizer:
     # Saved settings may truncate or pad; both are decided here, per batch.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    try:
+        tokenizer.encode(RARE_LETTERS)
+    except Exception as problem:  # the token of unknown words may lack in the vocabulary
+        raise DataError(f"{path} is not a BERT tokenizer", facts={"why": str(problem).splitlines()[0]}) from None
     return tokenizer

@@ -90,6 +90,9 @@ class LimitedProtocol(H11Protocol):
         """Answer bytes that are not HTTP, or headers that are too large."""
         self.limits.metrics.requests.labels(400).inc()
         super().send_400_response(msg)
+        if self.cycle is not None:  # of a request with an invalid body: a second response would be a bug in the log
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self._stop_waiting()
 
     def pause_writing(self) -> None:

@@ -81,8 +81,23 @@ def serve(listening: socket.socket, task: Predictor, access: Access) -> None:
         access: rules of the server.
     """
     allow_descriptors()
+    config = server_config(task, access)
+    # uvicorn raises a signal again once it has stopped; the end of a server is then not a failure
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def server_config(task: Predictor, access: Access) -> uvicorn.Config:
+    """Return the configuration of the server, with all its limits.
+
+    Args:
+        task: predictor of the model.
+        access: rules of the server.
+    """
     metrics = ServeMetrics()
-    config = uvicorn.Config(
+    return uvicorn.Config(
         Metered(score_app(task, access, metrics), metrics),
         http=limited_protocol(ConnectionLimits(metrics)),
         ws="none",
@@ -96,11 +111,6 @@ def serve(listening: socket.socket, task: Predictor, access: Access) -> None:
         h11_max_incomplete_event_size=LARGEST_HEAD,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    # uvicorn raises a signal again once it has stopped; the end of a server is then not a failure
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
-    uvicorn.Server(config).run(sockets=[listening])
 
 
 def score_app(task: Predictor, access: Access, metrics: ServeMetrics) -> Starlette:

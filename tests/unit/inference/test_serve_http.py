@@ -107,6 +107,16 @@ def test_invalid_body_returns_400(server: Server, body: bytes) -> None:
     assert document["error"].startswith("invalid request, need")
 
 
+def test_invalid_chunk_is_refused_once(saved: Callable[..., Path]) -> None:
+    head = b"POST /score HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with served(saved("BertForSequenceClassification")) as server:
+        for _ in range(5):
+            assert server.raw(head + b"0\r\x01\r\n").startswith(b"HTTP/1.1 400 ")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.stderr is not None
+        assert server.process.stderr.read() == ""
+
+
 def test_error_does_not_repeat_texts(server: Server) -> None:
     assert "secret" not in server.post({"inputs": [["secret"]]})[1]["error"]
 

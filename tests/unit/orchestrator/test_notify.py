@@ -22,6 +22,7 @@ from orchestrator.specs.notification import NotifySpec
 from orchestrator.support import notify
 from orchestrator.support.errors import UsageError
 from orchestrator.support.notify import message, post
+from tests.fuzz.readers import answering
 
 SECRET = "services/T0/B0/secret"
 
@@ -94,6 +95,24 @@ def test_unreachable_address_is_reported_but_not_shown(url: str, capsys: pytest.
     err = capsys.readouterr().err
     assert err.count("warning") == notify.TRIES
     assert SECRET not in err
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 500 \x1b[31m\x1b]0;owned\x07\r\n\r\n", "status 500"),
+        (b"\x1b[2J" * 1000 + b"\r\n", "the response is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200, "the response is not valid HTTP"),
+        (b"HTTP/1.1 302 x\r\nLocation: file:///" + SECRET.encode() + b"\r\n\r\n", "status 302"),
+    ],
+)
+def test_text_of_the_server_is_not_printed(
+    answer: bytes, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "TRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as one, answering(one, answer):
+        assert not post(f"http://127.0.0.1:{one.getsockname()[1]}/hook", document(), allow_private=True)
+    assert capsys.readouterr().err == f"warning: cannot notify the webhook at 127.0.0.1: {reason}\n"
 
 
 def test_http_address_is_required() -> None:

@@ -42,8 +42,9 @@ def read_parquet(piece: Piece, column: str, read: Read) -> Iterator[str]:
         _text_column(file.schema_arrow, column, piece.path)
         stop = file.metadata.num_row_groups if piece.stop is None else piece.stop
         # Parquet does not report bytes per batch of rows; the size of a row group is spread evenly over its rows.
+        stored = [size for size, _ in _row_group_sizes(piece.path, file.metadata)]
         for group in range(piece.start, stop):
-            left = _row_group_bytes(file.metadata, group)
+            left = stored[group]
             per_batch = left * ROWS // max(file.metadata.row_group(group).num_rows, 1)
             for batch in file.iter_batches(batch_size=ROWS, row_groups=[group], columns=[column], use_threads=False):
                 yield from (text for text in batch.column(0).to_pylist() if text is not None)
@@ -53,7 +54,7 @@ def read_parquet(piece: Piece, column: str, read: Read) -> Iterator[str]:
 
 
 def row_groups(path: str, column: str) -> list[tuple[int, int]]:
-    """Return (bytes on the disk, uncompressed bytes of the column) of each row group.
+    """Return (bytes on the disk, uncompressed bytes) of all columns of each row group; their sum is the file's size.
 
     Args:
         path: path of a Parquet file.
@@ -63,21 +64,21 @@ def row_groups(path: str, column: str) -> list[tuple[int, int]]:
         DataError: see `read_parquet`.
     """
     with _parquet_errors(path), pq.ParquetFile(path) as file:
-        index, metadata = _text_column(file.schema_arrow, column, path), file.metadata
-        return [
-            (_row_group_bytes(metadata, group), metadata.row_group(group).column(index).total_uncompressed_size)
-            for group in range(metadata.num_row_groups)
-        ]
+        _text_column(file.schema_arrow, column, path)
+        return _row_group_sizes(path, file.metadata)
 
 
-def _row_group_bytes(metadata: pq.FileMetaData, group: int) -> int:
-    """Return the bytes on the disk of all columns of a row group; their sum is about the size of the file."""
-    columns = metadata.row_group(group)
-    return sum(columns.column(index).total_compressed_size for index in range(columns.num_columns))
+def _row_group_sizes(path: str, metadata: pq.FileMetaData) -> list[tuple[int, int]]:
+    # Not the sizes of each column: pyarrow's RowGroupMetaData.column() aborts the process if the footer is damaged,
+    # since Cython does not know that its C++ function throws.
+    groups = range(metadata.num_row_groups)
+    uncompressed = [max(metadata.row_group(group).total_byte_size, 1) for group in groups]
+    size, total = Path(path).stat().st_size, max(sum(uncompressed), 1)
+    return [(size * one // total, one) for one in uncompressed]
 
 
-def _text_column(schema: pa.Schema, column: str, path: str) -> int:
-    """Return the index of the column; raise DataError if it is missing or not text."""
+def _text_column(schema: pa.Schema, column: str, path: str) -> None:
+    """Raise DataError if the column is missing or not text."""
     index = schema.get_field_index(column)
     if index < 0:
         raise DataError(f"{path} has no column {column!r}", facts={"have": names_text(schema.names)}, fix=_COLUMN_FIX)
@@ -89,7 +90,6 @@ def _text_column(schema: pa.Schema, column: str, path: str) -> int:
             facts={"have": kind, "columns": names_text(schema.names)},
             fix=_COLUMN_FIX,
         )
-    return int(index)
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def _inspect_shard(path: Path, shard: Shard, manifest: StoreManifest) -> tuple[l
             problems += [f"block {index}: {problem}" for problem in _block_problems(block, manifest.vocab_size)]
             documents, sentences = len(block.document_offsets) - 1, len(block.sentence_offsets) - 1
             counts.append(SplitCounts(documents=documents, sentences=sentences, tokens=len(block.tokens), blocks=1))
-    except (pa.ArrowException, OSError) as problem:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
         if isinstance(problem, OSError) and problem.errno is not None:
             raise  # of the disk; Arrow's own OSError about a damaged file has no errno
         return [f"block {len(counts)}: {str(problem).partition(chr(10))[0]}"], sum_counts(counts)

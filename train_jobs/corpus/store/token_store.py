@@ -344,14 +344,14 @@ class TokenStore:
             index: number of the block in the split, from 0.
 
         Raises:
-            DataError: the shard's content does not match its hash.
+            DataError: the shard's content does not match its hash, or it has no such block.
         """
         shard, position = self._places[split][index]
         try:
             if shard.file not in self._readers:
                 self._readers[shard.file] = self._map(shard)
-            return as_block(self._readers[shard.file].get_batch(position))
-        except (pa.ArrowException, OSError, IndexError) as problem:
+            return _checked(as_block(self._readers[shard.file].get_batch(position)))
+        except (pa.ArrowException, OSError, IndexError, ValueError) as problem:  # ValueError: no such batch
             if isinstance(problem, OSError) and problem.errno is not None:
                 raise  # of the disk; Arrow's own OSError about a damaged file has no errno
             raise DataError(
@@ -371,11 +371,23 @@ class TokenStore:
         return pa.ipc.open_file(pa.memory_map(str(path)))
 
 
+def _checked(block: Block) -> Block:
+    """Return a block; raise ArrowInvalid if its offsets lead out of it, which Arrow does not check in empty lists."""
+    for offsets, total in (
+        (block.sentence_offsets, len(block.tokens)),
+        (block.document_offsets, len(block.sentence_offsets) - 1),
+    ):
+        if not len(offsets) or (offsets[0], offsets[-1]) != (0, total):
+            raise pa.ArrowInvalid(f"offsets do not run from 0 to {total}")
+    return block
+
+
 def as_block(batch: pa.RecordBatch) -> Block:
     """Return a record batch of a shard as a block, without copying.
 
     Raises:
         ArrowException: the batch is not of documents, or its offsets lead out of its buffers.
+        UnicodeDecodeError: the name of a column is not UTF-8.
     """
     # Neither Arrow nor numpy checks offsets when it follows them.
     batch.validate(full=True)
