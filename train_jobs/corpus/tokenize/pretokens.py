@@ -26,8 +26,7 @@ _SPACES = b" \t\n\r"
 # canonical decomposition, so normalisation cannot merge one with its neighbours.
 _ALONE_BEYOND_ASCII = (
     (0x0964, 0x0965),  # danda, in the scripts of India
-    (0x0DF4, 0x0DF4),  # ends of sentences: Sinhala
-    (0x104B, 0x104B),  # Burmese
+    (0x104B, 0x104B),  # ends of sentences: Burmese
     (0x1362, 0x1362),  # Ethiopic
     (0x1367, 0x1368),
     (0x17D4, 0x17D5),  # Khmer
@@ -153,7 +152,7 @@ def pretoken_starts(raw: bytes) -> Offsets:
 def _with_signs_beyond_ascii(classes: Classes, text: bytes) -> Classes:
     raw = np.frombuffer(text, np.uint8)
     lead = np.flatnonzero((raw >= _FIRST_LEAD) & (raw <= _LAST_LEAD))
-    rare = [_starting(raw, prefix) for prefix in _PREFIXES if prefix in text]
+    rare = [_starting(raw, prefix) for prefix in _PREFIXES if prefix[:1] in text]
     lead = np.concatenate([lead, *rare]) if rare else lead
     alone = lead[_ALONE[_codes(raw, lead)]]
     classes = classes.copy()

@@ -67,7 +67,7 @@ _SCRIPT_STOPS = {";": ("\u0370", "\u03ff"), ":": ("\u0531", "\u0587")}  # sign -
 _ALWAYS = (  # Unicode's Sentence_Terminal, without those also used inside sentences
     "\u3002\uff01\uff1f\uff61"  # Chinese and Japanese
     "\u061f\u06d4\u0700\u0701\u0702\u07f9\u0589"  # Arabic, Urdu, Syriac, N'Ko, Armenian
-    "\u0964\u0965\u0df4\uabeb\ua876\ua877\u1c7e\u1c7f"  # danda and its like in the scripts of India
+    "\u0964\u0965\uabeb\ua876\ua877\u1c7e\u1c7f"  # danda and its like in the scripts of India
     "\u104b\u17d4\u17d5\u1803\u1809\u1362\u1367\u1368"  # Burmese, Khmer, Mongolian, Ethiopic
     "\u1b5a\u1b5b\u1b5e\u1b5f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\u1c3b\u1c3c\ua4ff\ua60e\ua6f3\ua6f7\u203c\u2047\u2048\u2049"
 )
