@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from train_jobs.artifacts.store_manifest import USUAL_SENTENCE
 from train_jobs.artifacts.text_rule import MOST_LOST
 from train_jobs.artifacts.text_sample import TextFacts, TextLoss, measure_text
 from train_jobs.artifacts.vocabulary_file import pieces_of
@@ -54,6 +55,17 @@ def loss_warnings(data: TextConfig, text: TextFacts | None, *, start: str | None
             yield (
                 f"{loss.source}: {loss.unknown_words:.1%} of the words, {loss.unknown_text:.1%} of the text, become"
                 f" [UNK]; {_advice(data, loss, start)}"
+            )
+
+
+def sentence_warnings(text: TextFacts | None) -> Iterator[str]:
+    """Yield a warning for each source with so few ends of sentences that most next-sentence pairs are random."""
+    for loss in text.losses if text is not None else ():
+        if loss.words_per_end > USUAL_SENTENCE[1]:
+            yield (
+                f"{loss.source}: a sentence has {loss.words_per_end:.0f} words or more on average (usual:"
+                f" {USUAL_SENTENCE[0]} to {USUAL_SENTENCE[1]} tokens): most next-sentence pairs will be random;"
+                " objective.next_sentence=false trains without pairs"
             )
 
 

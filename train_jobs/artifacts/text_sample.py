@@ -32,7 +32,12 @@ from train_jobs.config.prepare import SourceConfig, TextConfig
 SAMPLE_BYTES = 1 << 18  # of a source
 FILES = 8  # of a source, at equal distances
 PLACES = 4  # in a file that is not compressed
+_MOST_UNSPACED = 0.25  # share of the characters: beyond it sentences are pieces between blanks, without stops
+_LEAST_WORDS = 8_000  # fewer are no basis for the length of a sentence
 _CHARACTERS = re.compile(f"{CHARACTER}|{NO_CHARACTER}")
+_SENTENCE_END = re.compile(
+    "[.!?\u2026]+(?=[\\s\"'\u2019\u201d\u00bb)\\]]|\\Z)|[\u3002\uff01\uff1f\u0964\u061f\u06d4\u0589\u1362\u1367\u17d4\u104b]+|\\n\\s*\\n"
+)
 _MARKUP = re.compile(r"<[^<>]*>")
 
 
@@ -73,6 +78,9 @@ class TextLoss(Config):
     """Share of the characters that are in such words."""
     too_long: float
     """Share of the characters that are in such words because these have more than 100 characters."""
+    words_per_end: float = 0.0
+    """Words for each end of a sentence or paragraph: at most as many as a sentence has. 0: not counted, in a small
+    text or a script without stops."""
 
 
 class TextFacts(Config):
@@ -141,7 +149,7 @@ def _readable(raw: bytes, file: SourceFile, column: str) -> str:
     """Return the text in some bytes of a file; lines that the sample cuts are left out of JSON."""
     text = raw.decode(errors="ignore")
     if file.format == "jsonl":
-        return "\n".join(_documents(text, column))
+        return "\n\n".join(_documents(text, column))
     return unescape(_MARKUP.sub(" ", text)) if file.format in {"wikipedia", "wikiextractor"} else text
 
 
@@ -160,13 +168,16 @@ def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) 
     words = Counter(split_words(text, rule))
     unknown = {word for word in words if _is_unknown(word, pieces)}
     total, length = max(words.total(), 1), max(sum(len(word) * count for word, count in words.items()), 1)
+    letters, ends = count_letters(text), len(_SENTENCE_END.findall(text))
+    counted = words.total() >= _LEAST_WORDS and letters.unspaced <= _MOST_UNSPACED * letters.characters
     return TextLoss(
         source=sample.title,
         characters=len(text),
-        dropped=count_letters(text).marks / max(len(text), 1) if rule.strip_accents else 0.0,
+        dropped=letters.marks / max(len(text), 1) if rule.strip_accents else 0.0,
         unknown_words=sum(words[word] for word in unknown) / total,
         unknown_text=sum(words[word] * len(word) for word in unknown) / length,
         too_long=sum(words[word] * len(word) for word in unknown if len(word) > LONGEST_WORD) / length,
+        words_per_end=words.total() / max(ends, 1) if counted else 0.0,
     )
 
 

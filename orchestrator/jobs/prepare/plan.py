@@ -12,7 +12,7 @@ from orchestrator.jobs.base import Plan, SharedFacts, remote_data, text_identity
 from orchestrator.jobs.facts import document_rows, document_warnings, plan_rows
 from orchestrator.jobs.inputs import At, Needs, text_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
-from orchestrator.jobs.text_loss import loss_warnings, measured_text, words_rows
+from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
 from orchestrator.runs.status import Counts
 from orchestrator.specs.compute import usable_cores
 from orchestrator.specs.resolved import Resolved
@@ -127,7 +127,7 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
     text = None if remote else measured_text(job.data)
-    warnings += loss_warnings(job.data, text)
+    warnings += [*loss_warnings(job.data, text), *sentence_warnings(text)]
     documents = () if remote else tuple(count_documents(job.data.text))
     warnings += document_warnings(documents, job.data.validation_fraction)
     return PreparePlan(

@@ -23,7 +23,7 @@ from orchestrator.jobs.facts import (
 from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
-from orchestrator.jobs.text_loss import loss_warnings, measured_text, words_rows
+from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
@@ -177,6 +177,8 @@ class _PlannedText(NamedTuple):
         yield from document_warnings(self.documents, data.validation_fraction)
         start = next((key for key in (INIT_FROM, PHASE_FROM) if getattr(self.job, key) is not None), None)
         yield from loss_warnings(data, self.facts, start=start)
+        if self.job.objective.next_sentence:
+            yield from sentence_warnings(self.facts)
 
     def mixture(self) -> str | None:
         """Return how sources are mixed; None with a single one."""

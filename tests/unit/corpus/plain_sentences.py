@@ -18,6 +18,10 @@ PARAGRAPH = re.compile(r"\n(?:[ \t]*\n|(?=[ \t]*(?:[-*+\u2022]|\(?[0-9]{1,3}[.)]
 BLANK_LINE = re.compile(r"\n\n")
 RARE_BLANK = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 BLANKS = " \t\n\r"
+LETTERS_BEFORE = {
+    ";": tuple(chr(code) for code in range(0x370, 0x400)),
+    ":": tuple(chr(code) for code in range(0x531, 0x588)),
+}
 OPENING = {rules.OPENER, rules.QUOTE, rules.LEFT_QUOTE, rules.OTHER}
 CLOSING = {rules.CLOSER, rules.QUOTE, rules.LEFT_QUOTE, rules.ALWAYS}
 BEGINS = {rules.UPPER, rules.UNCASED, rules.IDEOGRAPH, rules.SPACELESS, rules.DIGIT}
@@ -85,10 +89,11 @@ class Splitter:
         """Return whether a sentence ends at a pre-token."""
         kind, sign = self.kinds[number], self.tokens[number][0]
         if kind == rules.ALWAYS:
-            return self.kinds[after] not in {rules.CONTINUES, rules.ALWAYS}
-        if kind == rules.SEMICOLON and (number == 0 or not re.search("[\u0380-\u03ff]$", self.tokens[number - 1])):
+            cited = after > number + 1 and self.tokens[after][0] in "\u3068\u3063"
+            return self.kinds[after] not in {rules.CONTINUES, rules.SCRIPT_STOP, rules.ALWAYS} and not cited
+        if kind == rules.SCRIPT_STOP and (number == 0 or not self.tokens[number - 1].endswith(LETTERS_BEFORE[sign])):
             return False
-        if kind not in {rules.STOP, rules.SEMICOLON}:
+        if kind not in {rules.STOP, rules.SCRIPT_STOP}:
             return False
         if not self.blank(after):
             return sign in "!?" and self.kinds[after] == rules.IDEOGRAPH and not self.kept(number, after)
@@ -121,6 +126,8 @@ class Splitter:
         if kind is StopKind.DIGITS:
             return bool(begins) or self.ordinal(self.text[begin:stop], self.text[:begin], behind, ahead)
         if kind is StopKind.LETTER:
+            if "".join([*behind[-1:], self.text[begin:stop].lower()]) in {"т.д", "т.п"}:
+                return False
             numbered = not begins and bool(behind) and behind[-1][-1].isdigit()
             return not numbered or bool(re.match(r"[^\W\d_]\.", ahead))
         return (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from plain_sentences import plain_sentences
@@ -113,6 +115,11 @@ from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, MAX_WORDS, 
             "来た。「はい。」彼?行く",
             ["来た。", "「はい。」", "彼?", "行く"],
         ),
+        ("「はい。」と彼。とても。", ["「はい。」と彼。", "とても。"]),
+        # Armenian with a colon; Korean of one syllable; Russian "and so on".
+        ("Նա եկավ: Ես՝ ոչ: այո", ["Նա եկավ:", "Ես՝ ոչ: այո"]),
+        ("Note: This. 네. 그는 왔다.", ["Note: This.", "네.", "그는 왔다."]),
+        ("Был т.д. Сад и т. п. Дом т. е. Лес.", ["Был т.д.", "Сад и т. п.", "Дом т. е. Лес."]),
         ("走。“好。”他", ["走。", "“好。”", "他"]),
         ("a line\nthat   goes\ton\n\nnew one", ["a line that goes on", "new one"]),
         ("Items:\n- one\n- two\n1. three\n(b) four", ["Items:", "- one", "- two", "1. three", "(b) four"]),
@@ -122,6 +129,19 @@ from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, MAX_WORDS, 
 )
 def test_document_is_split_into_sentences(document: str, sentences: list[str]) -> None:
     assert split_sentences(document) == sentences
+
+
+SENTENCES_OF = defaultdict(list)
+"""Language -> sentences, written for these tests, with titles, abbreviations, ordinals, numbers and quotations."""
+for _line in Path(__file__).with_name("sentences_by_language.tsv").read_text(encoding="utf-8").splitlines():
+    SENTENCES_OF[_line.split("\t")[0]].append(_line.split("\t")[1])
+
+
+@pytest.mark.parametrize("language", SENTENCES_OF)
+def test_sentences_of_language_are_found(language: str) -> None:
+    sentences = SENTENCES_OF[language]
+    text = ("" if language in {"ja", "zh"} else " ").join(sentences)
+    assert split_sentences(text) == sentences == plain_sentences(text)
 
 
 def test_text_without_stops_is_cut_without_loss() -> None:
@@ -148,6 +168,9 @@ WORDS_OF_THE_WORLD = [
     "ภาษาไทย" * 5,  # Thai
     "е",  # Russian: a letter of an abbreviation
     "ул",  # street
+    "т",  # Russian: т. д. is "and so on"
+    "д",
+    "Նա",  # Armenian: he
     "τι",  # Greek: what
     "არის",  # Georgian
     "am",
@@ -157,6 +180,11 @@ WORDS_OF_THE_WORLD = [
     "a",
 ]
 SIGNS_OF_THE_WORLD = [
+    ": ",
+    "፧ ",
+    "᠃",
+    "܂ ",
+    "。」と",
     "।",
     "। ",
     "؟",

@@ -56,6 +56,30 @@ def test_plan_of_whole_thai_runs_warns(folder: Path) -> None:
     assert not [text for text in plan(folder, "prepare", data__text=["th.txt"]).warnings if "th.txt" in text]
 
 
+@pytest.mark.parametrize("form", ["txt", "jsonl"])
+def test_plan_of_text_without_sentence_ends_warns(folder: Path, form: str) -> None:
+    """Words of a log without full stops: a sentence would be cut after 256 words. Rows and blank lines end one."""
+    words = "one two three four five six seven eight nine ten " * 12
+    rows = [json.dumps({"text": words}) for _ in range(100)] if form == "jsonl" else [words] * 100
+    separator = "\n" if form == "jsonl" else "\n\n"
+    (folder / f"log.{form}").write_text(separator.join(rows))
+    for kind in ("prepare", "pretrain"):
+        (warning,) = [
+            text for text in plan(folder, kind, data__text=[f"log.{form}"]).warnings if "sentence has" in text
+        ]
+        assert warning.startswith(f"log.{form}: a sentence has 12")
+        assert "most next-sentence pairs will be random" in warning
+    alone = plan(folder, "pretrain", data__text=[f"log.{form}"], objective__next_sentence=False)
+    (folder / f"log.{form}").write_text(separator.join(rows).replace("ten ", "ten. "))
+    ended = plan(folder, "pretrain", data__text=[f"log.{form}"])
+    assert not [text for found in (alone, ended) for text in found.warnings if "sentence has" in text]
+
+
+def test_plan_of_thai_does_not_warn_of_missing_ends(folder: Path) -> None:
+    (folder / "long.txt").write_text(f"{SENTENCES['th']} " * 2_000, encoding="utf-8")
+    assert not [text for text in plan(folder, "prepare", data__text=["long.txt"]).warnings if "sentence has" in text]
+
+
 def test_plan_of_english_keeps_published_rule(folder: Path) -> None:
     (folder / "en.txt").write_text("The house by the sea was cold. " * 400)
     found = plan(folder, "pretrain", data__text=["en.txt"])

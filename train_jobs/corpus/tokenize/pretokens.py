@@ -26,15 +26,30 @@ _SPACES = b" \t\n\r"
 # canonical decomposition, so normalisation cannot merge one with its neighbours.
 _ALONE_BEYOND_ASCII = (
     (0x0964, 0x0965),  # danda, in the scripts of India
-    (0x104B, 0x104B),  # full stops: Burmese
+    (0x104B, 0x104B),  # ends of sentences: Burmese
     (0x1362, 0x1362),  # Ethiopic
+    (0x1367, 0x1368),
     (0x17D4, 0x17D5),  # Khmer
+    (0x1803, 0x1803),  # Mongolian
+    (0x1809, 0x1809),
+    (0x1B5A, 0x1B5B),  # Balinese
+    (0x1B5E, 0x1B5F),
+    (0x1C3B, 0x1C3C),  # Lepcha
+    (0x1C7E, 0x1C7F),  # Ol Chiki
     (0x2010, 0x2027),  # dashes, quotation marks, daggers, bullets, ellipsis
     (0x2030, 0x205E),  # per mille, primes, angle quotation marks; without the two that are not punctuation
     (0x3001, 0x3003),  # ideographic comma and full stop
     (0x3008, 0x3011),  # brackets
     (0x3400, 0x4DBF),  # Chinese characters
     (0x4E00, 0x9FFF),
+    (0xA4FF, 0xA4FF),  # ends of sentences: Lisu
+    (0xA60E, 0xA60E),  # Vai
+    (0xA6F3, 0xA6F3),  # Bamum
+    (0xA6F7, 0xA6F7),
+    (0xA876, 0xA877),  # Phags-pa
+    (0xA9C8, 0xA9C9),  # Javanese
+    (0xAA5D, 0xAA5F),  # Cham
+    (0xABEB, 0xABEB),  # Meetei Mayek
     (0xFF01, 0xFF01),  # wide exclamation mark
     (0xFF08, 0xFF09),  # wide brackets
     (0xFF0C, 0xFF0C),  # wide comma, colon, semicolon, question mark
@@ -42,8 +57,9 @@ _ALONE_BEYOND_ASCII = (
     (0xFF1F, 0xFF1F),
     (0xFF61, 0xFF61),  # narrow ideographic full stop
 )
-# Signs of two bytes: inverted marks and guillemets; the ends of sentences in Armenian, Arabic and Urdu.
-_PAIRS_ALONE = "\u00a1\u00bf\u00ab\u00bb\u0589\u061f\u06d4"
+# Signs of two bytes: inverted marks and guillemets; the ends of sentences in Armenian, Arabic, Urdu, Syriac and
+# N'Ko.
+_PAIRS_ALONE = "\u00a1\u00bf\u00ab\u00bb\u0589\u061f\u06d4\u0700\u0701\u0702\u07f9"
 _BLANKS_BEYOND_ASCII = (
     0x1680,
     *range(0x2000, 0x200B),

@@ -6,6 +6,7 @@ The rules start from those of Unicode (UAX 29, section 5) and add what that anne
   end one, with or without white space after them.
 - `.`, `!`, `?` and the ellipsis end one if white space and the beginning of a sentence follow: a capital, a digit, or
   a letter of a script without capitals. In a paragraph written in lower case, a small letter is a beginning too.
+- `;` behind a Greek letter and `:` behind an Armenian one are such marks too.
 - A full stop ends none after an abbreviation, an initial or an ordinal (see `abbreviations`).
 - A blank line and a list item begin one.
 - Thai, Lao, Khmer, Burmese and Tibetan put a blank between sentences, but also between clauses. Text without stops is
@@ -29,10 +30,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from train_jobs.corpus.tokenize.abbreviations import AFTER_ORDINAL, BEFORE_ORDINAL, NEVER_LAST
+from train_jobs.corpus.tokenize.abbreviations import AFTER_ORDINAL, BEFORE_ORDINAL, LIST_ENDS, NEVER_LAST
 from train_jobs.corpus.tokenize.pretokens import Offsets, pretoken_starts, with_ascii_blanks
 
-SPLITTER = "rules 5"  # name and version: raise it when any text is split differently
+SPLITTER = "rules 6"  # name and version: raise it when any text is split differently
 MAX_WORDS = 256  # limit for text without full stops, which would become one training example
 MIN_PIECE = 75  # characters of a piece of text without stops and without blanks between words
 DOCUMENT_SEPARATOR = b"\n\n"  # separates documents
@@ -61,11 +62,12 @@ _DATE_BEHIND = re.compile(rb"\d\.\s?\Z")
 
 # Kinds of characters: their roles at the end and the beginning of a sentence.
 OTHER, LOWER, UPPER, UNCASED, IDEOGRAPH, SPACELESS, DIGIT = range(7)
-OPENER, CLOSER, QUOTE, LEFT_QUOTE, STOP, ALWAYS, CONTINUES, SEMICOLON = range(7, 15)
+OPENER, CLOSER, QUOTE, LEFT_QUOTE, STOP, ALWAYS, CONTINUES, SCRIPT_STOP = range(7, 15)
+_SCRIPT_STOPS = {";": ("\u0370", "\u03ff"), ":": ("\u0531", "\u0587")}  # sign -> first and last letter: Greek, Armenian
 _ALWAYS = (  # Unicode's Sentence_Terminal, without those also used inside sentences
     "\u3002\uff01\uff1f\uff61"  # Chinese and Japanese
     "\u061f\u06d4\u0700\u0701\u0702\u07f9\u0589"  # Arabic, Urdu, Syriac, N'Ko, Armenian
-    "\u0964\u0965\u0df4\uabeb\ua876\ua877\u1c7e\u1c7f"  # danda and its like in the scripts of India
+    "\u0964\u0965\uabeb\ua876\ua877\u1c7e\u1c7f"  # danda and its like in the scripts of India
     "\u104b\u17d4\u17d5\u1803\u1809\u1362\u1367\u1368"  # Burmese, Khmer, Mongolian, Ethiopic
     "\u1b5a\u1b5b\u1b5e\u1b5f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\u1c3b\u1c3c\ua4ff\ua60e\ua6f3\ua6f7\u203c\u2047\u2048\u2049"
 )
@@ -73,6 +75,8 @@ _CONTINUES = ",:;-\u2013\u2014\u2026\u060c\u061b\u3001\uff0c\uff1a\uff1b\u055d" 
 _SPACELESS = ((0x0E00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19DF), (0x1A20, 0x1AAF))
 _IDEOGRAPHS = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
 _GEORGIAN = (0x10D0, 0x10FF)  # has capitals in Unicode that no prose uses
+_HANGUL = ("\uac00", "\ud7a3")  # syllables: a word of one is no initial
+_QUOTATIVES = (b"\xe3\x81\xa8", b"\xe3\x81\xa3")  # Japanese to and tte
 _GUILLEMET = b"\xc2\xbb"  # closes behind a blank in French
 
 _PARAGRAPH = re.compile(rb"\n(?:[ \t]*\n|[ \t]*(?:[-*+]|\xe2\x80\xa2|\(?\d{1,3}[.)]|\(?[a-z][.)])[ \t])")
@@ -104,11 +108,13 @@ def stop_kind(word: bytes) -> StopKind | None:
         return StopKind.DIGITS
     if bare == "I":
         return StopKind.PRONOUN
-    if bare.lower() == _NUMBER:
+    small = bare.lower()
+    if small == _NUMBER:
         return StopKind.NUMBER
+    if small in LIST_ENDS or _HANGUL[0] <= bare[-1:] <= _HANGUL[1]:
+        return None
     if len(bare) == 1 and bare.isalpha() and not bare.isupper():
         return StopKind.LETTER
-    small = bare.lower()
     known = small in NEVER_LAST or small.rpartition(".")[2] in NEVER_LAST
     return StopKind.ABBREVIATION if known or _INITIALS.fullmatch(bare) else None
 
@@ -215,7 +221,7 @@ def kind_table() -> Bytes:
             letters = (code for code in range(first, last + 1) if unicodedata.category(chr(code))[0] in "LM")
             for code in letters:
                 table[code] = kind
-    for signs, kind in ((_CONTINUES, CONTINUES), (_STOP_SIGNS, STOP), (_ALWAYS, ALWAYS), (";", SEMICOLON)):
+    for signs, kind in ((_CONTINUES, CONTINUES), (_STOP_SIGNS, STOP), (_ALWAYS, ALWAYS), (_SCRIPT_STOPS, SCRIPT_STOP)):
         for sign in signs:
             table[ord(sign)] = kind
     for sign in "\"'":
@@ -249,8 +255,18 @@ def _after_certain_stops(view: _View) -> Offsets:
     """Return the bytes after the stops that always end a sentence, and after the closing marks behind them."""
     stops = np.flatnonzero(view.kinds == ALWAYS)
     after = _last_closers(view, stops) + 1
-    follows = view.kinds[after]
-    return view.bounds[after[(after < len(view.bounds) - 1) & (follows != CONTINUES) & (follows != ALWAYS)]]
+    begins = (after < len(view.bounds) - 1) & ~_NEVER_FIRST[view.kinds[after]]
+    return view.bounds[after[begins & ~_cited(view, stops, after)]]
+
+
+def _cited(view: _View, stops: Offsets, after: Offsets) -> Flags:
+    """Return whether a Japanese sentence continues behind its quotation: `\u300c...\u3002\u300d\u3068`."""
+    at = view.bounds[after]
+    quoted = (after > stops + 1) & (view.raw[at] == _QUOTATIVES[0][0])
+    found = np.zeros(len(stops), np.bool_)
+    for particle in _QUOTATIVES if quoted.any() else ():
+        found |= (view.raw[at] == particle[0]) & (view.raw[at + 1] == particle[1]) & (view.raw[at + 2] == particle[2])
+    return found & quoted
 
 
 def _candidates(view: _View) -> tuple[Offsets, Offsets]:
@@ -262,9 +278,9 @@ def _candidates(view: _View) -> tuple[Offsets, Offsets]:
     """
     kinds = view.kinds
     stops = np.flatnonzero(_STOPS[kinds])
-    semicolons = np.flatnonzero(kinds[stops] == SEMICOLON)
-    others = semicolons[~_GREEK[view.raw[view.bounds[stops[semicolons]] - 2]]]
-    stops = np.delete(stops, others) if len(others) else stops
+    of_script = np.flatnonzero(kinds[stops] == SCRIPT_STOP)
+    if len(of_script):
+        stops = np.delete(stops, of_script[~_after_letter_of_script(view, stops[of_script])])
     after = _last_closers(view, stops) + 1
     inside = after < len(view.bounds) - 1
     stops, after = stops[inside], after[inside]
@@ -285,6 +301,17 @@ def _candidates(view: _View) -> tuple[Offsets, Offsets]:
     fits &= _EXCLAIMS[view.raw[view.bounds[stops]]]
     fits[spaced] = begins
     return stops[fits], after[fits]
+
+
+def _after_letter_of_script(view: _View, stops: Offsets) -> Flags:
+    """Return for each `;` and `:` whether a letter precedes it in whose script it ends a sentence."""
+    at = view.bounds[stops]
+    letters = view.raw[at - 2].astype(np.uint16) << 8 | view.raw[at - 1]
+    found = np.zeros(len(stops), np.bool_)
+    for sign, script in _SCRIPT_STOPS.items():
+        first, last = (int.from_bytes(letter.encode(), "big") for letter in script)
+        found |= (view.raw[at] == ord(sign)) & (letters >= first) & (letters <= last)
+    return found
 
 
 def _last_closers(view: _View, stops: Offsets) -> Offsets:
@@ -345,6 +372,8 @@ def _is_end(text: bytes, end: int, place: int, seen: memoryview) -> bool:
         return not seen[begins] and not _is_ordinal(text, begins, end, place)
     if kind is StopKind.LETTER:
         behind = _words_before(text, begins)
+        if behind and f"{behind[-1]}{word.decode()}".lower().rstrip(_STOP_SIGNS) in LIST_ENDS:
+            return True
         after_number = not seen[begins] and bool(behind) and behind[-1][-1].isdigit()
         return after_number and not _LETTER_AHEAD.match(_words_after(text, place))
     return not (
@@ -451,8 +480,8 @@ _MAY_BREAK[0xE2] = True  # a bullet
 _LETTERS = _table(_SMALL + _SMALL.upper())
 _DOUBTED = _table(_DIGITS + ".!?")  # before a stop
 _EXCLAIMS = _table("!?")
-_GREEK = _table("\xce\xcf")  # first bytes of letters; behind them a semicolon is a question mark
-_STOPS = _kinds_of(STOP, SEMICOLON)
+_STOPS = _kinds_of(STOP, SCRIPT_STOP)
+_NEVER_FIRST = _kinds_of(CONTINUES, SCRIPT_STOP, ALWAYS)
 _BEGINS = _kinds_of(UPPER, UNCASED, IDEOGRAPH, SPACELESS, DIGIT)
 _SKIPPED = _kinds_of(OPENER, QUOTE, LEFT_QUOTE, OTHER)
 _CLOSING = _kinds_of(CLOSER, QUOTE, LEFT_QUOTE, ALWAYS)
