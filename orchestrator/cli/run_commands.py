@@ -398,8 +398,9 @@ MANAGE = (
                 "register",
                 "register the model of a run, or of the best trial of a sweep",
                 "Register the model of a completed run as an MLflow model, with its lineage; of a sweep, the model of"
-                " its best trial. mlflow.pyfunc.load_model and `mlflow models serve` return the predictions of `submit"
-                " predict`, and --model models:/NAME@ALIAS starts a job from it. A second call makes no second version.",
+                " its best trial. mlflow.pyfunc.load_model and `mlflow models serve` return the predictions of"
+                " `submit predict`, and --model models:/NAME@ALIAS starts a job from it. A second call makes no second"
+                " version.",
                 ["model register @last --name bert --alias champion", "model register SWEEP --name bert"],
                 "cloud.register_model",
                 [
