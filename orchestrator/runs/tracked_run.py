@@ -49,6 +49,8 @@ PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
 OWN_NOTE_TAG = "orchestrator.note"
 """Tag with the hash of our description: one that a user edited is kept."""
+EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag by which MLflow's page shows an experiment's runs and charts, and not the views for agents and prompts."""
 PRIMARY_TAG = "mlflow.experiment.primaryMetric"
 START_TAG = "orchestrator.parent"
 """Tag with the handle of the run whose model a run started from."""
@@ -453,7 +455,7 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
         database = sqlite_path(request.uri)
         place = None if database is None else (database.parent / "artifacts").as_uri()
         try:
-            return str(client.create_experiment(request.experiment, artifact_location=place))
+            return str(client.create_experiment(request.experiment, artifact_location=place, tags=EXPERIMENT_KIND))
         except MlflowException:  # another process has just created it
             found = client.get_experiment_by_name(request.experiment)
             if found is None:

@@ -43,7 +43,7 @@ def link_start(client: Any, run_id: str, source: str) -> bool:
 
 
 def runs_that_started_from(client: Any, source: str) -> list[str]:
-    """Return the ids of the MLflow runs that started from the model of a run, in all experiments of its store."""
+    """Return the ids of the MLflow runs that started from the model of a run, in every experiment of its store."""
     experiments = [one.experiment_id for one in client.search_experiments()]
     found = client.search_runs(experiments, f"tags.`{START_ID_TAG}` = '{source}'", max_results=1000)
     return [one.info.run_id for one in found]
