@@ -404,18 +404,22 @@ class Run:
         """
         return require(self._backend, CopiesToMlflow).sync_mlflow(self.name, to)
 
-    def register_model(self, name: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+    def register_model(
+        self, name: str | None = None, *, alias: str | None = None, checkpoints: bool = False
+    ) -> dict[str, Any]:
         """Register its model as an MLflow model with its lineage; return {name, version, uri, tags}.
 
         Args:
             name: name of the model; None: the run's name without its hash.
             alias: alias of the version, which another version loses. None: no alias.
+            checkpoints: whether each kept checkpoint becomes a logged model of MLflow too.
 
         Raises:
             ConflictError: it did not complete.
-            UsageError: the registry has no aliases.
+            UsageError: the registry has no aliases, or no logged models.
         """
-        return require(self._backend, Registers).register_model(self.name, name, alias=alias)
+        backend = require(self._backend, Registers)
+        return backend.register_model(self.name, name, alias=alias, checkpoints=checkpoints)
 
     def deploy_model(self, endpoint: str, *, sku: str | None = None, traffic: int | None = None) -> dict[str, Any]:
         """Deploy its model to an endpoint; return {endpoint, uri}.

@@ -322,17 +322,20 @@ class Registers(Capability):
     """Whether endpoints are processes of this machine."""
 
     @abstractmethod
-    def register_model(self, run: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+    def register_model(
+        self, run: str, model: str | None = None, *, alias: str | None = None, checkpoints: bool = False
+    ) -> dict[str, Any]:
         """Register the model of a completed run: {name, version, uri, tags}. A second call makes no second version.
 
         Args:
             run: its name.
             model: the model's name; None: the first part of the run's.
             alias: alias to give to the version, which another version loses. None: none.
+            checkpoints: whether each kept checkpoint becomes a logged model of MLflow too.
 
         Raises:
             ConflictError: the run has no model.
-            UsageError: the registry has no aliases.
+            UsageError: the registry has no aliases, or no logged models.
         """
 
     @abstractmethod

@@ -396,11 +396,12 @@ MANAGE = (
         actions=[
             Command(
                 "register",
-                "register a run's model",
-                "Register the model of a completed run as an MLflow model, with its lineage. mlflow.pyfunc.load_model"
-                " and `mlflow models serve` return the predictions of `submit predict`, and --model models:/NAME@ALIAS"
-                " starts a job from it. A second call makes no second version.",
-                ["model register @last --name bert --alias champion"],
+                "register the model of a run, or of the best trial of a sweep",
+                "Register the model of a completed run as an MLflow model, with its lineage; of a sweep, the model of"
+                " its best trial. mlflow.pyfunc.load_model and `mlflow models serve` return the predictions of"
+                " `submit predict`, and --model models:/NAME@ALIAS starts a job from it. A second call makes no second"
+                " version.",
+                ["model register @last --name bert --alias champion", "model register SWEEP --name bert"],
                 "cloud.register_model",
                 [
                     *run(),
@@ -412,6 +413,11 @@ MANAGE = (
                     ),
                     argument(
                         "--alias", metavar="ALIAS", help="alias of the version in MLflow's registry, such as champion"
+                    ),
+                    argument(
+                        "--checkpoints",
+                        action="store_true",
+                        help="also log the model of each kept checkpoint in MLflow, without a version",
                     ),
                     OUTPUT,
                 ],

@@ -27,6 +27,7 @@ from orchestrator.support.errors import ServiceError, UserError
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
+from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
@@ -48,10 +49,11 @@ PARENT_TAG = "mlflow.parentRunId"
 NOTE_TAG = "mlflow.note.content"
 OWN_NOTE_TAG = "orchestrator.note"
 """Tag with the hash of our description: one that a user edited is kept."""
+EXPERIMENT_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag by which MLflow's page shows an experiment's runs and charts, and not the views for agents and prompts."""
 PRIMARY_TAG = "mlflow.experiment.primaryMetric"
 START_TAG = "orchestrator.parent"
 """Tag with the handle of the run whose model a run started from."""
-START_ID_TAG = "orchestrator.parent_run_id"
 RECORDS = 1
 """Version of the copied records, in addition to metrics and status; a run that an earlier version copied is behind."""
 NICENESS = 10
@@ -323,6 +325,8 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
         mirror.end(request.status, request.started if request.ended is None else request.ended)
         _mark_primary(client, experiment, request.primary)
         log_datasets(client, run_id, request.datasets)
+        if START_ID_TAG in links:
+            link_start(client, run_id, links[START_ID_TAG])
         if request.collect is not None:
             for left in Path(request.folder).glob(f"{DRAFT}*"):  # of a sync that was killed
                 shutil.rmtree(left, ignore_errors=True)
@@ -451,7 +455,7 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
         database = sqlite_path(request.uri)
         place = None if database is None else (database.parent / "artifacts").as_uri()
         try:
-            return str(client.create_experiment(request.experiment, artifact_location=place))
+            return str(client.create_experiment(request.experiment, artifact_location=place, tags=EXPERIMENT_KIND))
         except MlflowException:  # another process has just created it
             found = client.get_experiment_by_name(request.experiment)
             if found is None:

@@ -365,19 +365,24 @@ class AzureBackend(
         observer.files().delete(places.run_folder(folder.name))
         shutil.rmtree(folder.path)
 
-    def register_model(self, run: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+    def register_model(
+        self, run: str, model: str | None = None, *, alias: str | None = None, checkpoints: bool = False
+    ) -> dict[str, Any]:
         """Create a model asset that points at the run's outputs, with its lineage in tags.
 
         Args:
             run: the run's name.
             model: name of the asset; None: the run's name without its hash.
             alias: Azure's registry has none.
+            checkpoints: Azure's registry has no logged models.
 
         Raises:
-            UsageError: an alias is given.
+            UsageError: an alias is given, or checkpoints are asked for.
         """
         from orchestrator.backends.azure.runs.models import register
 
+        if checkpoints:
+            raise UsageError("invalid --checkpoints: Azure's registry has no logged models", fix="leave it out")
         observer = self._observe(run)
         return register(observer, self.describe(observer.folder.name), model, alias)
 

@@ -229,12 +229,15 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """Delete checkpoints and models of a finished run."""
         return delete_weights(self._existing(name), why)
 
-    def register_model(self, name: str, model: str | None = None, *, alias: str | None = None) -> dict[str, Any]:
+    def register_model(
+        self, name: str, model: str | None = None, *, alias: str | None = None, checkpoints: bool = False
+    ) -> dict[str, Any]:
         """Register the model in the registry of the run's MLflow store."""
         # it reads models and configurations, which no other command of a run needs
         from orchestrator.backends.folder.registered_models import register
 
-        return register(self._existing(name), self.describe(name), self.plan(name), model, alias)
+        run, status, plan = self._existing(name), self.describe(name), self.plan(name)
+        return register(run, status, plan, model, alias, checkpoints=checkpoints)
 
     def sync_mlflow(self, name: str, to: str | None = None) -> Synced:
         """Make the MLflow run of a run equal to its folder.

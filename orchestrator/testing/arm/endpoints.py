@@ -78,7 +78,8 @@ def put_deployment(service: ResourceManager, call: Call, name: str, deployment: 
     """Create or change a deployment.
 
     Raises:
-        Refusal: its machine size, model or environment does not exist.
+        Refusal: its machine size, model or environment does not exist, or it has no environment
+            and the model is not one of MLflow.
     """
     service.get(f"{ENDPOINTS}/{name}")
     body = service.body(call, f"{ENDPOINTS}/deployments")
@@ -92,6 +93,9 @@ def put_deployment(service: ResourceManager, call: Call, name: str, deployment: 
         ours = f"azureml:{identity.removeprefix('azureml:')}".lower().startswith(base)
         if ours and service.state.by_id(identity) is None:
             raise Refusal(400, "BadArgument", f"The {key} {identity} could not be found.")
+    model = service.state.by_id(wanted.get("model") or "") or {}
+    if model and not wanted.get("environmentId") and model["properties"].get("modelType") != "mlflow_model":
+        raise Refusal(400, "BadArgument", "Only an MLflow model is deployed without an environment.")
     error = service.state.failing_deployments.get(deployment)
     state = "Failed" if error else "Succeeded"
     properties = {"scaleSettings": {"scaleType": "Default"}, **wanted, "provisioningState": state}

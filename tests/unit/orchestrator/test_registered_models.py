@@ -20,6 +20,9 @@ from orchestrator.runs.tracked_run import default_uri
 from tests.mlflow_runs import make_tracked_run
 from tests.unit.finetuning.finetune_jobs import write_model
 from tests.unit.lineage.test_model_trust import write_keys
+from tests.unit.sweeps.test_sweep_parent import make_search
+from train_jobs.artifacts.commit import Commit, WrittenFile, folder_name, write_commit
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.model_trust import sign_folder, verify_signature
 from train_jobs.artifacts.tracking.mlflow_store import prepare
 from train_jobs.artifacts.tracking.model_registry import Registry, registry_folder
@@ -198,3 +201,77 @@ def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkey
             LocalBackend(tmp_path).register_model("run", "bert")
     assert not client_of(tmp_path).search_model_versions("name = 'bert'")
     assert LocalBackend(tmp_path).register_model("run", "bert")["version"] == "1"
+
+
+def write_checkpoint(run: RunFolder, step: int, exported: Path) -> Path:
+    """Commit a checkpoint with the exported weights, each changed by the step."""
+    from safetensors.torch import load_file, save_file
+
+    folder = run.outputs / "checkpoints" / folder_name(step)
+    folder.mkdir(parents=True)
+    tensors = {name: tensor + step / 1000 for name, tensor in load_file(exported / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    file = WrittenFile((folder / "model.safetensors").stat().st_size, file_sha256(folder / "model.safetensors"))
+    write_commit(folder, Commit(step, None, {"model.safetensors": file}))
+    return folder
+
+
+def test_kept_checkpoints_are_logged_models_on_request(run: RunFolder, tmp_path: Path, exported: Path) -> None:
+    import mlflow
+
+    folders = {step: write_checkpoint(run, step, exported) for step in (20, 30)}
+    (run.outputs / "checkpoints" / folder_name(35)).mkdir()  # not committed
+    backend, client = LocalBackend(tmp_path), client_of(tmp_path)
+    assert "checkpoints" not in backend.register_model("run", "bert")
+    first = backend.register_model("run", "bert", checkpoints=True)
+    assert backend.register_model("run", "bert", checkpoints=True) == first
+    assert (first["version"], [one["step"] for one in first["checkpoints"]]) == ("1", [20, 30])
+    mlflow.set_tracking_uri(default_uri(tmp_path))
+    for one in first["checkpoints"]:
+        step = one["step"]
+        model = client.get_logged_model(one["uri"].removeprefix("models:/"))
+        assert (model.name, str(model.status)) == (f"run-step-{step:08d}", "READY")
+        assert {metric.key: (metric.value, metric.step) for metric in model.metrics} == {
+            "loss": (1 / step, step),
+            "rate": (0.1, step),
+        }
+        weights = Path(model.artifact_location.removeprefix("file://"), "model.safetensors")
+        assert weights.samefile(folders[step] / "model.safetensors"), "linked, not copied"
+        assert "masks" in mlflow.pyfunc.load_model(one["uri"]).predict(["w1 [MASK] w3"])[0]
+    tracked = client.get_run(str(run.mlflow_run_id))
+    assert sorted(one.step for one in tracked.outputs.model_outputs) == [20, 30, 40]
+    assert len(client.get_metric_history(tracked.info.run_id, "loss")) == 40
+
+
+@pytest.mark.parametrize("first", ["register", "tune"])
+def test_model_is_input_of_run_that_started_from_it(run: RunFolder, tmp_path: Path, first: str) -> None:
+    """Whether the model is registered before or after the fine-tuning is copied."""
+    sync_run(run)
+    tuned = make_tracked_run(tmp_path, "tuned", plan=ENVIRONMENT)
+    (tuned.path / "tags.json").write_text(
+        json.dumps({"orchestrator.handle": "local://tuned", "orchestrator.parent": "local://run"})
+    )
+    steps = [lambda: LocalBackend(tmp_path).register_model("run", "bert"), lambda: sync_run(tuned)]
+    for step in (*steps, *steps) if first == "register" else (*steps[::-1], *steps[::-1]):
+        step()
+    client = client_of(tmp_path)
+    (output,) = client.get_run(str(run.mlflow_run_id)).outputs.model_outputs
+    (source,) = client.get_run(str(tuned.mlflow_run_id)).inputs.model_inputs
+    assert source.model_id == output.model_id
+
+
+def test_sweep_registers_model_of_its_best_trial(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from orchestrator.cli.main import main
+    from orchestrator.sweep import Sweep
+    from orchestrator.sweeps.driver.sweep_status import TrialRow
+
+    make_search(tmp_path)
+    tags = run.read_json("tags.json") | {"orchestrator.sweep": "search-1"}
+    (run.path / "tags.json").write_text(json.dumps(tags))
+    monkeypatch.setattr(Sweep, "best", lambda self: TrialRow(trial=0, state="completed", settings={}, runs=["run"]))
+    assert main(["model", "register", "search-1", "--name", "bert", "--alias", "champion"]) == 0
+    assert capsys.readouterr().out == "bert:1\n"
+    tags = client_of(tmp_path).get_model_version_by_alias("bert", "champion").tags
+    assert (tags["orchestrator.run"], tags["orchestrator.sweep"]) == ("run", "search-1")
