@@ -17,7 +17,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
 from train_jobs.config.privacy import problem_text, value_text
 from train_jobs.config.tasks import OfficialFile
-from train_jobs.tasks.rows.readers import EMPTY_ROW, column_indices, open_table
+from train_jobs.readers.row_readers import EMPTY_ROW, column_indices, open_table
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -16,8 +16,8 @@ from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
 from train_jobs.config.privacy import LONGEST_CLASS, MOST_RARE_CLASSES, classes_text, value_text
 from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
-from train_jobs.tasks.rows.readers import open_table
-from train_jobs.tasks.rows.tables import (
+from train_jobs.readers.row_readers import open_table
+from train_jobs.readers.tables import (
     RowProblems,
     RowTable,
     class_ids,
