@@ -53,6 +53,8 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
             yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
     data, compute = plan.data, plan.compute
     yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
+    if plan.checked is not None:
+        yield "checked", plan.checked
     yield from what
     yield (
         "compute",

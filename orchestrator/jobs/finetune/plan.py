@@ -30,6 +30,7 @@ from train_jobs.config.finetune import ColumnsConfig
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, OWN, data_folder
+from train_jobs.readers.table_check import QUICK_BYTES, CheckedTable, check_tables, checked_text, table_warnings
 
 
 class TaskRows(Config):
@@ -132,6 +133,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     remote = resolved.site.remote_data(spec)
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
+    seen = {} if remote else _checked_tables(job, files, spec.check, reuse)
     rows = {} if remote else _rows(job, files)
     shared = SharedFacts.of(resolved, home, [job.init_from, *_data_paths(job)], reuse)
     per_epoch = {
@@ -143,6 +145,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     sequences = job.micro_batches(shared.compute.world_size, on_cpu=shared.compute.device == "cpu")[0]
     warnings = [
         *_missing_task_warnings(job, rows),
+        *table_warnings(job.data, seen),
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         *training_warnings(job, estimates, shared.compute, sequences),
     ]
@@ -150,12 +153,23 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
         **shared.fields(_shaping(job, data, parent, cache), data, warnings),
         needs=finetuning_needs(job, files, data, remote, parent.weights),
         job=job,
+        checked=checked_text(seen) if seen else None,
         accumulation_steps=_accumulation(job, shared.compute.world_size),
         parent=parent,
         rows=rows,
         steps_per_epoch=per_epoch,
         estimates=estimates,
     )
+
+
+def _checked_tables(
+    job: FinetuneConfig, files: list[TaskFile], check: str, reuse: Plan | None
+) -> dict[str, CheckedTable]:
+    """Read the user's own tables for problems; trials of a sweep share the check of the first one."""
+    if job.task != OWN or reuse is not None:
+        return {}
+    tables = {file.split: file.path for file in files}
+    return check_tables(job.data, tables, most_bytes=None if check == "all" else QUICK_BYTES)
 
 
 def _accumulation(job: FinetuneConfig, world_size: int) -> int | None:
