@@ -232,7 +232,7 @@ class TableReader(TextReader):
                 raise DataError(
                     f"cannot read {self.path}: unbalanced quotation marks",
                     facts={"where": f"{self.path}:{place.line}", "why": problem_text(problem)},
-                    fix='double a quotation mark inside a quoted field (""), or turn quoting off',
+                    fix='close the mark, or double it inside a field (""); --set data.quoting=false reads it as text',
                 ) from None
             finally:
                 csv.field_size_limit(limit)

@@ -82,7 +82,8 @@ def check_tables(
         table = checked.run(optional_labels=split == "test")
         if len(findings) == before:
             _check_labels(columns, table, seen.get("train"), findings)
-        seen[split] = table
+        if len(findings) == before:
+            seen[split] = table
     findings.check("the tables")
     return seen
 
@@ -132,7 +133,7 @@ class _TableCheck:
             name, fix = other
             self._findings.add(self._path, "1", f"the fields are separated by {name}", fix)
         elif self._form in SEPARATORS and not is_header(names, wanted) and len(missing) == len(wanted):
-            command = f"sed -i '1i {self._header_for(names, wanted)}' {in_shell(self._path)}"
+            command = f"sed -i '1i {self._header_for(names)}' {in_shell(self._path)}"
             self._findings.add(
                 self._path, "1", "the first line is a row: a header with the columns is missing", command
             )
@@ -163,17 +164,20 @@ class _TableCheck:
                 return name, f"--set data.format={form}" if form else self._pandas("", sep=sign)
         return None
 
-    def _header_for(self, names: list[str], wanted: list[str]) -> str:
-        separator = SEPARATORS[self._form]
-        rest = [f"column{number}" for number in range(len(wanted) + 1, len(names) + 1)]
-        order = [*wanted, *rest] if len(names) >= len(wanted) else wanted
-        return separator.replace("\t", "\\t").join(order)
+    def _header_for(self, names: list[str]) -> str:
+        """Return the header that a table without one seems to need."""
+        numbered = [f"column{number}" for number in range(1, len(names) + 1)]
+        guesses = self._guesses(numbered, header=numbered)
+        roles = {guess: getattr(self._columns, role) for role, guess in guesses.items()}
+        separator = SEPARATORS[self._form].replace("\t", "\\t")
+        return separator.join(roles.get(name, name) for name in numbered)
 
-    def _guesses(self, names: list[str]) -> dict[str, str]:
+    def _guesses(self, names: list[str], header: list[str] | None = None) -> dict[str, str]:
         """Return the columns that texts and labels seem to be in: the longest on average, and that with few values."""
         values: dict[str, list[str]] = {name: [] for name in names}
         try:
-            for _, row in islice(self._bounded(open_table(self._path, names, **self._settings)).rows(), GUESSED_ROWS):
+            reader = self._bounded(open_table(self._path, names, header=header, **self._settings))
+            for _, row in islice(reader.rows(), GUESSED_ROWS):
                 for name, value in row.items() if isinstance(row, dict) else ():
                     values[name].append(str(value))
         except DataError:
@@ -238,8 +242,7 @@ class _TableCheck:
     def _check_label(self, table: CheckedTable, where: str, value: Any) -> None:
         name = self._columns.label
         if is_missing(value):
-            mark = f" ({value!r})" if value not in (None, "") else ""
-            self._findings.add(self._path, where, f"column {name!r}: missing label{mark}", self._drop_rows())
+            self._findings.add(self._path, where, f"column {name!r}: missing label", self._drop_rows())
             return
         try:
             if self._columns.regression:
@@ -297,7 +300,10 @@ class _TableCheck:
 
 
 def _python(code: str) -> str:
-    return f"python -c {in_shell(f'import pandas as pd; {code}')}"
+    """Return a shell command that runs code with pandas; in double quotes, because the code contains single ones."""
+    whole = f"import pandas as pd; {code}"
+    special = any(sign in whole for sign in '"$`!\\')
+    return "python -c " + (in_shell(whole) if special else f'"{whole}"')
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -333,7 +339,8 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
         unknown = [name for name in names if name not in train.labels]
         if unknown and train.complete:
             rows = sum(table.labels[name] for name in unknown)
-            what = f"{where}: {rows:,} rows with labels that {train.path} lacks: {classes_text(unknown)}"
+            have = "1 row has a label" if rows == 1 else f"{rows:,} rows have labels"
+            what = f"{where}: {have} that {train.path} lacks: {classes_text(unknown)}"
             findings.add(table.path, "", what, f"add such rows to {train.path}, or delete these")
         return
     mean = sum(len(name) * count for name, count in table.labels.items()) / table.labels.total()
