@@ -39,9 +39,7 @@ def passes_text(passes: float | None) -> str:
     """Return the passes for the row of steps."""
     if passes is None:
         return ""
-    return (
-        f", about {passes:,.0f} epochs over the text" if passes >= 2 else f", about {passes:.1f} epochs over the text"
-    )
+    return f", about {passes:,.0f} epochs of the text" if passes >= 2 else f", about {passes:.1f} epochs of the text"
 
 
 def passes_warnings(job: PretrainConfig, passes: float | None) -> Iterator[str]:
@@ -49,7 +47,7 @@ def passes_warnings(job: PretrainConfig, passes: float | None) -> Iterator[str]:
     if passes is not None and passes > MOST_PASSES:
         steps = max(int(job.train.steps * MOST_PASSES / passes), 1)
         yield (
-            f"{passes:,.0f} epochs over the text: beyond {MOST_PASSES}, repeated text improves nothing:"
+            f"{passes:,.0f} epochs of the text: beyond {MOST_PASSES}, repeated text improves nothing:"
             f" --set train.steps={steps}, or more text"
         )
 

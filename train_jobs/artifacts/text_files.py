@@ -139,7 +139,7 @@ def _inside(folder: Path, wanted: Format) -> list[Path]:
         raise DataError(
             f"no text in folder {folder}",
             facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
-            fix="give the files themselves: --data FILE ..." if table is None else _table_fix(table),
+            fix=f"--data {'FILE' if table is None else f'{in_shell(table)} --column NAME'}",
         )
     return found
 
@@ -154,11 +154,6 @@ def _is_table(path: Path) -> bool:
     return _table_name(path) is not None
 
 
-def _table_fix(path: Path) -> str:
-    whole = in_shell(f"data.text=[{{path: {path}, format: text}}]")
-    return f"--data {in_shell(path)} --column NAME; or, if every line is plain text: --set {whole}"
-
-
 def _table_format(path: Path, head: bytes, column: str) -> Format:
     """Return the format of a table that has the column.
 
@@ -166,13 +161,13 @@ def _table_format(path: Path, head: bytes, column: str) -> Format:
         DataError: it does not have it.
     """
     form = _table_name(path) or "csv"
-    first = head.decode("utf-8-sig", errors="ignore").partition("\n")[0].removesuffix("\r")
-    header = next(csv.reader([first], delimiter=SEPARATORS[form]), [])
+    lines = head.decode("utf-8-sig", errors="ignore").splitlines(keepends=True)[:2]
+    header, row = (*csv.reader(lines, delimiter=SEPARATORS[form]), [], [])[:2]
     if column not in header:
+        longest = max(zip(map(len, row), header, strict=False), default=(0, "NAME"))[1]
         raise DataError(
-            f"{path} has no column {column!r}",
-            facts={"where": f"{path}:1", "have": header_text(header, [column])},
-            fix=_table_fix(path),
+            f"{path}:1: no column {column!r}; have {header_text(header, [column])}",
+            fix=f"--data {in_shell(path)} --column {in_shell(longest)}",
         )
     return form
 

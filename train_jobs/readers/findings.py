@@ -60,6 +60,7 @@ class Findings:
 
 
 def _where(path: Path, places: list[str]) -> str:
+    places = [place for place in places if place]
     shown = ", ".join(places[:LINES])
     more = f" and {len(places) - LINES:,} more" if len(places) > LINES else ""
     return f"{path}:{shown}{more}" if shown else str(path)

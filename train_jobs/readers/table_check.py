@@ -134,9 +134,7 @@ class _TableCheck:
             self._findings.add(self._path, "1", f"the fields are separated by {name}", fix)
         elif self._form in SEPARATORS and not is_header(names, wanted) and len(missing) == len(wanted):
             command = f"sed -i '1i {self._header_for(names)}' {in_shell(self._path)}"
-            self._findings.add(
-                self._path, "1", "the first line is a row: a header with the columns is missing", command
-            )
+            self._findings.add(self._path, "1", "the first line is a row: the header is missing", command)
         else:
             guesses = self._guesses(names)
             for name in missing:
