@@ -1,4 +1,4 @@
-"""Mistakes in the data of a newcomer, each with the command line that makes it and what the plan must say of it.
+"""Mistakes in the data of a newcomer, each with the command line that makes it and the message of the plan.
 
 `docs/site/mistakes.py` makes a table of docs/troubleshooting.md of them.
 """
@@ -229,6 +229,13 @@ MISTAKES = (
         {"train.csv": TRAIN, "dev.csv": table([*note_rows(24, 200), *note_rows(12)])},
         f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}",
         r"12 of 36 rows of .*dev\.csv have a text that is also in .*train\.csv: .*delete them from one of the files",
+        warns=True,
+    ),
+    Mistake(
+        "texts that are longer than the model can read",
+        {"train.csv": table([[number, text * 4, ward] for number, text, ward in note_rows(120)])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"\d+% of the texts are longer than 32 tokens .*: --set data\.max_length=64",
         warns=True,
     ),
     Mistake(

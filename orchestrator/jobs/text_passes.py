@@ -1,4 +1,4 @@
-"""Passes of a pretraining over its text, and the size of its vocabulary beside the words of the text.
+"""Passes of a pretraining over its text, and the size of its vocabulary compared with the words of the text.
 
 Both are extrapolated from a sample, so they are shown as approximate.
 """

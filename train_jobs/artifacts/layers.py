@@ -47,7 +47,7 @@ PLAIN = {
     "int_type": "must be a whole number",
     "missing": "required",
 }
-"""Type of an error of pydantic -> its message, where pydantic's own speaks of parsing."""
+"""Type of an error of pydantic -> its message, where pydantic's own is about parsing."""
 FEW = 3  # keys that a hint names
 LONGEST_SHOWN = 200  # characters of a value in a message
 

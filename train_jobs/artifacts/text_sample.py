@@ -100,7 +100,7 @@ class TextFacts(Config):
 
     @property
     def distinct_words(self) -> int | None:
-        """At most so many distinct words of the text; None: some source was not read."""
+        """Distinct words of the text, extrapolated; None: some source was not read."""
         return None if self.unread else sum(loss.distinct_words for loss in self.losses)
 
 

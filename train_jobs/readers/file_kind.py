@@ -1,4 +1,4 @@
-"""What a file is by its first bytes: text, an empty file, or a known kind of binary file."""
+"""The kind of a file by its first bytes: text, an empty file, or a known kind of binary file."""
 
 from __future__ import annotations
 

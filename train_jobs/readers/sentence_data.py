@@ -100,7 +100,7 @@ def _read_own_tables(data: ExamplesConfig) -> TaskData:
 
 
 def divide(splits: dict[str, Examples], data: ExamplesConfig) -> dict[str, Examples]:
-    """Make the dev set from training rows if there is none, and return the rows that are held back as test.
+    """Make the dev set from training rows unless it exists, and return the rows that are held back as test.
 
     Args:
         splits: train, and dev unless it is made here; both are replaced.

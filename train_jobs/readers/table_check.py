@@ -34,6 +34,7 @@ from train_jobs.readers.tables import is_missing, to_class, to_number
 
 QUICK_BYTES = 4 << 20  # of each file: together with its other work a plan takes about a second
 QUICK_ROWS = 20_000  # of Parquet
+CHARACTERS_PER_TOKEN = 4.0  # of English in WordPiece, roughly
 SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
 FEW_CLASSES = 20
 GUESSED_ROWS = 200  # rows that decide which column is meant
@@ -43,7 +44,7 @@ _WHOLE = re.compile(r"\s*[-+]?\d+\s*")
 
 @dataclass
 class CheckedTable:
-    """What the check saw of a table."""
+    """Facts about a table that was checked."""
 
     path: Path
     rows: int = 0
@@ -373,8 +374,30 @@ def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> 
             )
 
 
+def length_warnings(seen: Mapping[str, CheckedTable], max_length: int, positions: int) -> Iterator[str]:
+    """Yield a warning if most texts are longer than the sequences of a model.
+
+    Args:
+        seen: what was seen of the tables.
+        max_length: maximum tokens of a sequence; the rest of a text is dropped.
+        positions: tokens that the model can read.
+    """
+    lengths = [characters / CHARACTERS_PER_TOKEN for table in seen.values() for characters in table.lengths]
+    longer = sum(length > max_length for length in lengths)
+    if not lengths or longer <= len(lengths) / 2:
+        return
+    middle = sorted(lengths)[len(lengths) // 2]
+    share = f"{longer / len(lengths):.0%} of the texts are longer than {max_length} tokens (half of them than"
+    fix = (
+        f"--set data.max_length={min(positions, max(round(middle), max_length + 1))}"
+        if max_length < positions
+        else "split them into rows of a paragraph, or pretrain with data.sequence_length=512"
+    )
+    yield f"{share} {middle:,.0f}, an estimate), and the rest of each is dropped: {fix}"
+
+
 def checked_text(seen: Mapping[str, CheckedTable]) -> str:
-    """Return how far tables were read, for a plan."""
+    """Return how much of the tables was read, for a plan."""
     rows = sum(table.rows for table in seen.values())
     if all(table.complete for table in seen.values()):
         return f"all {rows:,} rows"

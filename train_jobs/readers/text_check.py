@@ -27,7 +27,7 @@ LONGEST_LINE = 32 << 20  # bytes
 
 
 class CheckedText:
-    """How far the text was read."""
+    """The part of a text that was checked."""
 
     def __init__(self) -> None:
         self.files = self.all_files = self.read_bytes = 0

@@ -1,4 +1,4 @@
-"""What a wrong command line most likely means: other tools' words for our verbs and flags, and similar names."""
+"""Suggestions for a wrong command line: other tools' words for our verbs and flags, and similar names."""
 
 from __future__ import annotations
 

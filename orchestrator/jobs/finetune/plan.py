@@ -31,7 +31,14 @@ from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, OWN, data_folder
 from train_jobs.readers.sentence_data import split_sizes
-from train_jobs.readers.table_check import QUICK_BYTES, CheckedTable, check_tables, checked_text, table_warnings
+from train_jobs.readers.table_check import (
+    QUICK_BYTES,
+    CheckedTable,
+    check_tables,
+    checked_text,
+    length_warnings,
+    table_warnings,
+)
 
 MOST_DIVIDED_BYTES = 64 << 20  # of tables whose texts are read to count the rows of their divisions
 
@@ -149,6 +156,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     warnings = [
         *_missing_task_warnings(job, rows),
         *table_warnings(job.data, seen),
+        *length_warnings(seen, job.max_length, initial.usable_positions),
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         *training_warnings(job, estimates, shared.compute, sequences),
     ]
