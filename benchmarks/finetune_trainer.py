@@ -24,12 +24,12 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from benchmarks.finetune_setup import CLIP, EPS, WARMUP, WEIGHT_DECAY, Contest
 from train_jobs.config.finetune import FinetuneScheduleConfig
 from train_jobs.optim.factory import learning_rate
+from train_jobs.readers.sentence_data import Examples
+from train_jobs.readers.squad_data import Question
 from train_jobs.tasks.entities.conll import Sentences
 from train_jobs.tasks.entities.tagging import Words
 from train_jobs.tasks.sentences.classification import Texts
-from train_jobs.tasks.sentences.task_data import Examples
 from train_jobs.tasks.squad.questions import Questions
-from train_jobs.tasks.squad.reading import Question
 
 disable_progress_bar()
 set_verbosity_error()  # which would log each new head

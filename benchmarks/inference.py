@@ -23,7 +23,7 @@ from benchmarks.machine import describe
 from train_jobs.config import PredictConfig
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import read_folder
-from train_jobs.tasks.rows.tables import RowTable, read_table
+from train_jobs.readers.tables import RowTable, read_table
 from train_jobs.tools.onnx import export_onnx
 
 REQUESTS = {1: 64, 8: 24, 64: 6}  # texts of a request -> requests of a round

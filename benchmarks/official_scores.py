@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.machine import describe
+from train_jobs.readers.squad_data import Question, Squad, read_squad
 from train_jobs.tasks.entities.conll import conll_text, entity_scores
-from train_jobs.tasks.squad.reading import Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 from train_jobs.tasks.squad.spans import Prediction, prediction_files
 

@@ -26,9 +26,8 @@ from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.access import open_home, shared_group
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
-from orchestrator.support.home import HOME_VARIABLE, home_folder
+from orchestrator.support.home import HOME_VARIABLE, home_folder, similar_run
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
     from orchestrator.backends.purging import Purging
@@ -493,6 +492,6 @@ def find_name(run: str, known: Iterable[str]) -> str:
         )
     fix = "orchestrator list" if names else "orchestrator submit pretrain"
     raise NotFoundError(
-        f"unknown run {run!r}{did_you_mean(run, names)}",
+        f"unknown run {run!r}{similar_run(run, names)}",
         fix=fix,
     )

@@ -32,9 +32,9 @@ from train_jobs.engine.runtime import boundary, distributed, storage
 from train_jobs.engine.runtime.devices import require_determinism
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
+from train_jobs.readers.sentence_data import has_training_data, read_data
 from train_jobs.tasks.replicates import RESULT, finished_result, run_task
 from train_jobs.tasks.sentences.glue import collect_predictions, glue_table, table_text, write_submission
-from train_jobs.tasks.sentences.task_data import has_training_data, read_data
 from train_jobs.tools.mirror import MirrorThread
 
 SUBMISSION = "submission.zip"

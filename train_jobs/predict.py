@@ -49,7 +49,7 @@ from train_jobs.inference.model_folder import TOKENIZER_FILE
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
-from train_jobs.tasks.rows.tables import RowTable
+from train_jobs.readers.tables import RowTable
 from train_jobs.tools.mirror import MirrorThread
 
 RESULT = "result.json"

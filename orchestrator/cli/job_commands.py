@@ -132,7 +132,9 @@ START = (
     Command(
         "completion",
         "print shell completion code",
-        "Print the shell code that completes verbs, flags, runs, recipes and keys.",
+        "Print the shell code that completes verbs, flags, runs, recipes and keys. For every shell, add the line"
+        ' `eval "$(orchestrator completion bash)"` to ~/.bashrc (zsh: ~/.zshrc), or, for fish, write it to'
+        " ~/.config/fish/completions/orchestrator.fish.",
         ["completion bash"],
         "setup.completion",
         [argument("shell", choices=SHELLS, help="shell: bash, zsh or fish")],

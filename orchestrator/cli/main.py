@@ -49,9 +49,9 @@ class Parser(argparse.ArgumentParser):
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(2)  # the line is incomplete, not wrong: argcomplete catches the exit and completes it
 
-        from orchestrator.support.errors import UsageError
+        from orchestrator.cli.ui.hints import usage_error
 
-        raise UsageError(message, fix=f"{self.prog} --help")
+        raise usage_error(message, self.prog)
 
 
 def build_parser() -> Parser:
@@ -97,17 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words:
             write_line(overview(), sys.stdout)
             return 0
-        arguments, unknown = build_parser().parse_known_args(words)
+        parser = build_parser()
+        arguments, unknown = parser.parse_known_args(words)
         arguments.words = given[end + 1 :]
         if arguments.words and not hasattr(arguments, "sets"):
             unknown = ["--", *arguments.words]
         if unknown:
-            from orchestrator.support.errors import UsageError
+            from orchestrator.cli.ui.hints import flags_of_parser, unknown_arguments
 
-            raise UsageError(
-                f"unknown arguments of {arguments.verb}: {' '.join(unknown)}",
-                fix=f"orchestrator {arguments.verb} --help",
-            )
+            raise unknown_arguments(arguments.verb, unknown, given, flags_of_parser(parser, arguments.verb))
         if getattr(arguments, "show_values", False):
             from train_jobs.config.privacy import SHOW_VALUES
 

@@ -425,7 +425,7 @@ MANAGE = (
             Command(
                 "deploy",
                 "deploy a run's model to an endpoint",
-                "Deploy the model of a completed run to an endpoint that fills in [MASK].",
+                "Deploy the model of a completed run to an endpoint that answers requests with its predictions.",
                 ["model deploy @last --endpoint bert"],
                 "cloud.deploy_model",
                 [

@@ -56,6 +56,8 @@ class Plan(Config):
     """Warnings for the user; they never prevent a submission."""
     needs: Needs = Field(default=Needs(), exclude=True)
     """Inputs of the job, for a backend on another machine."""
+    checked: str | None = None
+    """How much of the data was read for problems; None: it was not read."""
     delivery: Path | None = None
     """File on this machine that receives the result once it is complete; None: the result remains with the run."""
     stores: ClassVar[bool] = False

@@ -14,7 +14,7 @@ from orchestrator.support.secret_sources import ENVIRONMENT, SecretReference
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.artifacts.tracking.model_registry import registry_identity
 from train_jobs.config import FinetuneConfig, PretrainConfig
-from train_jobs.config.prepare import BLANK_LINE, FILE, LINE
+from train_jobs.config.prepare import BLANK_LINE, FILE, LINE, SourceConfig
 
 if TYPE_CHECKING:  # plan.py calls this; only the names of types are needed here
     from orchestrator.estimates.pace import Span
@@ -52,7 +52,12 @@ def _rows(plan: Plan, what: Rows, how: Rows) -> Iterator[tuple[str, str]]:
         if key not in SHOWN_ELSEWHERE:
             yield "", f"{key} = {_value(key, change.value)}  ({change.origin})"
     data, compute = plan.data, plan.compute
-    yield "data", f"{data.name}: {data.files:,} files, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}"
+    yield (
+        "data",
+        f"{data.name}: {counted(data.files, 'file')}, {bytes_text(data.total_bytes)}, sha256 {data.sha256[:8]}",
+    )
+    if plan.checked is not None:
+        yield "checked", plan.checked
     yield from what
     yield (
         "compute",
@@ -295,9 +300,20 @@ def _kept_checkpoints(checkpoint: CheckpointConfig) -> str:
     return ", ".join(parts)
 
 
+def _without_defaults(source: object) -> object:
+    """Return a source of text without the keys that have their default, in its short form where there is one."""
+    if not isinstance(source, dict) or "path" not in source:
+        return source
+    defaults = SourceConfig.model_construct().model_dump()
+    kept = {key: value for key, value in source.items() if value != defaults.get(key)}
+    return {**kept, "path": kept["path"][0]} if len(kept.get("path", ())) == 1 else kept
+
+
 def _value(key: str, value: object) -> str:
     if is_secret(key):
         return HIDDEN
+    if isinstance(value, list):
+        value = [_without_defaults(one) for one in value]
     if isinstance(value, list) and len(value) > FEW:
         return f"{json.dumps(value[:FEW])[:-1]}, ... {len(value):,} in total]"
     return value if isinstance(value, str) else json.dumps(value)

@@ -125,6 +125,25 @@ class JobKind(ABC):
         """
         return {"data.text": (words or None, "--data")}
 
+    def column_flag(self, words: list[str], texts: Any) -> dict[str, tuple[Any, str]]:
+        """Return key -> value and flag for the arguments of --column.
+
+        Args:
+            words: the arguments.
+            texts: the paths given by --data. None: none.
+
+        Raises:
+            UsageError: the kind has no such column.
+        """
+        from orchestrator.support.errors import UsageError
+
+        role, _, name = words[0].rpartition("=")
+        if len(words) > 1 or role not in {"", "text"}:
+            raise UsageError(f"invalid --column {words[-1]!r}: texts have one column", fix="--column NAME")
+        if not texts:
+            raise UsageError("--column needs the files that have the column", fix=f"--data FILE --column {name}")
+        return {"data.text": ([{"path": [path], "column": name} for path in texts], "--column")}
+
     def title(self, plan: Mapping[str, Any]) -> str:
         """Return a title of the job; runs with the same title have figures that can be compared."""
         return self.name
@@ -132,6 +151,30 @@ class JobKind(ABC):
     def next_commands(self, status: RunStatus) -> dict[str, str]:
         """Return label -> command for the results of a completed run."""
         return {}
+
+
+def columns_by_role(words: list[str], keys: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    """Return key -> value and flag for ROLE=NAME arguments of --column.
+
+    Args:
+        words: the arguments.
+        keys: role -> key.
+
+    Raises:
+        UsageError: an argument has another form, or an unknown role.
+    """
+    from orchestrator.support.errors import UsageError
+    from train_jobs.config.errors import did_you_mean
+
+    found: dict[str, tuple[Any, str]] = {}
+    for word in words:
+        role, equals, name = word.partition("=")
+        if not equals or not name or role not in keys:
+            near = did_you_mean(role, keys) if equals else ""
+            roles = ", ".join(f"{one}=NAME" for one in keys)
+            raise UsageError(f"invalid --column {word!r}{near}: must be {roles}", fix=f"--column text={name or word}")
+        found[keys[role]] = (name, "--column")
+    return found
 
 
 def _missing(kind: JobKind) -> NoReturn:

@@ -27,11 +27,13 @@ from orchestrator.specs.resolved import PRESETS, Change, Flag, Resolved, SpecPro
 from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
 from orchestrator.specs.tiers import old_tier_warning
-from orchestrator.support.errors import SpecError
+from orchestrator.support.errors import NotFoundError, SpecError
 from orchestrator.support.redact import looks_secret, redact
 from train_jobs.artifacts import layers as load
+from train_jobs.artifacts.hub import is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, preset_names
-from train_jobs.artifacts.start_model import is_name
+from train_jobs.artifacts.start_model import CONFIG, is_name
+from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.tracking.model_registry import is_registry_name
 
@@ -169,11 +171,17 @@ def _written_layers(
     for path in (project, file):
         with problems.collecting():
             layers += (
-                [anchor(load.read_file(path, display_path(path, here)), path.absolute().parent, keys)] if path else []
+                [
+                    anchor(
+                        _with_start(load.read_file(path, display_path(path, here)), kind), path.absolute().parent, keys
+                    )
+                ]
+                if path
+                else []
             )
         if path is not None and path == project and layers:
             layers = [project_defaults_for(layers[0], kind)]
-    layers += given
+    layers += [_with_start(layer, kind) for layer in given]
     with problems.collecting():
         variables, warnings = variable_layers(spec_model(kind.spec, sections_of(environ)), environ)
         layers += [anchor(layer, here, keys) for layer in variables]
@@ -182,7 +190,8 @@ def _written_layers(
         load.assign(tree, tuple(key.split(".")), flag.value)
         layers.append(anchor(load.ConfigLayer(flag.name, tree), here, keys))
     with problems.collecting():
-        layers.append(anchor(_with_plain_model_names(load.read_assignments(sets, "--set"), kind), here, keys))
+        assigned = _with_start(load.read_assignments(sets, "--set"), kind)
+        layers.append(anchor(_with_plain_model_names(assigned, kind), here, keys))
     return layers, warnings
 
 
@@ -209,16 +218,46 @@ def _preset_layers(kind: JobKind, written: load.Merged, problems: SpecProblems) 
 def _start_folder_layers(written: load.Merged, key: str, find: Callable[..., Path] | None) -> list[load.ConfigLayer]:
     """Return a layer with the folder that a run or a model resolves to, with the origin of its name."""
     named = _model_name(written.tree.get(key))
-    if find is None or not is_name(named, Path.cwd()):
+    if find is None:
         return []
+    if not is_name(named, Path.cwd()):
+        return _run_beside_folder(named, str(written.origin((key,))), key, find)
     # only MLflow's registry depends on another key, where the run itself is tracked
     more = {"tracking_uri": _value(written.tree, ("tracking", "uri"))} if is_registry_name(named) else {}
     return [load.ConfigLayer(str(written.origin((key,))), {key: str(find(str(named), **more))})]
 
 
+def _run_beside_folder(named: Any, source: str, key: str, find: Callable[..., Path]) -> list[load.ConfigLayer]:
+    """Return a layer with the folder of a run's model, where a folder of that name is no model, such as its text."""
+    if not isinstance(named, str) or not Path(named).is_dir() or (Path(named) / CONFIG).exists() or key == PHASE_FROM:
+        return []
+    name = Path(named).name
+    if is_hub_name(name):
+        return []
+    try:
+        return [load.ConfigLayer(source, {key: str(find(name))})]
+    except NotFoundError:
+        return []
+
+
 def _model_name(value: Any) -> Any:
     """Return the name or folder of a model; layers hold `model: NAME` as `model: {name: NAME}`."""
     return value["name"] if isinstance(value, dict) and value.keys() == {"name"} else value
+
+
+def _with_start(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
+    """Return a layer with `model: NAME` as `init_from: NAME`, in kinds whose section `model` has no name."""
+    named = layer.tree.get("model")
+    section = section_of(kind.spec, "model")
+    if section is None or "name" in section.model_fields or INIT_FROM not in kind.paths.starts:
+        return layer
+    if isinstance(named, str):
+        named = {"name": named}
+    if not isinstance(named, dict) or named.keys() != {"name"} or INIT_FROM in layer.tree:
+        return layer
+    tree = {key: value for key, value in layer.tree.items() if key != "model"} | {INIT_FROM: named["name"]}
+    lines = {(INIT_FROM,) if path[:1] == ("model",) else path: line for path, line in layer.lines.items()}
+    return load.ConfigLayer(layer.source, tree, lines)
 
 
 def _with_plain_model_names(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:

@@ -113,6 +113,9 @@ class JobSpec(Config, defer_build=True):
     max_preemptions: Annotated[int, Field(ge=0)] | None = None
     """Maximum number of automatic restarts after evictions and lost machines, counted separately. None: unlimited if
     `compute.tier` is spot, else as `max_restarts`."""
+    check: Literal["quick", "all"] = "quick"
+    """How much of the data a plan reads to find problems. quick: the beginning of each file, in about a second. all:
+    everything. It does not affect the result."""
     tags: dict[str, Text] = Field(default={})
     """Labels of the run; they do not affect its result."""
     code: CodeSpec = CodeSpec()

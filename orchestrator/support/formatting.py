@@ -38,7 +38,7 @@ def duration_text(seconds: float) -> str:
     for unit, size in (("days", DAY), ("hours", HOUR), ("minutes", MINUTE)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} seconds"
+    return counted(round(max(seconds, 1)), "second")
 
 
 def bytes_text(count: float) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from train_jobs.config.errors import did_you_mean
 
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
 
@@ -33,6 +35,15 @@ def home_folder(environ: Mapping[str, str]) -> Path:
     """Return the absolute home folder: `ORCHESTRATOR_HOME` unless empty, else ~/.orchestrator. It may not exist."""
     # absolute: supervisors have another working folder. Not resolved: symlinks to a larger disk keep their names.
     return Path(environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
+
+
+def similar_run(name: str, names: Iterable[str]) -> str:
+    """Return ` (did you mean "x"?)` for the run whose name, or whose first part before the hash, is most similar."""
+    whole = {known: known for known in names}
+    beginnings = {known.rpartition("-")[0]: known for known in whole}
+    close = did_you_mean(name, [*whole, *beginnings]).partition('"')[2].partition('"')[0]
+    found = whole.get(close) or beginnings.get(close)
+    return f' (did you mean "{found}"?)' if found else ""
 
 
 def run_names(*places: Path) -> list[str]:

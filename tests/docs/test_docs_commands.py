@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -107,6 +108,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             (folder / place / f"{split}.tsv").write_text(f"{columns}\nGood.\t1\nBad.\t0\n")
     reviews = "train: train.tsv\nvalidation: dev.tsv\ntext: review\nlabel: stars\n"
     (folder / "own" / "reviews.yaml").write_text(reviews)
+    (folder / "notes.jsonl").write_text("".join(json.dumps({"note": f"note {number}"}) + "\n" for number in range(90)))
+    rows = "".join(f"{number},note {number},{number % 3}\n" for number in range(90))
+    (folder / "wards.csv").write_text(f"id,note,ward\n{rows}")
     (folder / "docs").symlink_to(ROOT / "docs")
     (folder / "job.env").write_text("HF_TOKEN=hf_documented\n")
     (folder / "job.env").chmod(0o600)

@@ -106,7 +106,7 @@ def wikitext(folder: Path) -> Call:
 
 def _check_table(path: Path) -> None:
     """Read a table as a task does: a text, and a label that is a class or a number."""
-    from train_jobs.tasks.rows.tables import RowProblems, classes, numbers, read_table, texts
+    from train_jobs.readers.tables import RowProblems, classes, numbers, read_table, texts
 
     table, problems = read_table(path, ["text", "label"]), RowProblems("problems", fix="none")
     texts(table, "text", problems)
@@ -117,7 +117,7 @@ def _check_table(path: Path) -> None:
 
 def tables(folder: Path) -> Call:
     """CSV, or TSV if the input begins with a tab."""
-    import train_jobs.tasks.rows.tables  # noqa: F401  # here, where imports are instrumented
+    import train_jobs.readers.tables  # noqa: F401  # here, where imports are instrumented
 
     def call(data: bytes) -> None:
         path = folder / ("table.tsv" if data.startswith(b"\t") else "table.csv")
@@ -151,7 +151,7 @@ def parquet(folder: Path) -> Call:
     from train_jobs.config import UserError
     from train_jobs.corpus.sources.streams import Piece, ignore
     from train_jobs.corpus.sources.text_columns import read_parquet, row_groups
-    from train_jobs.tasks.rows.tables import read_table
+    from train_jobs.readers.tables import read_table
 
     def call(data: bytes) -> None:
         path = folder / "table.parquet"

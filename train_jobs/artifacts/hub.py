@@ -10,16 +10,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from train_jobs.config.errors import DataError, SpecError
+from train_jobs.config.errors import DataError, SpecError, UserError
 
+PREFIX = "hub:"
+"""Prefix of a name on the Hub that could also be the name of a run."""
+PATIENCE = 10.0  # seconds for the one request that asks whether the Hub can be reached
+# Names without an owner that the Hub still answers. Others are names of runs: they must not leave this machine.
+_WELL_KNOWN = re.compile(r"(distil)?bert-(base|large)-[a-z0-9-]+")
 _NAME = re.compile(r"\w([\w.-]{0,94}\w)?(/\w([\w.-]{0,94}\w)?)?", re.ASCII)
 _CONFIG = "config.json"
 _REST = (("tokenizer_config.json",), ("vocab.txt", "tokenizer.json"), ("model.safetensors", "pytorch_model.bin"))
 
 
 def is_hub_name(value: object) -> bool:
-    """Return whether a value has the form of a name on the Hub: NAME or OWNER/NAME."""
-    return isinstance(value, str) and bool(_NAME.fullmatch(value))
+    """Return whether a value is a name on the Hub: OWNER/NAME, hub:NAME, or an old well-known one (bert-base-cased)."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value.removeprefix(PREFIX)):
+        return False
+    return "/" in value or value.startswith(PREFIX) or bool(_WELL_KNOWN.fullmatch(value))
 
 
 def hub_folder(name: str) -> Path:
@@ -29,13 +36,14 @@ def hub_folder(name: str) -> Path:
     that commit are downloaded, and of weights in several formats only the first.
 
     Args:
-        name: NAME or OWNER/NAME.
+        name: NAME or OWNER/NAME, also with hub: in front.
 
     Raises:
         SpecError: the model does not exist, or a file is neither cached nor available.
     """
     from huggingface_hub import constants, errors
 
+    name = name.removeprefix(PREFIX)
     try:
         if (config := _path(name, _CONFIG, None)) is not None:
             for alternatives in _REST:
@@ -111,6 +119,8 @@ def _path(name: str, file: str, commit: str | None) -> Path | None:
         return Path(cached)
     if cached is not None:  # the cache records that the file does not exist
         return None
+    if commit is None:
+        _require_answer(name)
     try:
         return Path(hf_hub_download(name, file, revision=commit))
     except errors.LocalEntryNotFoundError:
@@ -119,8 +129,25 @@ def _path(name: str, file: str, commit: str | None) -> Path | None:
         return None
 
 
+def _require_answer(name: str) -> None:
+    """Ask the Hub once for a model: downloads repeat a failed request for half a minute.
+
+    Raises:
+        LocalEntryNotFoundError: it does not answer.
+        RepositoryNotFoundError: it has no such model.
+    """
+    from huggingface_hub import HfApi, errors
+
+    try:
+        HfApi().model_info(name, timeout=PATIENCE)
+    except errors.HfHubHTTPError:
+        raise
+    except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as problem:  # type: ignore[attr-defined]  # httpx's
+        raise errors.LocalEntryNotFoundError(_reason(problem)) from problem
+
+
 def _reason(problem: BaseException) -> str:
     """Return the first line of the root cause of an error."""
-    while (cause := problem.__cause__ or problem.__context__) is not None:
+    while (cause := problem.__cause__ or problem.__context__) is not None and not isinstance(cause, UserError):
         problem = cause
     return str(problem).strip().partition("\n")[0]

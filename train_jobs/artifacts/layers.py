@@ -10,6 +10,7 @@ A later layer overrides earlier ones, key by key; lists are replaced, not merged
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,18 @@ CONTINUES = "continues"  # key of a recipe: name of the recipe whose result it s
 SUBMISSION_KEYS = ("kind", "recipe")  # of a file for `orchestrator submit`, which a job also reads
 MAX_LISTED = 15  # known keys are listed if there are fewer than this
 MOST_PROBLEMS = 100  # problems with a place and a suggestion; more are counted
+PLAIN = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "missing": "required",
+}
+"""Type of an error of pydantic -> its message, where pydantic's own is about parsing."""
+FEW = 3  # keys that a hint names
 LONGEST_SHOWN = 200  # characters of a value in a message
 
 
@@ -378,11 +391,11 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
     name = f"{dotted(path)}: " if path else ""
     if error["type"] == "extra_forbidden":
         known = _keys_of(model, path[:-1])
-        hint = did_you_mean(str(path[-1]), known)
+        hint = did_you_mean(str(path[-1]), known) or _elsewhere(model, path)
         if not hint and len(known) < MAX_LISTED:
             hint = f" (known: {', '.join(sorted(known))})"
         return f"{where}{name}unknown key{hint}"
-    message = str(error["msg"])
+    message = PLAIN.get(error["type"]) or str(error["msg"])
     message = message.removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     value = error.get("input")
@@ -393,6 +406,16 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         shown = repr(redact(value) if isinstance(value, str) else value)
         message += f", not {shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + '...'}"
     return f"{where}{name}{message}"
+
+
+def _elsewhere(model: type[BaseModel], path: KeyPath) -> str:
+    """Return a hint at the keys of other sections that have the name of an unknown key."""
+    found = [
+        f"{section}.{path[-1]}"
+        for section, field in model.model_fields.items()
+        if (inner := _section(field.annotation)) is not None and path[-1] in inner.model_fields
+    ]
+    return f" (did you mean {' or '.join(map(json.dumps, found))}?)" if 0 < len(found) <= FEW else ""
 
 
 def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:

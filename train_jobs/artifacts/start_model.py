@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.fingerprints import content_hashes
-from train_jobs.artifacts.hub import hub_folder, is_hub_name
+from train_jobs.artifacts.hub import PREFIX, hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
@@ -240,7 +240,7 @@ def is_name(value: Any, folder: Path) -> bool:
     """
     if not isinstance(value, str) or not value:
         return False
-    if "://" in value or value.startswith("@") or is_registry_name(value):
+    if "://" in value or value.startswith(("@", PREFIX)) or is_registry_name(value):
         return True
     beginning, *rest = value.split("/")
     return not value.startswith((".", "~", "/")) and len(rest) < 2 and not (folder / beginning).exists()

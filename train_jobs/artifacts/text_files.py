@@ -7,6 +7,7 @@ compressed forms. A file that the user names is read regardless of its name.
 from __future__ import annotations
 
 import bz2
+import csv
 import glob
 import gzip
 import lzma
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import Format, SourceConfig
-from train_jobs.config.privacy import value_text
+from train_jobs.config.privacy import header_text, value_text
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
@@ -32,7 +33,9 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".xml": "wikipedia",
 }
-TABLES = (".csv", ".tsv")  # not read as text: a model would learn separators and column names
+_TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
+SEPARATORS = {"csv": ",", "tsv": "\t"}
+"""Format of a table -> separator of its fields."""
 MAGIC: dict[Compression, bytes] = {
     "gzip": b"\x1f\x8b",
     "bzip2": b"BZh",
@@ -46,6 +49,7 @@ LEAST_PART_BYTES = 8 << 20  # a few blocks of a token store
 PARTS = 32  # parts of a smaller corpus: enough for workers to finish at about the same time
 FEW = 3  # files named in a message
 HEAD = 512  # bytes that identify a format
+HEADER = 1 << 16  # bytes in which the first line of a table must end
 OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
@@ -81,7 +85,7 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
     Raises:
         DataError: a path does not exist, a folder has no file of a known name, or a file does not match its name.
     """
-    return [_identify(path, source.format) for path in dict.fromkeys(_expand(source.path, source.format))]
+    return [_identify(path, source) for path in dict.fromkeys(_expand(source.path, source.format))]
 
 
 def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, fix: str) -> None:
@@ -135,7 +139,7 @@ def _inside(folder: Path, wanted: Format) -> list[Path]:
         raise DataError(
             f"no text in folder {folder}",
             facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
-            fix="give the files themselves: --data FILE ..." if table is None else _table_fix(table),
+            fix=f"--data {'FILE' if table is None else f'{in_shell(table)} --column NAME'}",
         )
     return found
 
@@ -147,15 +151,25 @@ def _skipped_fact(files: Sequence[Path]) -> dict[str, str]:
 
 
 def _is_table(path: Path) -> bool:
-    return Path(_plain_name(path)).suffix.lower() in TABLES
+    return _table_name(path) is not None
 
 
-def _table_fix(path: Path) -> str:
-    lines, whole = Path(_plain_name(path)).stem + ".jsonl", in_shell(f"data.text=[{{path: {path}, format: text}}]")
-    return (
-        f'convert each row to a line {{"text": ...}} of JSON Lines and give that file: --data {in_shell(lines)}; '
-        f"or, if every line is plain text: --set {whole}"
-    )
+def _table_format(path: Path, head: bytes, column: str) -> Format:
+    """Return the format of a table that has the column.
+
+    Raises:
+        DataError: it does not have it.
+    """
+    form = _table_name(path) or "csv"
+    lines = head.decode("utf-8-sig", errors="ignore").splitlines(keepends=True)[:2]
+    header, row = (*csv.reader(lines, delimiter=SEPARATORS[form]), [], [])[:2]
+    if column not in header:
+        longest = max(zip(map(len, row), header, strict=False), default=(0, "NAME"))[1]
+        raise DataError(
+            f"{path}:1: no column {column!r}; have {header_text(header, [column])}",
+            fix=f"--data {in_shell(path)} --column {in_shell(longest)}",
+        )
+    return form
 
 
 def _below(folder: Path, wanted: Format) -> list[Path]:
@@ -176,6 +190,8 @@ def _may_be(path: Path, wanted: Format) -> bool:
         return False
     if _WIKIEXTRACTOR.fullmatch(_plain_name(path)):
         return wanted in {"auto", "wikiextractor", "jsonl", "text"}
+    if wanted in SEPARATORS:
+        return _table_name(path) == wanted
     named = _format_by_name(path)
     return named is not None and (wanted in {"auto", named} or (named == "text" and wanted == "wikiextractor"))
 
@@ -189,7 +205,12 @@ def _format_by_name(path: Path) -> Format | None:
     return FORMATS.get(Path(_plain_name(path)).suffix)
 
 
-def _identify(path: Path, wanted: Format) -> SourceFile:
+def _table_name(path: Path) -> Format | None:
+    """Return the format of a table by its name, which a folder's tables have only where it is asked for."""
+    return _TABLES.get(Path(_plain_name(path)).suffix.lower())
+
+
+def _identify(path: Path, source: SourceConfig) -> SourceFile:
     try:
         with path.open("rb") as stream:
             head = stream.read(HEAD)
@@ -203,20 +224,21 @@ def _identify(path: Path, wanted: Format) -> SourceFile:
             facts={"where": "byte 0", "have": _described(head)},
             fix="download it again, or correct its extension",
         )
-    if wanted != "auto":
-        return SourceFile(path, wanted, compression)
+    if source.format != "auto":
+        return SourceFile(path, source.format, compression)
     by_name = _format_by_name(path)
     # wikiextractor and others also write `.txt`, so the content of these decides.
     if by_name is not None and by_name != "text":
         return SourceFile(path, by_name, compression)
+    if _is_table(path):
+        form = _table_format(path, unpacked_head(path, compression, HEADER), source.column)
+        return SourceFile(path, form, compression)
     return SourceFile(path, _format_by_content(path, head, compression), compression)
 
 
 def _format_by_content(path: Path, head: bytes, compression: Compression | None) -> Format:
     if head.startswith(b"PAR1"):
         return "parquet"
-    if _is_table(path):
-        raise DataError(f"{path} is a table, not text", facts={"need": "documents"}, fix=_table_fix(path))
     if compression is not None:
         head = unpacked_head(path, compression, HEAD)
     utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))  # by its byte-order mark

@@ -5,6 +5,7 @@ The laptop measures it before anything starts. The job decides on its own, large
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import unicodedata
@@ -15,7 +16,7 @@ from html import unescape
 from lzma import LZMAError
 from typing import NamedTuple
 
-from train_jobs.artifacts.text_files import OPENERS, SourceFile, source_files
+from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, SourceFile, source_files, text_bytes
 from train_jobs.artifacts.text_rule import (
     CHARACTER,
     CONTINUATION,
@@ -31,6 +32,7 @@ from train_jobs.config.prepare import SourceConfig, TextConfig
 
 SAMPLE_BYTES = 1 << 18  # of a source
 FILES = 8  # of a source, at equal distances
+HEAPS = 0.6  # exponent of the growth of the vocabulary with the text; 0.4 to 0.6 in English
 PLACES = 4  # in a file that is not compressed
 _MOST_UNSPACED = 0.25  # share of the characters: beyond it sentences are pieces between blanks, without stops
 _LEAST_WORDS = 8_000  # fewer are no basis for the length of a sentence
@@ -50,6 +52,8 @@ class SourceSample(NamedTuple):
     """Size of its files."""
     text: str
     """The sample; empty for a format that only the job can read."""
+    share: float
+    """Approximate share of the source that was read for it, at most 1."""
 
     @property
     def letters(self) -> LetterCounts:
@@ -81,6 +85,10 @@ class TextLoss(Config):
     words_per_end: float = 0.0
     """Words for each end of a sentence or paragraph: at most as many as a sentence has. 0: not counted, in a small
     text or a script without stops."""
+    words: int = 0
+    """Words of the whole source, extrapolated."""
+    distinct_words: int = 0
+    """Distinct words of the whole source, extrapolated by Heaps' law."""
 
 
 class TextFacts(Config):
@@ -92,6 +100,16 @@ class TextFacts(Config):
     """Of each source that can be read without the packages of the job."""
     unread: list[str]
     """Names of the other sources."""
+
+    @property
+    def words(self) -> int | None:
+        """Words of the text, extrapolated; None: some source was not read."""
+        return None if self.unread else sum(loss.words for loss in self.losses)
+
+    @property
+    def distinct_words(self) -> int | None:
+        """Distinct words of the text, extrapolated; None: some source was not read."""
+        return None if self.unread else sum(loss.distinct_words for loss in self.losses)
 
 
 def measure_text(data: TextConfig, pieces: Sequence[str] | None = None) -> TextFacts:
@@ -119,8 +137,12 @@ def sample_source(source: SourceConfig) -> SourceSample:
     """
     files = source_files(source) if source.dataset is None else []
     chosen = [files[index * len(files) // FILES] for index in range(FILES)] if len(files) > FILES else files
-    texts = [_readable(raw, file, source.column) for file in chosen for raw in _pieces_of(file, len(chosen))]
-    return SourceSample(source.title, sum(file.path.stat().st_size for file in files), "\n".join(texts))
+    read = [(file, raw) for file in chosen for raw in _pieces_of(file, len(chosen))]
+    texts = [_readable(raw, file, source.column) for file, raw in read]
+    share = sum(len(raw) for _, raw in read) / max(sum(map(text_bytes, files)), 1)
+    return SourceSample(
+        source.title, sum(file.path.stat().st_size for file in files), "\n".join(texts), min(share, 1.0)
+    )
 
 
 def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
@@ -137,8 +159,8 @@ def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
         return
     size = file.path.stat().st_size
     with file.path.open("rb") as stream:
-        if size <= limit:
-            yield stream.read()
+        if size <= limit or file.format in SEPARATORS:
+            yield stream.read(limit)
             return
         for place in range(PLACES):
             stream.seek(size * place // PLACES)
@@ -150,6 +172,10 @@ def _readable(raw: bytes, file: SourceFile, column: str) -> str:
     text = raw.decode(errors="ignore")
     if file.format == "jsonl":
         return "\n\n".join(_documents(text, column))
+    if file.format in SEPARATORS:
+        rows = list(csv.reader(text.splitlines(keepends=True), delimiter=SEPARATORS[file.format]))
+        at = rows[0].index(column) if rows and column in rows[0] else None
+        return "" if at is None else "\n\n".join(row[at] for row in rows[1:] if len(row) > at)
     return unescape(_MARKUP.sub(" ", text)) if file.format in {"wikipedia", "wikiextractor"} else text
 
 
@@ -167,6 +193,7 @@ def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) 
     text = unicodedata.normalize("NFC", sample.text)
     words = Counter(split_words(text, rule))
     unknown = {word for word in words if _is_unknown(word, pieces)}
+    scale = 1 / sample.share if sample.share else 0.0
     total, length = max(words.total(), 1), max(sum(len(word) * count for word, count in words.items()), 1)
     letters, ends = count_letters(text), len(_SENTENCE_END.findall(text))
     counted = words.total() >= _LEAST_WORDS and letters.unspaced <= _MOST_UNSPACED * letters.characters
@@ -178,6 +205,8 @@ def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) 
         unknown_text=sum(words[word] * len(word) for word in unknown) / length,
         too_long=sum(words[word] * len(word) for word in unknown if len(word) > LONGEST_WORD) / length,
         words_per_end=words.total() / max(ends, 1) if counted else 0.0,
+        words=round(words.total() * scale),
+        distinct_words=round(len(words) * scale**HEAPS),
     )
 
 

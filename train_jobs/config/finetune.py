@@ -59,6 +59,7 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
                     "label",
                     "regression",
                     "positive_label",
+                    "validation_fraction",
                     "test_fraction",
                     "test_fraction_from",
                     "format",
@@ -102,6 +103,9 @@ class ColumnsConfig(CheckedConfig):
     positive_label: Column | None = None
     """Two classes: the label whose F1 is reported and is part of the score. None: the mean F1 of both labels
     (macro_f1)."""
+    validation_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Own, without a validation table: share of the rows of the training table that become the dev set, by a hash of
+    their text. Rows with the same text stay together."""
     test_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Own: share of the rows of test_fraction_from to hold back. They choose nothing and are scored once, with the best
     checkpoint, as test_METRIC. Rows with the same text stay together. None: only a labelled test set is scored."""
@@ -356,6 +360,8 @@ class FinetuneConfig(Sections):
         keys = [key for key, one in SETTINGS_OF.items() if one != kind]
         if self.task in TASKS and not TASKS[self.task].has_classes:
             keys.append("train.class_weights")
+        if self.data.validation is not None or self.data.dataset is not None:
+            keys.append("data.validation_fraction")
         defaults = FinetuneConfig.model_construct(init_from=Path())
         return [key for key in keys if attrgetter(key)(self) != attrgetter(key)(defaults)]
 
@@ -376,10 +382,10 @@ class FinetuneConfig(Sections):
         elif self.task == OWN and data.dataset is not None:
             if files:
                 yield f"data.{files[0]} and data.dataset are both given"
-        elif data.train is None or data.validation is None:
+        elif data.train is None or (data.validation is None and self.task != OWN):
             wanted = data_folder(self.task)
             if wanted is None:
-                yield "a task of your own requires data.train and data.validation, or data.dataset"
+                yield "a task of your own requires data.train, a table, or data.dataset"
             elif getattr(data, wanted) is None:
                 yield f"task {self.task} requires data.{wanted}, a folder, or data.train and data.validation"
         for section in (self.optimizer, self.schedule):

@@ -14,7 +14,7 @@ from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto
 
 AUTO: Final = "auto"
 FlagOrAuto = bool | Literal["auto"]
-Format = Literal["auto", "text", "wikipedia", "wikiextractor", "jsonl", "parquet", "dataset"]
+Format = Literal["auto", "text", "wikipedia", "wikiextractor", "jsonl", "csv", "tsv", "parquet", "dataset"]
 FILE, BLANK_LINE, LINE = "file", "blank-line", "line"  # of `SourceConfig.document`; also AUTO
 
 
@@ -27,9 +27,10 @@ class SourceConfig(CheckedConfig):
     """Hugging Face dataset instead of `path`: NAME[:CONFIGURATION][@SPLIT]; the default SPLIT is `train`."""
     format: Format = "auto"
     """text (UTF-8, see `document`), wikipedia (MediaWiki XML dump), wikiextractor (its output), jsonl,
-    parquet, dataset. auto: from the names and the first bytes of the files."""
+    csv, tsv (a row is a document), parquet, dataset. auto: from the names and the first bytes of the files; a table
+    is read if it has the column."""
     column: str = "text"
-    """jsonl, parquet, dataset: column that contains the text of a document."""
+    """jsonl, csv, tsv, parquet, dataset: column that contains the text of a document."""
     document: str = AUTO
     """Plain text: what separates documents. file (each file is one), blank-line (as in Google's format), line, or a
     PATTERN: a regular expression; each line that it matches from its beginning begins a document, and the characters

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from train_jobs.config import DataError, PredictConfig, SpecError
-from train_jobs.tasks.entities.conll import DOCUMENT
-from train_jobs.tasks.rows.readers import (
+from train_jobs.readers.row_readers import (
     LineReader,
     Reader,
     Row,
@@ -24,8 +23,9 @@ from train_jobs.tasks.rows.readers import (
     open_table,
     strip_line_end,
 )
-from train_jobs.tasks.rows.tables import RowProblems, RowTable, long_texts
-from train_jobs.tasks.squad.reading import Squad, read_squad
+from train_jobs.readers.squad_data import Squad, read_squad
+from train_jobs.readers.tables import RowProblems, RowTable, long_texts
+from train_jobs.tasks.entities.conll import DOCUMENT
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"

@@ -14,7 +14,7 @@ from train_jobs.config.finetune import require_length
 from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import Folder
-from train_jobs.tasks.rows.tables import RowProblems, RowTable, texts
+from train_jobs.readers.tables import RowProblems, RowTable, texts
 from train_jobs.tasks.sequences import Tokens, encode_texts, special_ids
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.inference.predictor import Predictor, Record
-from train_jobs.tasks.rows.tables import RowTable
+from train_jobs.readers.tables import RowTable
 
 MAX_INPUTS, MAX_TOP, DEFAULT_TOP_K = 64, 100, 5
 PAIR = "pair"

@@ -18,6 +18,8 @@ from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows
 from train_jobs.inference.input_windows import ANSWERS, CONTEXT, ID, QUESTION, TAGS, WORDS, SquadReader
 from train_jobs.inference.predictor import LINES, TABLES, Predicted, Predictor, Record, rounded
+from train_jobs.readers.squad_data import Question
+from train_jobs.readers.tables import RowProblems, RowTable
 from train_jobs.tasks.entities.conll import (
     Entity,
     entities,
@@ -27,9 +29,7 @@ from train_jobs.tasks.entities.conll import (
     make_pieces,
     sentence_ids,
 )
-from train_jobs.tasks.rows.tables import RowProblems, RowTable
 from train_jobs.tasks.sequences import TokenBatch, Tokens, join_segments
-from train_jobs.tasks.squad.reading import Question
 from train_jobs.tasks.squad.scoring import question_rows, score_v1, score_v2
 from train_jobs.tasks.squad.spans import Floats, Prediction, best_window, make_windows, predict, window_spans
 

@@ -22,7 +22,7 @@ from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
-from train_jobs.tasks.rows.tables import RowProblems, RowTable, class_ids, numbers, texts
+from train_jobs.readers.tables import RowProblems, RowTable, class_ids, numbers, texts
 from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 

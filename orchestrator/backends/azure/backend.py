@@ -33,9 +33,8 @@ from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
-from orchestrator.support.home import run_names
+from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
-from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:
     from orchestrator.backends.capabilities import Clusters, Endpoints
@@ -475,7 +474,7 @@ class AzureBackend(
                 )
             return folder
         if not place:
-            raise NotFoundError(f"unknown run {run!r}{did_you_mean(run, self.names())}", fix="orchestrator list")
+            raise NotFoundError(f"unknown run {run!r}{similar_run(run, self.names())}", fix="orchestrator list")
         adopt(self.wire_to(self.workspace({}, place).require()), folder)
         return folder
 

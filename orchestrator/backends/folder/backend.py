@@ -41,11 +41,11 @@ from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_second
 from orchestrator.runs.tracked_run import Synced
 from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
-from orchestrator.support.home import run_names
+from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.mounts import write_error
-from train_jobs.config.errors import did_you_mean, in_shell
+from train_jobs.config.errors import in_shell
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -438,7 +438,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
     def _existing(self, name: str) -> RunFolder:
         run = self._folder(name)
         if not (run.path / REQUEST).is_file():
-            raise NotFoundError(f"unknown run {name!r}{did_you_mean(name, self.names())}", fix="orchestrator list")
+            raise NotFoundError(f"unknown run {name!r}{similar_run(name, self.names())}", fix="orchestrator list")
         return run
 
 

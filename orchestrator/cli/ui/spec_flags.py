@@ -111,6 +111,19 @@ SPEC_FLAGS = (
         help="text file or folder; may be repeated. finetune: folder with the task's files; evaluate: file with labels."
         " On Azure also azureml:NAME:VERSION or azureml://datastores/...",
     ),
+    argument(
+        "--column",
+        action="append",
+        metavar="[ROLE=]NAME",
+        help="column of the text in a table or in JSON Lines; finetune, evaluate, predict: text=NAME, pair=NAME,"
+        " label=NAME; predict: also id=NAME, which is copied to the output. May be repeated",
+    ),
+    argument(
+        "--check",
+        key="check",
+        choices=("quick", "all"),
+        help="how much of the data the plan reads to find problems: quick (default), about a second; all, everything",
+    ),
     argument("--input", key="input", action="append", metavar="FILE", help="predict: file with the rows to predict"),
     argument(
         "--store",
@@ -289,6 +302,8 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, Flag]:
             value = pairs([*(word for word in value if "=" in word), *_shown(arguments)], name) or None
         if flag.dest == "data":
             given |= _data(kind, [*(value or []), *(arguments.input or [])])
+        elif flag.dest == "column" and value:
+            given |= kind.column_flag(value, given["data.text"][0] if "data.text" in given else None)
         elif flag.key and flag.dest != "input" and value is not None:
             given[kind.keys.get(name, flag.key)] = (value, name)
     return {

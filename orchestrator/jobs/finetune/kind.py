@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.jobs.kind import JobKind
+from orchestrator.jobs.kind import JobKind, columns_by_role
 from orchestrator.support.plugins import lazy
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class FinetuneKind(JobKind):
     recipes = lazy("train_jobs.artifacts.layers:FINETUNE_RECIPES")
 
     def data_flag(self, words: list[str]) -> dict[str, tuple[Any, str]]:
-        """Return key -> value and flag of the folder given by --data.
+        """Return key -> value and flag of the folder, or the single table, given by --data.
 
         Raises:
             UsageError: there are several.
@@ -38,8 +38,14 @@ class FinetuneKind(JobKind):
         from orchestrator.support.errors import UsageError
 
         if len(words) > 1:
-            raise UsageError("--data takes one folder, that of the task's files", fix=f"--data {words[0]}")
+            raise UsageError(
+                "--data takes one table, or one folder with the files of the task", fix=f"--data {words[0]}"
+            )
         return {"data": (words[0] if words else None, "--data")}
+
+    def column_flag(self, words: list[str], texts: Any) -> dict[str, tuple[Any, str]]:
+        """Return key -> value and flag for ROLE=NAME arguments of --column."""
+        return columns_by_role(words, {role: f"data.{role}" for role in ("text", "pair", "label")})
 
     def title(self, plan: Mapping[str, Any]) -> str:
         """Return what runs with the same title have in common: their task."""

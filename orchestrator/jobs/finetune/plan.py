@@ -26,10 +26,21 @@ from train_jobs.artifacts.start_model import STRETCH, initial_lineage, initial_w
 from train_jobs.artifacts.task_files import SPLITS, TaskFile, task_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.fields import Config
-from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, OWN, data_folder
+from train_jobs.readers.sentence_data import split_sizes
+from train_jobs.readers.table_check import (
+    QUICK_BYTES,
+    CheckedTable,
+    check_tables,
+    checked_text,
+    length_warnings,
+    table_warnings,
+)
+
+MOST_DIVIDED_BYTES = 64 << 20  # of tables whose texts are read to count the rows of their divisions
 
 
 class TaskRows(Config):
@@ -132,6 +143,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     remote = resolved.site.remote_data(spec)
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
+    seen = {} if remote else _checked_tables(job, files, spec.check, reuse)
     rows = {} if remote else _rows(job, files)
     shared = SharedFacts.of(resolved, home, [job.init_from, *_data_paths(job)], reuse)
     per_epoch = {
@@ -143,6 +155,8 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     sequences = job.micro_batches(shared.compute.world_size, on_cpu=shared.compute.device == "cpu")[0]
     warnings = [
         *_missing_task_warnings(job, rows),
+        *table_warnings(job.data, seen),
+        *length_warnings(seen, job.max_length, initial.usable_positions),
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         *training_warnings(job, estimates, shared.compute, sequences),
     ]
@@ -150,12 +164,23 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
         **shared.fields(_shaping(job, data, parent, cache), data, warnings),
         needs=finetuning_needs(job, files, data, remote, parent.weights),
         job=job,
+        checked=checked_text(seen) if seen else None,
         accumulation_steps=_accumulation(job, shared.compute.world_size),
         parent=parent,
         rows=rows,
         steps_per_epoch=per_epoch,
         estimates=estimates,
     )
+
+
+def _checked_tables(
+    job: FinetuneConfig, files: list[TaskFile], check: str, reuse: Plan | None
+) -> dict[str, CheckedTable]:
+    """Read the user's own tables for problems; trials of a sweep share the check of the first one."""
+    if job.task != OWN or reuse is not None:
+        return {}
+    tables = {file.split: file.path for file in files}
+    return check_tables(job.data, tables, most_bytes=None if check == "all" else QUICK_BYTES)
 
 
 def _accumulation(job: FinetuneConfig, world_size: int) -> int | None:
@@ -184,14 +209,38 @@ def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> Dat
 
 def _rows(job: FinetuneConfig, files: list[TaskFile]) -> dict[str, TaskRows]:
     """Return the number of rows of each task."""
+    data = job.data
+    if job.task == OWN and data.dataset is None and (data.validation is None or data.test_fraction is not None):
+        return {OWN: _divided_rows(data, files)}
     tasks = dict.fromkeys(file.task for file in files if file.split == "train")
     return {task: TaskRows(**{split: _sum(job, task, split, files) for split in SPLITS}) for task in tasks}
 
 
+def _divided_rows(data: ExamplesConfig, files: list[TaskFile]) -> TaskRows:
+    """Return the rows of own tables of which some become the dev set or a test; of large tables by their shares."""
+    predicted = sum(count_rows(file, data) or 0 for file in files if file.split == "test")
+    labelled = {file.split: file for file in files if file.split != "test"}
+    if sum(file.path.stat().st_size for file in labelled.values()) <= MOST_DIVIDED_BYTES:
+        sizes = split_sizes(data)
+        return TaskRows(train=sizes["train"], validation=sizes["dev"], test=sizes.get("held_back", predicted))
+    counts = {split: count_rows(file, data) for split, file in labelled.items()}
+    train, dev = counts["train"], counts.get("validation")
+    if train is not None and "validation" not in counts:
+        dev = round(train * data.validation_fraction)
+        train -= dev
+    held = 0
+    if data.test_fraction is not None and train is not None and dev is not None:
+        if data.test_fraction_from == "train":
+            held = round(train * data.test_fraction)
+            train -= held
+        else:
+            held = round(dev * data.test_fraction)
+            dev -= held
+    return TaskRows(train=train, validation=dev, test=held or predicted)
+
+
 def _sum(job: FinetuneConfig, task: str, split: str, files: Iterable[TaskFile]) -> int | None:
     data = task_config(job, task).data
-    if split == "train" and data.test_fraction is not None and data.test_fraction_from == "train":
-        return None  # the hash of each row decides, and only the job reads the rows
     counts = [count_rows(file, data) for file in files if (file.task, file.split) == (task, split)]
     return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -220,7 +269,12 @@ def _shaping(job: FinetuneConfig, data: DataFingerprint, parent: Link, cache: Pa
 def _without_paths(data: dict[str, Any]) -> dict[str, Any]:
     # The default of a newer key is left out: it must not change the hashes of runs that existed before.
     newer = ("test_fraction_from", ColumnsConfig.model_fields["test_fraction_from"].default)
-    return {key: value for key, value in data.items() if key not in DATA_PATHS and (key, value) != newer}
+    unused = ("validation_fraction",) if data.get("validation") or data.get("dataset") or not data.get("train") else ()
+    return {
+        key: value
+        for key, value in data.items()
+        if key not in DATA_PATHS and key not in unused and (key, value) != newer
+    }
 
 
 def _work(
@@ -263,6 +317,10 @@ def _model_rows(plan: FinetunePlan) -> Iterator[tuple[str, str]]:
 
 def _selection(job: FinetuneConfig) -> str:
     """Return what the dev set chooses, and whether other rows are scored."""
+    if job.task == OWN and job.data.validation is None and job.data.dataset is None:
+        share = f"about {job.data.validation_fraction:.0%} of the training rows are the dev set"
+        test = f", and {job.data.test_fraction:.0%} of them test" if job.data.test_fraction is not None else ""
+        return f"{share}{test}; it chooses checkpoint and seed, so its scores are optimistic"
     if job.data.test_fraction is not None:
         source = "the training rows" if job.data.test_fraction_from == "train" else "its rows"
         return f"dev chooses checkpoint and seed; about {job.data.test_fraction:.0%} of {source} are held back as test"

@@ -170,7 +170,7 @@ def _tables(folder: Path) -> Iterator[tuple[str, str]]:
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     for key, stems in STEMS.items():
         fitting = [path for path in files if path.stem.lower() in stems]
-        if len(fitting) > 1 or (not fitting and key != "test"):
+        if len(fitting) > 1 or (not fitting and key == "train"):
             raise DataError(
                 f"{'more than one' if fitting else 'no'} file of {folder} can be data.{key}",
                 facts={

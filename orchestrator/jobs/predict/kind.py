@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.jobs.kind import JobKind
+from orchestrator.jobs.kind import JobKind, columns_by_role
 from orchestrator.support.plugins import lazy
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ class PredictKind(JobKind):
     def data_flag(self, words: list[str]) -> dict[str, tuple[Any, str]]:
         """Return key -> value and flag of the files given by --data or --input."""
         return {"input": (words or None, "--data or --input")}
+
+    def column_flag(self, words: list[str], texts: Any) -> dict[str, tuple[Any, str]]:
+        """Return key -> value and flag for ROLE=NAME arguments of --column; columns with the role id are kept."""
+        kept = [word.partition("=")[2] for word in words if word.startswith("id=")]
+        roles = {role: f"data.{role}" for role in ("text", "pair", "label", "question", "context")}
+        found = columns_by_role([word for word in words if not word.startswith("id=")], roles)
+        return found | ({"data.keep": (kept, "--column")} if kept else {})
 
     def next_commands(self, status: RunStatus) -> dict[str, str]:
         """Return label -> command for what a completed run has made."""

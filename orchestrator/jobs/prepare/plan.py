@@ -13,6 +13,7 @@ from orchestrator.jobs.facts import document_rows, document_warnings, plan_rows
 from orchestrator.jobs.inputs import At, Needs, text_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
+from orchestrator.jobs.text_passes import vocabulary_warnings
 from orchestrator.runs.status import Counts
 from orchestrator.specs.compute import usable_cores
 from orchestrator.specs.resolved import Resolved
@@ -24,6 +25,7 @@ from train_jobs.artifacts.text_files import part_bytes, require_outside, source_
 from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.config import PrepareConfig
 from train_jobs.config.fields import Config
+from train_jobs.readers.text_check import check_text
 
 BYTES_PER_SECOND = 5_000_000  # of text, in each worker, all steps together, sentences included; bz2 and wikitext slower
 WORKER_BYTES = 500_000_000
@@ -120,6 +122,9 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     remote = resolved.site.remote_data(spec)
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
+    checked = None
+    if not remote and reuse is None and job.data.text:
+        checked = check_text(job.data.text, everything=spec.check == "all").text()
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), reuse)
     store = str(job.store) if job.store else None
@@ -127,13 +132,14 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())
     warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
     text = None if remote else measured_text(job.data)
-    warnings += [*loss_warnings(job.data, text), *sentence_warnings(text)]
+    warnings += [*loss_warnings(job.data, text), *sentence_warnings(text), *vocabulary_warnings(job.data, text)]
     documents = () if remote else tuple(count_documents(job.data.text))
     warnings += document_warnings(documents, job.data.validation_fraction)
     return PreparePlan(
         **shared.fields(shaping, data, warnings),
         needs=preparation_needs(job, data, remote),
         job=job,
+        checked=checked,
         estimates=estimates,
         documents=documents,
         text=text,

@@ -24,6 +24,7 @@ from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, 
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
+from orchestrator.jobs.text_passes import passes_over, passes_text, passes_warnings, text_tokens, vocabulary_warnings
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
@@ -58,6 +59,7 @@ from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import user_code_names
 from train_jobs.config.pretrain import OBSERVERS
+from train_jobs.readers.text_check import check_text
 
 
 class PretrainPlan(TrainingPlan):
@@ -80,6 +82,8 @@ class PretrainPlan(TrainingPlan):
     """How the sequences use the text of a token store; None: found out by the job."""
     mixture: str | None = None
     """Shares of the sources in every window of examples; None for a single source."""
+    passes: float | None = None
+    """Approximate passes over the training text; None: its size is unknown."""
 
     @property
     def steps(self) -> int:
@@ -97,7 +101,7 @@ class PretrainPlan(TrainingPlan):
         train, span = self.job.train, self.estimates.span
         how = training_rows(
             self,
-            f"{train.steps:,}, {train.steps * train.global_batch_size:,} sequences",
+            f"{train.steps:,}, {train.steps * train.global_batch_size:,} sequences{passes_text(self.passes)}",
             [("time", span_text(span))] if span is not None else [],
             max_sequences=self.estimates.micro_batch_size,
             copy_bytes=self.estimates.checkpoint_copy_bytes,
@@ -121,7 +125,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     """
     spec = resolved.spec
     assert isinstance(spec, PretrainSpec)
-    text = _read_text(resolved, spec.job_config(), home)
+    text = _read_text(resolved, spec.job_config(), home, reuse)
     job, start = text.job, text.store or text.data
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
@@ -155,6 +159,8 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         text=text.facts,
         mixture=text.mixture(),
         sequences=text.sequences,
+        passes=text.passes,
+        checked=text.checked,
     )
 
 
@@ -168,6 +174,13 @@ class _PlannedText(NamedTuple):
     documents: tuple[TextCount, ...] = ()
     facts: TextFacts | None = None
     sequences: SequenceFigures | None = None
+    checked: str | None = None
+
+    @property
+    def passes(self) -> float | None:
+        """Approximate passes over the training text; None: its size is unknown."""
+        tokens = self.store.splits["train"].tokens if self.store is not None else text_tokens(self.facts)
+        return passes_over(self.job, tokens)
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings about sentences, documents and lost letters."""
@@ -179,6 +192,9 @@ class _PlannedText(NamedTuple):
         yield from loss_warnings(data, self.facts, start=start)
         if self.job.objective.next_sentence:
             yield from sentence_warnings(self.facts)
+        if self.store is None:
+            yield from vocabulary_warnings(data, self.facts)
+        yield from passes_warnings(self.job, self.passes)
 
     def mixture(self) -> str | None:
         """Return how sources are mixed; None with a single one."""
@@ -192,7 +208,7 @@ class _PlannedText(NamedTuple):
         return f"{len(sources)}, mixed in every window of examples by tokens x weight{weighted}; the job prints shares"
 
 
-def _read_text(resolved: Resolved, job: PretrainConfig, home: Path) -> _PlannedText:
+def _read_text(resolved: Resolved, job: PretrainConfig, home: Path, reuse: Plan | None) -> _PlannedText:
     """Read the token store or the text of a pretraining; text at the site of the job is only named."""
     assert isinstance(resolved.spec, PretrainSpec)
     named, remote = store_folder(job.data, job.data.store), resolved.site.remote_data(resolved.spec)
@@ -205,9 +221,13 @@ def _read_text(resolved: Resolved, job: PretrainConfig, home: Path) -> _PlannedT
     job = job.with_batch_of(job.data.sequence_length)
     if remote is not None:
         return _PlannedText(job, None, remote, remote_data(remote))
+    checked = check_text(job.data.text, everything=resolved.spec.check == "all") if reuse is None else None
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     documents = tuple(count_documents(job.data.text))
-    return _PlannedText(job, None, None, data, documents, measured_text(job.data))
+    facts = measured_text(job.data)
+    return _PlannedText(
+        job, None, None, data, documents, facts, checked=checked.text() if checked and job.data.text else None
+    )
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:

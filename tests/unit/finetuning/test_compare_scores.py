@@ -18,7 +18,7 @@ from train_jobs import predict
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.evaluation.paired_tests import mcnemar_p, paired_tests
 from train_jobs.evaluation.scored_rows import read_scored_rows
-from train_jobs.tasks.sentences.task_data import read_data
+from train_jobs.readers.sentence_data import read_data
 
 TABLES = {"train": 160, "dev": 80, "other": 70}
 PLAN = {

@@ -18,9 +18,9 @@ from orchestrator.runs.results import read_results
 from train_jobs.config.finetune import ColumnsConfig, FinetuneConfig
 from train_jobs.config.tasks import own_metrics
 from train_jobs.evaluation import resampling
+from train_jobs.readers.sentence_data import hold_back, read_data, read_table_task
 from train_jobs.tasks.entities.conll import entity_intervals, entity_rows, entity_scores
 from train_jobs.tasks.sentences.metrics import class_resamples, class_rows
-from train_jobs.tasks.sentences.task_data import hold_back, read_data, read_table_task
 
 
 def drawn(rows: int, classes: int = 2, seed: int = 0) -> dict[str, Any]:

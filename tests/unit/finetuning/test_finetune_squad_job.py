@@ -22,8 +22,8 @@ from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering
+from train_jobs.readers.squad_data import GoldAnswer, Question, Squad, read_squad
 from train_jobs.tasks.squad.questions import Questions, scores
-from train_jobs.tasks.squad.reading import GoldAnswer, Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v2
 from train_jobs.tasks.squad.spans import Prediction
 

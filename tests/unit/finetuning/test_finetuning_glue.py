@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import SHARED
 from train_jobs.config import DataError
 from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask, sentence_task
+from train_jobs.readers.sentence_data import read_split
 from train_jobs.tasks.sentences.glue import FILES, glue_score, predictions_text, write_submission
 from train_jobs.tasks.sentences.metrics import scores
-from train_jobs.tasks.sentences.task_data import read_split
 
 REAL = SHARED / "data" / "glue"
 ROWS = {  # train, dev, test, as in the literature

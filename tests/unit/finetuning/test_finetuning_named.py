@@ -13,7 +13,7 @@ from finetune_jobs import result_of, run
 
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.task_data import read_dataset_task
+from train_jobs.readers.sentence_data import read_dataset_task
 
 PAIRS = ColumnsConfig(text="sentence1", pair="sentence2")
 

@@ -11,7 +11,7 @@ import pytest
 from train_jobs.artifacts.layers import build, merge, read_text
 from train_jobs.config import DataError
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.tasks.sentences.task_data import read_table_task
+from train_jobs.readers.sentence_data import read_table_task
 
 TEXT = ColumnsConfig()
 NUMBER = ColumnsConfig(regression=True)

@@ -18,9 +18,9 @@ from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.bert.task_heads import BertForSequenceClassification
-from train_jobs.tasks.rows.tables import RowTable
+from train_jobs.readers.sentence_data import Examples, TaskData
+from train_jobs.readers.tables import RowTable
 from train_jobs.tasks.sentences.classification import Classification, Texts, encode
-from train_jobs.tasks.sentences.task_data import Examples, TaskData
 from train_jobs.tasks.sequences import EncodedRows, batches_by_length, epoch_batches, truncated_lengths
 
 SHAPE = ModelConfig(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tests.conftest import SHARED
 from train_jobs.config import DataError, SpecError
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
-from train_jobs.tasks.squad.reading import GoldAnswer, Question, Squad, read_squad
+from train_jobs.readers.squad_data import GoldAnswer, Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 from train_jobs.tasks.squad.spans import (
     ContextWindow,

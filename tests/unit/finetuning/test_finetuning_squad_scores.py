@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train_jobs.tasks.squad.reading import GoldAnswer, Question
+from train_jobs.readers.squad_data import GoldAnswer, Question
 from train_jobs.tasks.squad.scoring import best_threshold, exact, f1, normalised, score_v1, score_v2
 
 

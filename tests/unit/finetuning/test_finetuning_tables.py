@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from train_jobs.config import DataError
-from train_jobs.tasks.rows.tables import RowTable, read_table
+from train_jobs.readers.tables import RowTable, read_table
 
 ROWS = [("1", 'He said "no', "a\u2028b"), ("0", '"Yes', "c"), ("1", "na\u00efve", "d")]
 COLUMNS = ["label", "first", "second"]

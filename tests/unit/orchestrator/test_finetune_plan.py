@@ -26,6 +26,7 @@ from orchestrator.support.errors import DataError, SpecError
 from tests.conftest import files_of, write_bert
 from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.config.finetune import ExamplesConfig
+from train_jobs.readers.sentence_data import Examples, TaskData, read_data
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 MODEL = "init_from=bert"
@@ -273,10 +274,9 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
     assert plan("task=MRPC", "data=glue", "seeds=[1,2]").estimates.checkpoints_at_once == 5
     weird = folder / "own" / "a.weird"
     weird.write_text("a\n")
-    unknown = plan(f"data.train={weird}", f"data.validation={weird}")
-    assert (unknown.steps, unknown.estimates.seconds) == (None, None)
-    assert "rows        train ?, validation ?" in unknown.summary()
-    assert "steps       3 epochs" in unknown.summary()
+    with pytest.raises(DataError, match=r"a\.weird: unknown table format") as refused:
+        plan(f"data.train={weird}", f"data.validation={weird}")
+    assert refused.value.fix == "rename the file, or set data.format"
 
 
 def test_model_with_too_few_positions_is_refused(folder: Path) -> None:
@@ -334,14 +334,48 @@ def test_hash_covers_content_of_files_and_model(folder: Path) -> None:
     assert len(set(different)) == len(different)
 
 
-def test_rows_held_back_from_training_leave_steps_to_the_job(folder: Path) -> None:
+def test_rows_held_back_are_counted_by_their_hash(folder: Path) -> None:
+    for name, count in (("train", 40), ("dev", 20)):
+        rows = "".join(f"{name} {number},{number % 2}\n" for number in range(count))
+        (folder / "own" / f"{name}.csv").write_text(f"review,stars\n{rows}")
     sets = ("data=own", "data.label=stars", "data.text=review", SHORT, "data.test_fraction=0.25")
     from_dev, from_train = plan(*sets), plan(*sets, "data.test_fraction_from=train")
     assert "about 25% of its rows are held back as test" in " ".join(from_dev.summary().split())
     assert "about 25% of the training rows are held back as test" in " ".join(from_train.summary().split())
-    assert (from_dev.rows["own"].train, from_dev.steps) == (3, 3)
-    assert (from_train.rows["own"].train, from_train.steps) == (None, None)
+    for found, divided in ((from_dev, "validation"), (from_train, "train")):
+        rows = found.rows["own"]
+        assert rows.train + rows.validation + rows.test == 60
+        assert 0 < rows.test < 20
+        assert rows.test + getattr(rows, divided) == {"validation": 20, "train": 40}[divided]
+    assert from_train.steps == 3 * -(-from_train.rows["own"].train // 32)
+    config = from_train.job
+    assert {name: len(found) for name, found in _sizes(read_data(config)).items()} == {
+        "train": from_train.rows["own"].train,
+        "dev": 20,
+        "held_back": from_train.rows["own"].test,
+    }
     assert plan(*sets, "data.test_fraction_from=validation").run_hash == from_dev.run_hash != from_train.run_hash
+
+
+def _sizes(data: TaskData) -> dict[str, Examples]:
+    return {"train": data.train, **data.dev, **data.held_back}
+
+
+def test_single_table_is_divided_as_the_job_divides_it(folder: Path) -> None:
+    table = folder / "notes.csv"
+    table.write_text("review,stars\n" + "".join(f"text {number},{number % 3}\n" for number in range(100)))
+    columns = ("data.label=stars", "data.text=review", SHORT)
+    found = plan("data=notes.csv", *columns, "data.test_fraction=0.5")
+    rows = found.rows["own"]
+    read = _sizes(read_data(found.job))
+    assert (rows.train, rows.validation, rows.test) == tuple(map(len, read.values()))
+    assert rows.train + rows.validation + rows.test == 100
+    assert min(rows.validation, rows.test) > 3
+    texts = [set(examples.texts) for examples in read.values()]
+    assert len(set.union(*texts)) == 100
+    assert "about 20% of the training rows are the dev set" in " ".join(found.summary().split())
+    other = plan("data=notes.csv", *columns, "data.validation_fraction=0.3")
+    assert other.rows["own"].validation > rows.validation
 
 
 AZURE = ("backend=azure", "compute.cluster=cpu", "compute.sku=Standard_D16s_v5", "azure.preflight=false")
@@ -366,7 +400,7 @@ def test_azure_gets_tables_and_model_as_data_assets(folder: Path) -> None:
     assert sorted(files_of(found, "text")) == [f"glue/MRPC/{split}.tsv" for split in ("dev", "test", "train")]
     sent = json.loads(job_documents(request, found)["config.json"])
     assert ("init_from" in sent, sent["data"]["glue"], sent["data"]["text"]) == (False, None, "text")
-    own = plan("data=own", *AZURE)
+    own = plan("data=own", "data.text=review", "data.label=stars", *AZURE)
     words = shlex.split(build_request(own, own.name, WORKSPACE).job["properties"]["command"])
     assert 'data.train="${{inputs.text}}/train/train.csv"' in words
     assert sorted(files_of(own, "text")) == ["train/train.csv", "validation/dev.csv"]

@@ -140,7 +140,7 @@ def test_summary_fits_80_columns() -> None:
     assert lines[0] == made.name
     assert "train.global_batch_size = 256 (--set)" in text
     assert "batch 256 = 4 x 32 x 2 (global = micro x accumulation x world)" in text
-    assert f"1 files, 9 B, sha256 {made.data.sha256[:8]}" in text
+    assert f"1 file, 9 B, sha256 {made.data.sha256[:8]}" in text
     assert f"{made.estimates.parameters:,} parameters" in text
     assert text.count("(estimate)") == 3
     assert f"snapshot 1 files, 10 B, digest {made.snapshot.digest[:8]}" in text
@@ -228,7 +228,7 @@ def test_summary_estimates_disk_space() -> None:
     assert "checkpoints every 50 steps and every 10 minutes; kept: last 2, best 1, multiples of 300" in text
     assert f"disk {bytes_text(made.estimates.disk_bytes)} at most: 6 checkpoints of" in text
     assert f"{bytes_text(made.estimates.checkpoint_copy_bytes)} of host memory for checkpoints (estimate)" in text
-    assert made.warnings == ()
+    assert not any("disk" in warning for warning in made.warnings)
     alone = " ".join(plan("checkpoint.every=null", "checkpoint.keep_best=0").summary().split())
     assert "checkpoints every 10 minutes; kept: last 2 " in alone
     stepwise = plan("checkpoint.every=50", "checkpoint.every_minutes=null", "checkpoint.asynchronous=false")
@@ -243,7 +243,7 @@ def test_small_disk_for_checkpoints_warns(tmp_path: Path) -> None:
         resolved = resolve_spec("pretrain", sets=["recipe=tiny", "data.text=[text.txt]"], environ=NO_GPU)
         fits = make_plan(resolved, home=home)
         assert 50e6 < fits.estimates.disk_bytes < 60e6
-        assert fits.warnings == ()
+        assert not any("disk" in warning for warning in fits.warnings)
         (disk / "other").write_bytes(bytes(60_000_000))
         (warning,) = make_plan(resolved, home=home).warnings
         (same,) = make_plan(resolved, home=disk).warnings
@@ -319,7 +319,8 @@ def test_planning_imports_no_heavy_module() -> None:
         "pathspec",
     }
     assert heavy.isdisjoint(packages.split())
-    assert all(name.startswith(("train_jobs.config", "train_jobs.artifacts")) for name in jobs.split())
+    light = ("train_jobs.config", "train_jobs.artifacts", "train_jobs.readers")
+    assert all(name.startswith(light) for name in jobs.split())
 
 
 def test_variable_named_like_a_secret_is_not_shown(folder: Path) -> None:

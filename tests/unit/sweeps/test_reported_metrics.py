@@ -7,8 +7,8 @@ from pathlib import Path
 from train_jobs.config import FinetuneConfig, PretrainConfig
 from train_jobs.config.reported import reported_metrics
 from train_jobs.config.tasks import TASKS
+from train_jobs.readers.squad_data import GoldAnswer, Question
 from train_jobs.tasks.entities.conll import entity_scores
-from train_jobs.tasks.squad.reading import GoldAnswer, Question
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
 
 

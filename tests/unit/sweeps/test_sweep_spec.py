@@ -122,7 +122,7 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
         ({"randint": 3, "log": True}, "log needs a range"),
         ({"randint": 0}, "randint 0 is less than 1"),
         ({"low": True, "high": 3}, "low must be a number"),
-        ({"low": "a", "high": 3}, "low: input should be a valid number"),
+        ({"low": "a", "high": 3}, "low: must be a number"),
         ([{"x": {"low": 3, "high": 1}}], "choice.0.space.x: low 3 is above high 1"),
     ],
 )

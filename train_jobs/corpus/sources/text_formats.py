@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import html
 import json
 import re
@@ -20,7 +21,7 @@ from typing import BinaryIO
 from train_jobs.artifacts.text_documents import LONGEST_FILE, split_documents, without_gutenberg
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import BLANK_LINE
-from train_jobs.config.privacy import names_text, problem_text, value_text
+from train_jobs.config.privacy import header_text, names_text, problem_text, value_text
 from train_jobs.corpus.sources.streams import (
     BOM,
     UTF16_BOMS,
@@ -149,6 +150,55 @@ def read_jsonl(piece: Piece, column: str, read: Read) -> Iterator[str]:
             if line.strip() and (text := _field(line, column, piece, offset)) is not None:
                 yield text
             offset += len(line)
+
+
+def read_table(piece: Piece, column: str, read: Read, *, separator: str) -> Iterator[str]:
+    """Yield a column of every row of a table with a header; empty fields are skipped.
+
+    Args:
+        piece: a whole file.
+        column: name of the column.
+        read: called with the bytes read from the disk since its last call.
+        separator: a comma, whose fields may be quoted, or a tab, whose fields are not.
+
+    Raises:
+        DataError: the column is missing, quotation marks are unbalanced, or a row has too few fields.
+    """
+    with open_text(piece, read) as stream:
+        lines = _text_lines(stream, piece)
+        if separator == ",":
+            rows = csv.reader(lines, strict=True)
+        else:
+            rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+        header = next(rows, [])
+        if column not in header:
+            have = header_text(header, [column])
+            raise DataError(f"{piece.path} has no column {column!r}", facts={"have": have}, fix="--column NAME")
+        at = header.index(column)
+        limit = csv.field_size_limit(LONGEST_FILE)  # global in csv, so it is restored
+        try:
+            for row in rows:
+                if row and len(row) != len(header):
+                    what = f"a row has {len(row)} fields, and the header {len(header)}"
+                    fix = f"sed -n {rows.line_num}p {in_shell(piece.path)} shows it"
+                    raise DataError(f"{piece.path}: {what}", facts={"where": f"line {rows.line_num}"}, fix=fix)
+                if row and row[at].strip():
+                    yield row[at]
+        except csv.Error as problem:
+            raise DataError(
+                f"{piece.path} has unbalanced quotation marks",
+                facts={"where": f"before line {rows.line_num}", "why": problem_text(problem)},
+                fix='double a quotation mark inside a quoted field ("")',
+            ) from None
+        finally:
+            csv.field_size_limit(limit)
+
+
+def _text_lines(stream: BinaryIO, piece: Piece) -> Iterator[str]:
+    offset = 0
+    for line in bounded_lines(stream, piece):
+        yield _decoded(line, piece, offset)
+        offset += len(line)
 
 
 def _field(line: bytes, column: str, piece: Piece, offset: int) -> str | None:

@@ -10,17 +10,24 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from train_jobs.artifacts.fingerprints import embedded_files
 from train_jobs.artifacts.text_documents import document_rules
-from train_jobs.artifacts.text_files import EXPANDED, SourceFile, part_bytes, source_files, text_bytes
+from train_jobs.artifacts.text_files import EXPANDED, SEPARATORS, SourceFile, part_bytes, source_files, text_bytes
 from train_jobs.config.prepare import BLANK_LINE, LINE, SourceConfig
 from train_jobs.corpus.sources.mediawiki import index_of, read_wikipedia, stream_cuts
 from train_jobs.corpus.sources.streams import UTF16_BOMS, Piece, Read, ignore
 from train_jobs.corpus.sources.text_columns import dataset_pieces, read_dataset, read_parquet, row_groups
-from train_jobs.corpus.sources.text_formats import embedded_documents, read_jsonl, read_text, read_wikiextractor
+from train_jobs.corpus.sources.text_formats import (
+    embedded_documents,
+    read_jsonl,
+    read_table,
+    read_text,
+    read_wikiextractor,
+)
 
 EMBEDDED, DATASET, TEXT = "embedded", "dataset", "text"
 # At the end of a match, one document is complete and the next may begin.
@@ -38,6 +45,7 @@ _PLAIN_READERS: dict[str, Callable[[Piece, Read], Iterator[str]]] = {
 _COLUMN_READERS: dict[str, Callable[[Piece, str, Read], Iterator[str]]] = {
     "jsonl": read_jsonl,
     "parquet": read_parquet,
+    **{form: partial(read_table, separator=sign) for form, sign in SEPARATORS.items()},
 }
 _LONGEST_BOUNDARY = 64  # bytes; a longer one may be missed between two blocks, which only makes a part larger
 _BLOCK = 1 << 20

@@ -18,8 +18,8 @@ from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.privacy import value_text
 from train_jobs.evaluation.resampling import Definition, intervals
 from train_jobs.evaluation.scored_rows import ScoredRows, row_ids
-from train_jobs.tasks.rows.readers import LineReader, strip_line_end
-from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems
+from train_jobs.readers.row_readers import LineReader, strip_line_end
+from train_jobs.readers.tables import LONG_TEXT, RowProblems
 
 DOCUMENT = "-DOCSTART-"  # first word of a line that starts a document
 IGNORED = -100

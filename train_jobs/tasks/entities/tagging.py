@@ -16,6 +16,7 @@ from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.task_heads import BertForTokenClassification, Finetuned, class_loss
+from train_jobs.readers.tables import official_path
 from train_jobs.tasks.entities.conll import (
     Sentences,
     conll_text,
@@ -29,7 +30,6 @@ from train_jobs.tasks.entities.conll import (
     tag_names,
 )
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
-from train_jobs.tasks.rows.tables import official_path
 from train_jobs.tasks.sequences import IGNORED, Ints, RowBatch, TaggedRows
 
 FILES: Mapping[str, tuple[str, ...]] = {

@@ -16,10 +16,10 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import ScoredRows, example_ids
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
+from train_jobs.readers.sentence_data import Examples, TaskData, read_data
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
 from train_jobs.tasks.sentences.glue import predictions_text
 from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores, is_collapsed
-from train_jobs.tasks.sentences.task_data import Examples, TaskData, read_data
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
 
 Outputs = npt.NDArray[np.float64]

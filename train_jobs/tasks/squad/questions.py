@@ -16,9 +16,9 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.task_heads import BertForQuestionAnswering, Finetuned, span_loss
+from train_jobs.readers.squad_data import Squad, read_sets
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch
-from train_jobs.tasks.squad.reading import Squad, read_sets
 from train_jobs.tasks.squad.scoring import question_rows, score_v1, score_v2
 from train_jobs.tasks.squad.spans import ContextWindow, Prediction, make_windows, predict, prediction_files
 

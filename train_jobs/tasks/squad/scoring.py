@@ -16,7 +16,7 @@ from statistics import fmean
 
 from train_jobs.evaluation.resampling import Definition
 from train_jobs.evaluation.scored_rows import ScoredRows, row_ids
-from train_jobs.tasks.squad.reading import Question
+from train_jobs.readers.squad_data import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from train_jobs.config import SpecError
+from train_jobs.readers.squad_data import Question
 from train_jobs.tasks.sequences import Ints, special_ids
-from train_jobs.tasks.squad.reading import Question
 
 Floats = npt.NDArray[np.floating]
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]

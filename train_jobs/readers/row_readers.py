@@ -21,6 +21,7 @@ from train_jobs.config.privacy import header_text, is_header, names_text, proble
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 SEPARATORS = {"tsv": "\t", "csv": ","}
+LONG_ROW = 1 << 18  # bytes: a quoted field that does not end within them is taken for an unbalanced quotation mark
 LONGEST_FIELD = 2**31 - 1  # characters; the default of csv is 131,072
 BOM = "\ufeff"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -61,6 +62,10 @@ class Reader(ABC):
         self.path, self.columns = path, list(columns)
         self.notes: list[str] = []
         """Warnings about the file, each with its line; complete once all rows were read."""
+        self.stop: int | None = None
+        """Offset after which no row begins that is read. None: all rows are read."""
+        self.stopped = False
+        """Whether rows were left out because of `stop`."""
         try:
             if not path.is_file() and not path.is_dir():
                 raise DataError(f"no such file: {path}", fix="give the path of a file")
@@ -104,6 +109,9 @@ class TextReader(Reader):
             offset, line = start or (begin, 1)
             stream.seek(offset)
             for number, raw in enumerate(stream, start=line):
+                if self.stop is not None and offset >= self.stop:
+                    self.stopped = True
+                    return
                 try:
                     text = raw.decode()
                 except UnicodeDecodeError as problem:
@@ -219,10 +227,12 @@ class TableReader(TextReader):
                 text = chain([line], (text for _, text in lines))
                 row = next(csv.reader(text, delimiter=self._separator, strict=True))
             except csv.Error as problem:
+                if self.stopped and self.stop is not None and self.stop - place.offset < LONG_ROW:
+                    return
                 raise DataError(
                     f"cannot read {self.path}: unbalanced quotation marks",
                     facts={"where": f"{self.path}:{place.line}", "why": problem_text(problem)},
-                    fix='double a quotation mark inside a quoted field (""), or turn quoting off',
+                    fix='close the mark, or double it inside a field (""); --set data.quoting=false reads it as text',
                 ) from None
             finally:
                 csv.field_size_limit(limit)

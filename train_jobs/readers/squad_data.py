@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from train_jobs.config import DataError, FinetuneConfig
 from train_jobs.config.privacy import value_text
 from train_jobs.config.tasks import SQUAD_1, SQUAD_2, TASKS
-from train_jobs.tasks.rows.readers import half_character, read_text
-from train_jobs.tasks.rows.tables import LONG_TEXT, RowProblems, official_differences, official_path
+from train_jobs.readers.row_readers import half_character, read_text
+from train_jobs.readers.tables import LONG_TEXT, RowProblems, official_differences, official_path
 
 
 class GoldAnswer(NamedTuple):

@@ -17,7 +17,7 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.config import DataError
 from train_jobs.config.privacy import problem_text, value_text
 from train_jobs.config.tasks import OfficialFile
-from train_jobs.tasks.rows.readers import EMPTY_ROW, column_indices, open_table
+from train_jobs.readers.row_readers import EMPTY_ROW, column_indices, open_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -27,6 +27,8 @@ LISTED = 10  # problems listed in an error; the rest are counted
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """Our name of a split -> its name in Hugging Face datasets."""
+# "none" is not among them: it is a common name of a class. pandas reads all of these as missing.
+MISSING = {"", "nan", "-nan", "n/a", "na", "null", "<na>", "#n/a", "#na", "#n/a n/a"}
 NO_CLASS = -1  # label of an unlabelled row, in datasets whose labels are classes
 
 
@@ -199,12 +201,12 @@ def texts(table: RowTable, column: str, problems: RowProblems, *, may_be_empty: 
 
 def numbers(table: RowTable, column: str, problems: RowProblems) -> list[float]:
     """Return a column of finite numbers; add a problem for each other value, including NaN and infinity."""
-    return _converted(table, column, problems, _number)
+    return _converted(table, column, problems, to_number)
 
 
 def classes(table: RowTable, column: str, problems: RowProblems) -> list[str]:
     """Return a column of class names; add a problem for each missing value, including NaN."""
-    return _converted(table, column, problems, _class)
+    return _converted(table, column, problems, to_class)
 
 
 def class_ids(
@@ -237,7 +239,7 @@ def _converted(table: RowTable, column: str, problems: RowProblems, convert: Cal
     return found
 
 
-def _number(value: Any) -> float:
+def to_number(value: Any) -> float:
     # A pattern, not float(): that also accepts "nan", "inf", "1_000" and digits of other alphabets.
     written = isinstance(value, str) and _NUMBER.fullmatch(value)
     if written or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -247,20 +249,27 @@ def _number(value: Any) -> float:
     raise ValueError(f"{value_text(value)} is not a finite number")
 
 
-def _class(value: Any) -> str:
+def to_class(value: Any) -> str:
     """Return a class as text, also from booleans and whole numbers of JSON and Parquet.
 
     Raises:
         ValueError: the value is missing, NaN, or cannot be a class.
     """
     # Parquet stores integers of a column with missing values as floats: 1.0 must be the class "1" of another file.
+    if is_missing(value):
+        raise ValueError(f"missing label{f' ({value!r})' if value not in (None, '') else ''}")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) or (isinstance(value, str) and value.strip()):
         return str(value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    raise ValueError(f"invalid label: {value_text(value)}" if value not in (None, "") else "missing label")
+    raise ValueError(f"invalid label: {value_text(value)}")
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a label is missing: null, empty, or a mark for it that programs write, such as NaN and N/A."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in MISSING)
 
 
 def open_dataset(name: str) -> Mapping[str, Dataset]:

@@ -16,8 +16,8 @@ from train_jobs.config import DataError, did_you_mean
 from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig, FinetuneConfig
 from train_jobs.config.privacy import LONGEST_CLASS, MOST_RARE_CLASSES, classes_text, value_text
 from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
-from train_jobs.tasks.rows.readers import open_table
-from train_jobs.tasks.rows.tables import (
+from train_jobs.readers.row_readers import open_table
+from train_jobs.readers.tables import (
     RowProblems,
     RowTable,
     class_ids,
@@ -95,30 +95,69 @@ def _read_own_tables(data: ExamplesConfig) -> TaskData:
         task, splits = read_table_task(data, {split: path for split, path in files.items() if path is not None})
     test = {"predictions": splits["test"]} if "test" in splits else {}
     held_back = {name: found for name, found in test.items() if found.labels is not None}
-    if data.test_fraction is not None:
-        split = "train" if data.test_fraction_from == "train" else "dev"
-        splits[split], held_back["held_back"] = hold_back(splits[split], data.test_fraction)
+    held_back |= divide(splits, data)
     return TaskData(task, splits["train"], {"dev": splits["dev"]}, test, held_back)
 
 
-def hold_back(examples: Examples, fraction: float) -> tuple[Examples, Examples]:
+def divide(splits: dict[str, Examples], data: ExamplesConfig) -> dict[str, Examples]:
+    """Make the dev set from training rows unless it exists, and return the rows that are held back as test.
+
+    Args:
+        splits: train, and dev unless it is made here; both are replaced.
+        data: the shares.
+
+    Raises:
+        DataError: a split would have no row.
+    """
+    if "dev" not in splits:
+        # Another hash than that of the test: else a test taken from the dev set would be all of it.
+        key = "data.validation_fraction"
+        splits["train"], splits["dev"] = hold_back(splits["train"], data.validation_fraction, key=key, salt="dev\0")
+    if data.test_fraction is None:
+        return {}
+    split = "train" if data.test_fraction_from == "train" else "dev"
+    splits[split], test = hold_back(splits[split], data.test_fraction)
+    return {"held_back": test}
+
+
+def split_sizes(data: ExamplesConfig) -> dict[str, int]:
+    """Return the rows of train, dev and held-back test of the user's own tables, without reading labels.
+
+    Raises:
+        DataError: a file is missing, or has rows that cannot be used.
+    """
+    splits = {}
+    for split, path in (("train", data.train), ("dev", data.validation)):
+        if path is not None:
+            table = read_table(path, _column_names(data, labelled=False), **_format_settings(data))
+            pairs = table.columns[data.pair] if data.pair else None
+            splits[split] = Examples(table, table.columns[data.text], pairs, None)
+    test = divide(splits, data)
+    return {name: len(found) for name, found in {**splits, **test}.items()}
+
+
+def hold_back(
+    examples: Examples, fraction: float, *, key: str = "data.test_fraction", salt: str = ""
+) -> tuple[Examples, Examples]:
     """Divide a split by the hash of its texts; return the rows that stay, and those that are held back.
 
     Args:
         examples: the split.
         fraction: share of the distinct texts to hold back.
+        key: key of the fraction, for the error.
+        salt: prefix of each text before it is hashed; divisions with different ones are independent.
 
     Raises:
         DataError: no row would stay, or none would be held back.
     """
     # By content: equal texts fall on one side, and a row does not move when others are added or sorted.
     pairs = examples.pairs or [""] * len(examples)
-    texts_found = (f"{text}\0{pair}".encode() for text, pair in zip(examples.texts, pairs, strict=True))
+    texts_found = (f"{salt}{text}\0{pair}".encode() for text, pair in zip(examples.texts, pairs, strict=True))
     chosen = [int.from_bytes(hashlib.sha256(one).digest()[:8], "big") < fraction * 2**64 for one in texts_found]
     if all(chosen) or not any(chosen):
         raise DataError(
             f"cannot hold back {fraction:g} of {examples.table.path}: {sum(chosen)} of its {len(chosen)} rows",
-            fix="add rows, or set data.test_fraction nearer to 0.5",
+            fix=f"add rows, or set {key} nearer to 0.5",
         )
     return _subset(examples, [not one for one in chosen]), replace(_subset(examples, chosen), notes=[])
 

@@ -1,0 +1,113 @@
+"""Suggestions for a wrong command line: other tools' words for our verbs and flags, and similar names."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+
+from orchestrator.support.errors import UsageError
+from train_jobs.config.errors import did_you_mean
+
+VERBS = {
+    "delete": "prune",
+    "describe": "status",
+    "eval": "submit evaluate",
+    "evaluate": "submit evaluate",
+    "fine-tune": "submit finetune",
+    "finetune": "submit finetune",
+    "follow": "attach",
+    "info": "status",
+    "kill": "cancel",
+    "log": "logs",
+    "ls": "list",
+    "predict": "submit predict",
+    "prepare": "submit prepare",
+    "pretrain": "submit pretrain",
+    "ps": "list",
+    "restart": "resume",
+    "rm": "prune",
+    "run": "submit",
+    "runs": "list",
+    "show": "status",
+    "start": "submit",
+    "stop": "cancel",
+    "tail": "logs",
+    "train": "submit pretrain",
+    "tune": "submit sweep",
+}
+"""Verbs of other tools -> ours."""
+FLAGS = {
+    "--batch-size": "--set train.global_batch_size=N",
+    "--dataset": "--data",
+    "--epochs": "--set train.epochs=N",
+    "--gpus": "--processes",
+    "--init-from": "--model",
+    "--learning-rate": "--set optimizer.learning_rate=X",
+    "--lr": "--set optimizer.learning_rate=X",
+    "--max-steps": "--set train.steps=N",
+    "--model-name-or-path": "--model",
+    "--num-train-epochs": "--set train.epochs=N",
+    "--seed": "--set train.seed=N",
+    "--steps": "--set train.steps=N",
+    "--text-column": "--column text=NAME",
+    "--label-column": "--column label=NAME",
+    "--train-file": "--data",
+}
+"""Flags of other tools -> ours."""
+_CHOICE = re.compile(r"argument (?P<what>[A-Z]+): invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
+
+
+def usage_error(message: str, prog: str) -> UsageError:
+    """Return the error for a message of argparse.
+
+    Args:
+        message: the message.
+        prog: the command, such as `orchestrator data`.
+    """
+    match = _CHOICE.fullmatch(message)
+    if match is None:
+        return UsageError(message, fix=f"{prog} --help")
+    word, known = match["word"], [name.strip("' ") for name in match["known"].split(",")]
+    meant = VERBS.get(word) if match["what"] == "VERB" else None
+    near = f' (did you mean "{meant}"?)' if meant else did_you_mean(word, known)
+    found = meant or near.partition('"')[2].partition('"')[0]
+    facts = {} if found else {"known": ", ".join(known)}
+    return UsageError(f"unknown {match['what'].lower()} {word!r}{near}", facts=facts, fix=f"{prog} {found or '--help'}")
+
+
+def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], known: Iterable[str]) -> UsageError:
+    """Return the error for arguments that a verb does not have.
+
+    Args:
+        verb: the verb.
+        unknown: the arguments.
+        given: the whole command line.
+        known: flags of the verb.
+    """
+    message = f"unknown arguments of {verb}: {' '.join(unknown)}"
+    flag = unknown[0].partition("=")[0]
+    if flag.startswith("-"):
+        meant = FLAGS.get(flag.replace("_", "-"))
+        near = f' (did you mean "{meant}"?)' if meant else did_you_mean(flag.replace("_", "-"), known)
+        if not near:
+            return UsageError(message, fix=f"orchestrator {verb} --help")
+        return UsageError(f"{message}{near}", fix=meant or near.partition('"')[2].partition('"')[0])
+    before = given[given.index(unknown[0]) - 2 :][:2] if unknown[0] in given[2:] else []
+    if before and before[0] in {"--data", "--input"}:
+        words = [before[1], *(word for word in unknown if not word.startswith("-"))]
+        return UsageError(
+            f"{before[0]} takes one path, and may be repeated", fix=" ".join(f"{before[0]} {word}" for word in words)
+        )
+    if before and before[0] == "--set" and "=" not in before[1]:
+        return UsageError(
+            f"invalid --set {before[1]}: not of the form KEY=VALUE", fix=f"--set {before[1]}={unknown[0]}"
+        )
+    return UsageError(message, fix=f"orchestrator {verb} --help")
+
+
+def flags_of_parser(parser: argparse.ArgumentParser, verb: str) -> list[str]:
+    """Return the flags of a verb."""
+    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    found = next(actions).choices.get(verb)
+    return [flag for flag in found._option_string_actions if flag.startswith("--")] if found is not None else []

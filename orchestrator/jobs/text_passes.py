@@ -1,0 +1,63 @@
+"""Passes of a pretraining over its text, and the size of its vocabulary compared with the words of the text.
+
+Both are extrapolated from a sample, so they are shown as approximate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from train_jobs.artifacts.text_sample import TextFacts
+from train_jobs.config import PretrainConfig, TextConfig
+
+TOKENS_PER_WORD = 1.3  # of a vocabulary trained on the text; English of BERT's own vocabulary has 1.2 to 1.4
+MOST_PASSES = 40  # Muennighoff et al. 2023, section 5: beyond 40 epochs repeated tokens are worth nothing
+FILLED = 2.0  # pieces of a vocabulary per distinct word of the text, beyond which it cannot be filled
+
+
+def passes_over(job: PretrainConfig, tokens: float | None) -> float | None:
+    """Return how often a pretraining reads its text.
+
+    Args:
+        job: what is trained.
+        tokens: of the training text. None: unknown.
+    """
+    if not tokens:
+        return None
+    train = job.train
+    step = train.batch_tokens or train.global_batch_size * job.data.sequence_length
+    return train.steps * step / (tokens * (1 - job.data.validation_fraction))
+
+
+def text_tokens(text: TextFacts | None) -> float | None:
+    """Return the approximate tokens of the text of a plan; None: some of it was not read."""
+    words = text.words if text is not None else None
+    return words * TOKENS_PER_WORD if words else None
+
+
+def passes_text(passes: float | None) -> str:
+    """Return the passes for the row of steps."""
+    if passes is None:
+        return ""
+    return f", about {passes:,.0f} epochs of the text" if passes >= 2 else f", about {passes:.1f} epochs of the text"
+
+
+def passes_warnings(job: PretrainConfig, passes: float | None) -> Iterator[str]:
+    """Yield a warning about more than 40 passes over the text."""
+    if passes is not None and passes > MOST_PASSES:
+        steps = max(int(job.train.steps * MOST_PASSES / passes), 1)
+        yield (
+            f"{passes:,.0f} epochs of the text: beyond {MOST_PASSES}, repeated text improves nothing:"
+            f" --set train.steps={steps}, or more text"
+        )
+
+
+def vocabulary_warnings(data: TextConfig, text: TextFacts | None) -> Iterator[str]:
+    """Yield a warning about a vocabulary to train that is larger than the words of the text can fill."""
+    distinct = text.distinct_words if text is not None else None
+    if data.vocabulary is None and distinct and data.vocab_size > FILLED * distinct:
+        size = max(int(FILLED * distinct) // 64 * 64, 64)
+        yield (
+            f"the text has about {distinct:,} distinct words, too few to fill a vocabulary of {data.vocab_size:,}"
+            f" pieces: --set data.vocab_size={size}"
+        )

@@ -1,0 +1,290 @@
+"""Mistakes in the data of a newcomer, each with the command line that makes it and the message of the plan.
+
+`docs/site/mistakes.py` makes a table of docs/troubleshooting.md of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CANARY = "zebra-quartz"
+"""Part of every text of the data: no message may contain it."""
+_WORDS = (
+    "patient reports severe pain after meal without fever or cough since two days blood pressure is stable".split()  # noqa: SIM905
+)
+WARDS = ("cardiology", "dermatology", "neurology", "orthopedics")
+Rows = list[list[str]]
+FINETUNE = "plan finetune --model bert --set data.max_length=32"
+COLUMNS = "--column text=note --column label=ward"
+PRETRAIN = "plan pretrain --recipe tiny"
+
+
+def note_rows(count: int, first: int = 0) -> Rows:
+    """Return rows of number, text and class; every text is different."""
+    draw = random.Random(first)
+    return [
+        [str(number), f"{CANARY} {number} " + " ".join(draw.choices(_WORDS, k=20)), WARDS[number % 4]]
+        for number in range(first, first + count)
+    ]
+
+
+def table(rows: Rows, header: list[str] | None = None, separator: str = ",") -> str:
+    """Return a table as text; without a header if it is empty."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, delimiter=separator, lineterminator="\n")
+    writer.writerows([["id", "note", "ward"] if header is None else header] if header != [] else [])
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def json_lines(rows: Rows) -> str:
+    """Return rows as JSON Lines with `id` and `note`."""
+    return "".join(json.dumps({"id": int(row[0]), "note": row[1]}) + "\n" for row in rows)
+
+
+def changed(changes: Mapping[int, tuple[int, str]], *, numbers: bool = False) -> str:
+    """Return the table of 120 rows with some fields changed: row from 0 -> column and value."""
+    rows = note_rows(120)
+    for number, row in enumerate(rows if numbers else ()):
+        row[2] = f"{number % 5}.5"
+    for number, (column, value) in changes.items():
+        rows[number][column] = value
+    return table(rows)
+
+
+Content = str | bytes
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake in the data."""
+
+    name: str
+    """What is wrong, for the table of the documentation."""
+    files: Mapping[str, Content]
+    """Name -> content of each file."""
+    words: str
+    """Command line after `orchestrator`."""
+    message: str
+    """Regular expression that a line of the error, or the warning, matches; it contains the place."""
+    fix: str = ""
+    """Regular expression that the fix matches; "": the message contains it."""
+    warns: bool = False
+    """Whether it is a warning, because the job can run."""
+    prepare: Callable[[Path], None] | None = field(default=None, compare=False)
+    """Makes what is not a file, in the current folder."""
+
+
+def _swallowing() -> str:
+    """Return the table with a quotation mark in line 6 that another one closes in line 41."""
+    lines = table(note_rows(120)).splitlines()
+    number, text, ward = lines[5].split(",")
+    lines[5] = f'{number},"{text},{ward}'
+    number, text, ward = lines[40].split(",")
+    lines[40] = f'{number},{text}",{ward}'
+    return "\n".join(lines) + "\n"
+
+
+TRAIN, DEV = table(note_rows(120)), table(note_rows(24, 200))
+BOTH = {"train.csv": TRAIN, "dev.csv": DEV}
+ON_DEV = "--set data.validation=dev.csv"
+_BAD_LINE = json_lines(note_rows(40)).splitlines()
+_BAD_LINE[16] = _BAD_LINE[16][:-9]
+
+MISTAKES = (
+    Mistake(
+        "JSON Lines without the field of the text",
+        {"notes.jsonl": json_lines(note_rows(120))},
+        f"{PRETRAIN} --data notes.jsonl",
+        r"notes\.jsonl:1, 2, 3 and 117 more: no field 'text'; have id, note",
+        r"--column note$",
+    ),
+    Mistake(
+        "a misspelt column",
+        {"train.csv": TRAIN},
+        f"{FINETUNE} --data train.csv --column text=notes --column label=ward",
+        r"train\.csv:1: unknown column 'notes' \(did you mean \"note\"\?\)",
+        r"--column text=note$",
+    ),
+    Mistake(
+        "a column that does not exist",
+        {"train.csv": TRAIN},
+        f"{FINETUNE} --data train.csv",
+        r"train\.csv:1: unknown column 'label'; have id, note, ward",
+        r"--column label=ward$",
+    ),
+    Mistake(
+        "two columns swapped",
+        {"train.csv": TRAIN},
+        f"{FINETUNE} --data train.csv --column text=ward --column label=note",
+        r"train\.csv: columns 'ward' and 'note' are swapped",
+        r"--column text=note --column label=ward$",
+    ),
+    Mistake(
+        "labels that are texts, for a regression",
+        {"train.csv": TRAIN},
+        f"{FINETUNE} --data train.csv {COLUMNS} --set data.regression=true",
+        r"train\.csv: labels are names of classes, not numbers",
+        r"--set data\.regression=false$",
+    ),
+    Mistake(
+        "numbers with a decimal comma",
+        {"train.csv": changed({3: (2, "3,5"), 9: (2, "1,5")}, numbers=True)},
+        f"{FINETUNE} --data train.csv {COLUMNS} --set data.regression=true",
+        r"train\.csv:5, 11: column 'ward': a number with a decimal comma",
+        r"python -c .*decimal=','.*to_csv",
+    ),
+    Mistake(
+        "a quotation mark that is not closed",
+        {"train.csv": TRAIN.replace("\n4,", '\n4,"', 1)},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:6: unbalanced quotation marks",
+        r"close the mark",
+    ),
+    Mistake(
+        "a quotation mark that swallows rows",
+        {"train.csv": _swallowing()},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:6: a quotation mark that is not closed: the row contains 34 other rows",
+        r"sed -n 6p",
+    ),
+    Mistake(
+        "Latin-1 in place of UTF-8",
+        {"train.csv": TRAIN.replace("severe", "sévère").encode("latin1")},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:\d+.*is not UTF-8",
+        r"iconv -f latin1 -t utf-8 ",
+    ),
+    Mistake(
+        "UTF-16 in place of UTF-8",
+        {"train.csv": TRAIN.encode("utf-16")},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:1: is UTF-16, not UTF-8",
+        r"iconv -f utf-16 -t utf-8 ",
+    ),
+    Mistake(
+        "a table with semicolons called CSV",
+        {"train.csv": table(note_rows(120), separator=";")},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:1: the fields are separated by semicolons",
+        r"python -c .*sep=';'.*to_csv",
+    ),
+    Mistake(
+        "a table with tabs called CSV",
+        {"train.csv": table(note_rows(120), separator="\t")},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:1: the fields are separated by tabs",
+        r"--set data\.format=tsv$",
+    ),
+    Mistake(
+        "a line that is not JSON",
+        {"notes.jsonl": "\n".join(_BAD_LINE) + "\n"},
+        f"{PRETRAIN} --data notes.jsonl --column note",
+        r"notes\.jsonl:17: not a JSON object",
+        r"sed -i 17d .*notes\.jsonl deletes it",
+    ),
+    Mistake(
+        "a table without a header",
+        {"train.csv": table(note_rows(120), header=[])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:1: the first line is a row: the header is missing",
+        r"sed -i '1i column1,note,ward' ",
+    ),
+    Mistake(
+        "missing labels",
+        {"train.csv": changed({3: (2, "N/A"), 7: (2, "NaN"), 9: (2, ""), 13: (2, "null")})},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:5, 9, 11 and 1 more: column 'ward': missing label",
+        r"python -c .*dropna.*to_csv",
+    ),
+    Mistake(
+        "empty texts",
+        {"train.csv": changed({3: (1, ""), 7: (1, "  ")})},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:5, 9: column 'note': an empty text",
+        r"python -c .*dropna.*to_csv",
+    ),
+    Mistake(
+        "a class with a single row",
+        {"train.csv": changed({3: (2, "urology")})},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: 1 class has a single row, .*: urology; add rows, or merge classes",
+        warns=True,
+    ),
+    Mistake(
+        "a label that only the dev set has",
+        {"train.csv": TRAIN, "dev.csv": table([*note_rows(24, 200), ["9", f"{CANARY} 9", "urology"]])},
+        f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}",
+        r"dev\.csv: column 'ward': 1 row has a label that .*train\.csv lacks: urology",
+        r"add such rows to .*train\.csv, or delete these$",
+    ),
+    Mistake(
+        "rows in both train and dev",
+        {"train.csv": TRAIN, "dev.csv": table([*note_rows(24, 200), *note_rows(12)])},
+        f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}",
+        r"12 of 36 rows of .*dev\.csv have a text that is also in .*train\.csv: .*delete them from one of the files",
+        warns=True,
+    ),
+    Mistake(
+        "texts that are longer than the model can read",
+        {"train.csv": table([[number, text * 4, ward] for number, text, ward in note_rows(120)])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"\d+% of the texts are longer than 32 tokens .*: --set data\.max_length=64",
+        warns=True,
+    ),
+    Mistake(
+        "an empty table",
+        {"train.csv": ""},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: is empty",
+        r"give a file with text$",
+    ),
+    Mistake(
+        "a folder of empty files",
+        {"notes/a.txt": "", "notes/b.txt": ""},
+        f"{PRETRAIN} --data notes",
+        r"a\.txt: is empty",
+        r"give files with text: --data PATH$",
+    ),
+    Mistake(
+        "a folder without readable text",
+        {"notes/a.docx": b"PK\x03\x04" + bytes(100)},
+        f"{PRETRAIN} --data notes",
+        r"no text in folder .*notes",
+        r"--data FILE",
+    ),
+    Mistake(
+        "an Excel workbook called CSV",
+        {"train.csv": b"PK\x03\x04" + bytes(100)},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: is a ZIP archive, such as an Excel or Word document, not text",
+        r"pd\.read_excel\(.*to_csv",
+    ),
+    Mistake(
+        "a binary file among texts",
+        {"notes/a.txt": "a note\n", "notes/b.txt": b"\x89PNG\r\n\x1a\n" + bytes(100)},
+        f"{PRETRAIN} --data notes",
+        r"b\.txt: is an image, not text",
+        r"convert or leave out this one$",
+    ),
+    Mistake(
+        "a vocabulary larger than the text can fill",
+        {"notes.jsonl": json_lines(note_rows(120))},
+        f"{PRETRAIN} --data notes.jsonl --column note",
+        r"the text has about \d+ distinct words, .* a vocabulary of 4,096 pieces: --set data\.vocab_size=\d+",
+        warns=True,
+    ),
+    Mistake(
+        "steps that repeat the text more than 40 times",
+        {"notes.jsonl": json_lines(note_rows(120))},
+        f"{PRETRAIN} --data notes.jsonl --column note",
+        r"\d+ epochs of the text: beyond 40, .*: --set train\.steps=\d+, or more text",
+        warns=True,
+    ),
+)

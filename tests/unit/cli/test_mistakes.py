@@ -1,0 +1,96 @@
+"""Mistakes in the data are found by the plan, before anything starts: with their place and fix, and without a text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Finished, write_bert
+from tests.mistakes import BOTH, CANARY, COLUMNS, FINETUNE, MISTAKES, ON_DEV, Mistake, changed, note_rows, table
+
+Command = Callable[..., Finished]
+
+
+def write(files: dict[str, str | bytes]) -> None:
+    write_bert(Path("bert"))
+    for name, content in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_mistake_is_found_with_place_and_fix(orchestrator: Command, mistake: Mistake) -> None:
+    write(dict(mistake.files))
+    done = orchestrator(*shlex.split(mistake.words), "-o", "json")
+    assert CANARY not in done.out + done.err
+    assert "error[bug]" not in done.err
+    if mistake.warns:
+        assert done.code == 0, done.err
+        assert any(re.search(mistake.message, text) for text in json.loads(done.out)["plan"]["warnings"]), done.out
+        return
+    assert done.code == 2
+    error = json.loads(done.out)["error"]
+    told = error.get("problems") or [f"{error['message']}\nfix  {error['fix']}"]
+    found = [text for text in told if re.search(mistake.message, text.partition("\nfix  ")[0])]
+    assert found, told
+    fix = found[0].partition("\nfix  ")[2] or str(error["fix"])
+    assert re.search(mistake.fix, fix), fix
+
+
+def test_all_problems_of_a_file_are_listed_at_once(orchestrator: Command) -> None:
+    write({"train.csv": changed({3: (2, "N/A"), 7: (1, ""), 20: (2, "null")}), "dev.csv": "id,notes,ward\n"})
+    done = orchestrator(*shlex.split(f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}"))
+    assert done.code == 2
+    assert "cannot use the tables: 3 problems" in done.err
+    assert "train.csv:5, 22: column 'ward': missing label" in done.err
+    assert "train.csv:9: column 'note': an empty text" in done.err
+    assert "dev.csv:1: unknown column 'note' (did you mean \"notes\"?)" in done.err
+
+
+def test_fixed_copy_passes(orchestrator: Command, tmp_path: Path) -> None:
+    """The command that an error proposes repairs the table."""
+    write({"train.csv": changed({3: (2, "N/A"), 7: (1, ""), 20: (2, "")})})
+    done = orchestrator(*shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}"), "-o", "json")
+    command = json.loads(done.out)["error"]["problems"][0].partition("\nfix  ")[2]
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True)
+    found = orchestrator(*shlex.split(f"{FINETUNE} --data train.fixed.csv {COLUMNS}"), "-o", "json")
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["plan"]["checked"] == "all 117 rows"
+
+
+def test_quick_check_reads_the_beginning_and_all_the_rest(orchestrator: Command) -> None:
+    rows = note_rows(40_000)
+    rows[-1][2] = "N/A"
+    write({"train.csv": table(rows)})
+    words = shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}")
+    quick = orchestrator(*words, "-o", "json")
+    assert quick.code == 0, quick.err
+    assert re.fullmatch(r"the first [\d,]+ rows; --check all reads every row", json.loads(quick.out)["plan"]["checked"])
+    full = orchestrator(*words, "--check", "all")
+    assert full.code == 2
+    assert "train.csv:40001: column 'ward': missing label" in full.err
+
+
+@pytest.mark.parametrize("verb", ["validate", "submit"])
+def test_validate_and_submit_find_mistakes_too(orchestrator: Command, verb: str, home: Path) -> None:
+    write({**BOTH, "train.csv": changed({3: (2, "N/A")})})
+    more = ("--dry-run",) if verb == "submit" else ()
+    done = orchestrator(verb, *shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}")[1:], *more)
+    assert done.code == 2
+    assert "train.csv:5: column 'ward': missing label" in done.err
+    assert "resume" not in done.err
+    assert not (home / "runs").exists()
+
+
+def test_check_does_not_change_the_run(orchestrator: Command) -> None:
+    write(dict(BOTH))
+    words = shlex.split(f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}")
+    names = {orchestrator(*words, *more, "-o", "json").json["plan"]["name"] for more in ((), ("--check", "all"))}
+    assert len(names) == 1

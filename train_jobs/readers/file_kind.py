@@ -1,0 +1,67 @@
+"""The kind of a file by its first bytes: text, an empty file, or a known kind of binary file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.config.errors import in_shell
+from train_jobs.readers.findings import Findings
+
+HEAD = 1 << 12  # bytes
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_BINARY = {
+    b"PK\x03\x04": "a ZIP archive, such as an Excel or Word document",
+    b"%PDF": "a PDF document",
+    b"\xd0\xcf\x11\xe0": "an old Excel or Word document",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image",
+    b"\x7fELF": "a program",
+    b"SQLite format 3": "an SQLite database",
+    b"\x1f\x8b": "compressed with gzip",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+}
+_UNPACK = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
+
+
+def binary_kind(head: bytes) -> str | None:
+    """Return what kind of binary file begins with some bytes; None: it may be text."""
+    for magic, kind in _BINARY.items():
+        if head.startswith(magic):
+            return kind
+    return "a binary file" if b"\0" in head and not head.startswith(UTF16) else None
+
+
+def check_kind(path: Path, findings: Findings, *, table: bool) -> bool:
+    """Return whether a file may be text; add a problem if it is empty or binary.
+
+    Args:
+        path: the file.
+        findings: receives the problem.
+        table: whether a table is expected, which an Excel workbook can be exported to.
+
+    Raises:
+        DataError: the file cannot be opened.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(HEAD)
+    except OSError as problem:
+        raise unreadable(path, problem) from None
+    if not head.strip():
+        findings.add(path, "", "is empty" if not head else "contains only white space", "give a file with text")
+        return False
+    if (kind := binary_kind(head)) is None:
+        return True
+    method = kind.rpartition(" ")[2]
+    if method in _UNPACK:
+        fix = f"{_UNPACK[method]} --keep {in_shell(path)}"
+    elif table and "Excel" in kind:
+        fix = f"python -c \"import pandas as pd; pd.read_excel({str(path)!r}).to_csv('table.csv', index=False)\""
+    else:
+        fix = "give files of text: convert or leave out this one"
+    findings.add(path, "", f"is {kind}, not text", fix)
+    return False

@@ -1,0 +1,404 @@
+"""A check of the user's own tables before anything starts: all problems of all files, each with its fix.
+
+The plan on the laptop reads the beginning of each file, or all of it on request. Readers and conversions are those of
+the job, so what passes a complete check is read by the job too.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from train_jobs.config import DataError, did_you_mean, in_shell
+from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header
+from train_jobs.readers.file_kind import check_kind
+from train_jobs.readers.findings import LINE, Findings
+from train_jobs.readers.row_readers import (
+    FORMATS,
+    SEPARATORS,
+    JsonReader,
+    Reader,
+    TableReader,
+    json_row,
+    open_table,
+    strip_line_end,
+)
+from train_jobs.readers.tables import is_missing, to_class, to_number
+
+QUICK_BYTES = 4 << 20  # of each file: together with its other work a plan takes about a second
+QUICK_ROWS = 20_000  # of Parquet
+CHARACTERS_PER_TOKEN = 4.0  # of English in WordPiece, roughly
+SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
+FEW_CLASSES = 20
+GUESSED_ROWS = 200  # rows that decide which column is meant
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_WHOLE = re.compile(r"\s*[-+]?\d+\s*")
+
+
+@dataclass
+class CheckedTable:
+    """Facts about a table that was checked."""
+
+    path: Path
+    rows: int = 0
+    """Rows that were read."""
+    complete: bool = True
+    """Whether all rows were read."""
+    labels: Counter[str] = field(default_factory=Counter)
+    """Class -> rows; empty for a regression and for a table without labels."""
+    texts: dict[int, int] = field(default_factory=dict)
+    """Hash of a text or pair -> rows with it."""
+    lengths: list[int] = field(default_factory=list)
+    """Characters of the texts of each row."""
+
+
+def check_tables(
+    columns: ColumnsConfig, files: Mapping[str, Path], *, most_bytes: int | None = QUICK_BYTES
+) -> dict[str, CheckedTable]:
+    """Check the tables of a task of the user's own.
+
+    Args:
+        columns: names of the columns, and format.
+        files: split -> file; `test` may lack labels.
+        most_bytes: bytes of each file to read. None: all.
+
+    Returns:
+        Split -> what was seen.
+
+    Raises:
+        DataError: all problems of all files, each with its place and fix.
+    """
+    findings = Findings()
+    seen: dict[str, CheckedTable] = {}
+    for split, path in files.items():
+        before = len(findings)
+        checked = _TableCheck(columns, path, findings, most_bytes)
+        table = checked.run(optional_labels=split == "test")
+        if len(findings) == before:
+            _check_labels(columns, table, seen.get("train"), findings)
+        if len(findings) == before:
+            seen[split] = table
+    findings.check("the tables")
+    return seen
+
+
+class _TableCheck:
+    """The check of one file."""
+
+    def __init__(self, columns: ColumnsConfig, path: Path, findings: Findings, most_bytes: int | None) -> None:
+        self._columns, self._path, self._findings, self._most = columns, path, findings, most_bytes
+        self._form = FORMATS.get(path.suffix, "") if columns.format == "auto" else columns.format
+        self._settings: dict[str, Any] = {"format": self._form or None, "quoting": columns.quoting}
+        self._numbers = self._others = 0
+        self._long_rows: list[tuple[str, str]] = []
+
+    def run(self, *, optional_labels: bool) -> CheckedTable:
+        table = CheckedTable(self._path)
+        if self._form != "parquet" and not check_kind(self._path, self._findings, table=True):
+            return table
+        try:
+            reader = self._bounded(open_table(self._path, [], **self._settings))
+            names = self._names(reader)
+            wanted = [name for name in (self._columns.text, self._columns.pair) if name is not None]
+            if not optional_labels or self._columns.label in names:
+                wanted.append(self._columns.label)
+            if self._form == "jsonl" or self._has_columns(names, wanted):
+                self._read(table, self._bounded(open_table(self._path, wanted, **self._settings)), wanted)
+        except DataError as problem:
+            self._findings.add_error(self._path, problem)
+        return table
+
+    def _bounded(self, reader: Reader) -> Reader:
+        reader.stop = self._most
+        return reader
+
+    def _names(self, reader: Reader) -> list[str]:
+        if self._form != "jsonl":
+            return reader.names()
+        found = (json_row(strip_line_end(line)) for _, line in islice(JsonReader(self._path, []).lines(), GUESSED_ROWS))
+        return list(dict.fromkeys(name for row in found if isinstance(row, dict) for name in row))
+
+    def _has_columns(self, names: list[str], wanted: list[str]) -> bool:
+        """Return whether the header has the columns; else add why not."""
+        missing = [name for name in wanted if name not in names]
+        if not missing:
+            return True
+        if self._form in SEPARATORS and (other := self._other_separator()):
+            name, fix = other
+            self._findings.add(self._path, "1", f"the fields are separated by {name}", fix)
+        elif self._form in SEPARATORS and not is_header(names, wanted) and len(missing) == len(wanted):
+            command = f"sed -i '1i {self._header_for(names)}' {in_shell(self._path)}"
+            self._findings.add(self._path, "1", "the first line is a row: the header is missing", command)
+        else:
+            guesses = self._guesses(names)
+            for name in missing:
+                self._missing_column(name, names, wanted, guesses)
+        return False
+
+    def _missing_column(self, name: str, names: list[str], wanted: list[str], guesses: dict[str, str]) -> None:
+        role = next(key for key in ("text", "pair", "label") if getattr(self._columns, key) == name)
+        near = did_you_mean(name, names)
+        guess = near.partition('"')[2].partition('"')[0] or guesses.get(role)
+        what = f"unknown column {name!r}{near}; have {header_text(names, wanted)}"
+        fix = f"--column {role}={in_shell(guess)}" if guess else f"--column {role}=NAME"
+        self._findings.add(self._path, "1" if self._form in SEPARATORS else "", what, fix)
+
+    def _other_separator(self) -> tuple[str, str] | None:
+        """Return the name of the separator that the first line seems to have, and the fix."""
+        with self._path.open(encoding="utf-8-sig", errors="replace") as stream:
+            first = stream.readline()
+        own = SEPARATORS[self._form]
+        if own in first:
+            return None
+        for sign, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas"), ("|", "vertical bars")):
+            if sign in first:
+                form = next((form for form, one in SEPARATORS.items() if one == sign), None)
+                return name, f"--set data.format={form}" if form else self._pandas("", sep=sign)
+        return None
+
+    def _header_for(self, names: list[str]) -> str:
+        """Return the header that a table without one seems to need."""
+        numbered = [f"column{number}" for number in range(1, len(names) + 1)]
+        guesses = self._guesses(numbered, header=numbered)
+        roles = {guess: getattr(self._columns, role) for role, guess in guesses.items()}
+        separator = SEPARATORS[self._form].replace("\t", "\\t")
+        return separator.join(roles.get(name, name) for name in numbered)
+
+    def _guesses(self, names: list[str], header: list[str] | None = None) -> dict[str, str]:
+        """Return the columns that texts and labels seem to be in: the longest on average, and that with few values."""
+        values: dict[str, list[str]] = {name: [] for name in names}
+        try:
+            reader = self._bounded(open_table(self._path, names, header=header, **self._settings))
+            for _, row in islice(reader.rows(), GUESSED_ROWS):
+                for name, value in row.items() if isinstance(row, dict) else ():
+                    values[name].append(str(value))
+        except DataError:
+            return {}
+        mean = {name: sum(map(len, found)) / len(found) for name, found in values.items() if found}
+        if len(mean) < 2:
+            return {}
+        text = max(mean, key=lambda name: mean[name])
+        kinds = {name: len(set(found)) for name, found in values.items() if found and name != text}
+        few = {name: count for name, count in kinds.items() if 2 <= count <= max(FEW_CLASSES, len(values[name]) // 10)}
+        return {"text": text, **({"label": min(few, key=lambda name: few[name])} if few else {})}
+
+    def _read(self, table: CheckedTable, reader: Reader, wanted: list[str]) -> None:
+        labelled = self._columns.label in wanted
+        rows = reader.rows() if self._most is None or self._form != "parquet" else islice(reader.rows(), QUICK_ROWS)
+        for place, row in rows:
+            table.rows += 1
+            where = f"{reader.unit}{place.line}"
+            if isinstance(row, str):
+                self._bad_row(where, row)
+                continue
+            self._check_texts(table, where, row)
+            if labelled:
+                self._check_label(table, where, row[self._columns.label])
+        table.complete = not reader.stopped and (self._form != "parquet" or table.rows < QUICK_ROWS or not self._most)
+        if not table.rows and not reader.stopped:
+            self._findings.add(self._path, "", "has no row", "give a file with rows below its header")
+        if self._columns.regression and self._others and not self._numbers:
+            self._findings.add(
+                self._path, "", "labels are names of classes, not numbers", "--set data.regression=false"
+            )
+        if isinstance(reader, TableReader):
+            self._check_swallowed(table, reader)
+
+    def _bad_row(self, where: str, what: str) -> None:
+        show = f"sed -n {LINE}p {in_shell(self._path)} shows a line, sed -i {LINE}d {in_shell(self._path)} deletes it"
+        if what.startswith("not JSON: "):
+            what = "not a JSON object"
+        elif what.startswith("missing column "):
+            missing, _, have = what.removeprefix("missing column ").partition("; have ")
+            columns = ("text", "pair", "label")
+            role = next((key for key in columns if repr(getattr(self._columns, key)) == missing), "text")
+            guess = did_you_mean(missing.strip("'"), have.split(", ")).partition('"')[2].partition('"')[0]
+            guess = guess or self._guesses(have.split(", ")).get(role, "NAME")
+            show = f"--column {role}={in_shell(guess)}, or add the field to these lines"
+        self._findings.add(self._path, where, what, show)
+
+    def _check_texts(self, table: CheckedTable, where: str, row: Mapping[str, Any]) -> None:
+        found = [row[name] for name in (self._columns.text, self._columns.pair) if name is not None]
+        for name, value in zip((self._columns.text, self._columns.pair), found, strict=False):
+            if not isinstance(value, str):
+                kind = "is missing" if value is None else f"is of type {type(value).__name__}, not text"
+                self._findings.add(self._path, where, f"column {name!r}: the text {kind}", self._drop_rows())
+            elif not value.strip():
+                self._findings.add(self._path, where, f"column {name!r}: an empty text", self._drop_rows())
+            elif "\n" in value:
+                self._long_rows.append((where, value))
+        key = hash(tuple(map(str, found)))
+        table.texts[key] = table.texts.get(key, 0) + 1
+        table.lengths.append(sum(len(value) for value in found if isinstance(value, str)))
+
+    def _check_label(self, table: CheckedTable, where: str, value: Any) -> None:
+        name = self._columns.label
+        if is_missing(value):
+            self._findings.add(self._path, where, f"column {name!r}: missing label", self._drop_rows())
+            return
+        try:
+            if self._columns.regression:
+                to_number(value)
+                self._numbers += 1
+            else:
+                table.labels[to_class(value)] += 1
+        except ValueError as problem:
+            self._others += 1
+            if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+                self._numbers += 1
+                what = f"column {name!r}: a number with a decimal comma"
+                self._findings.add(self._path, where, what, self._pandas("", decimal=","))
+            elif self._numbers or not isinstance(value, str):
+                self._findings.add(self._path, where, f"column {name!r}: {problem}", self._drop_rows())
+
+    def _check_swallowed(self, table: CheckedTable, reader: TableReader) -> None:
+        """Add the rows whose quoted text contains complete other rows: a quotation mark that is not closed."""
+        header = reader.names()
+        at = header.index(self._columns.label) if self._columns.label in header else None
+        for where, value in self._long_rows:
+            inside = value.split("\n")[1:-1] or value.split("\n")[1:]
+            rows = [_fields(line, SEPARATORS[self._form]) for line in inside]
+            whole = [row for row in rows if len(row) == len(header)]
+            if at is not None:
+                whole = [row for row in whole if self._is_label(table, row[at])]
+            if whole and len(header) > 1:
+                what = f"a quotation mark that is not closed: the row contains {len(whole):,} other rows"
+                fix = f'sed -n {LINE}p {in_shell(self._path)} shows it: close it, or double a mark inside a field ("")'
+                self._findings.add(self._path, where, what, fix)
+
+    def _is_label(self, table: CheckedTable, value: str) -> bool:
+        if self._columns.regression:
+            return bool(value.strip()) and not is_missing(value) and _is_number(value)
+        return table.labels[value] > 0
+
+    def _drop_rows(self) -> str:
+        names = [name for name in (self._columns.text, self._columns.pair, self._columns.label) if name is not None]
+        return self._pandas(f".dropna(subset={names!r})")
+
+    def _pandas(self, step: str, **reading: str) -> str:
+        """Return a command that writes a repaired copy of the table."""
+        path, copy = self._path, str(self._path.with_name(f"{self._path.stem}.fixed{self._path.suffix}"))
+        if self._form == "jsonl":
+            return _python(
+                f"pd.read_json({str(path)!r}, lines=True){step}.to_json({copy!r}, orient='records', lines=True)"
+            )
+        if self._form == "parquet":
+            return _python(f"pd.read_parquet({str(path)!r}){step}.to_parquet({copy!r})")
+        separator = SEPARATORS.get(self._form, ",")
+        reading = {"sep": separator, **reading} if separator != "," else reading
+        words = "".join(f", {key}={value!r}" for key, value in reading.items())
+        out = f", sep={separator!r}" if separator != "," else ""
+        return _python(f"pd.read_csv({str(path)!r}{words}){step}.to_csv({copy!r}, index=False{out})")
+
+
+def _python(code: str) -> str:
+    """Return a shell command that runs code with pandas; in double quotes, because the code contains single ones."""
+    whole = f"import pandas as pd; {code}"
+    special = any(sign in whole for sign in '"$`!\\')
+    return "python -c " + (in_shell(whole) if special else f'"{whole}"')
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator), [])
+    except csv.Error:
+        return []
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        to_number(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTable | None, findings: Findings) -> None:
+    """Check the classes of a table as a whole."""
+    if columns.regression or not table.labels:
+        return
+    where = f"column {columns.label!r}"
+    names = sorted(table.labels)
+    if all(_WHOLE.fullmatch(name) or _DECIMAL_COMMA.fullmatch(name) for name in names) and any(
+        map(_DECIMAL_COMMA.fullmatch, names)
+    ):
+        fix = _TableCheck(columns, table.path, findings, None)._pandas("", decimal=",")
+        findings.add(
+            table.path, "", f"{where}: numbers with a decimal comma", f"{fix}; then --set data.regression=true"
+        )
+        return
+    if train is not None:
+        unknown = [name for name in names if name not in train.labels]
+        if unknown and train.complete:
+            rows = sum(table.labels[name] for name in unknown)
+            have = "1 row has a label" if rows == 1 else f"{rows:,} rows have labels"
+            what = f"{where}: {have} that {train.path} lacks: {classes_text(unknown)}"
+            findings.add(table.path, "", what, f"add such rows to {train.path}, or delete these")
+        return
+    mean = sum(len(name) * count for name, count in table.labels.items()) / table.labels.total()
+    once = sum(count == 1 for count in table.labels.values())
+    if len(names) > MOST_RARE_CLASSES and once > table.rows / 2 and mean > SHORT_CLASS:
+        swap = f"--column text={in_shell(columns.label)} --column label={in_shell(columns.text)}"
+        if len(table.texts) <= FEW_CLASSES:
+            what = f"columns {columns.text!r} and {columns.label!r} are swapped: the labels are texts, the texts repeat"
+            findings.add(table.path, "", what, swap)
+        else:
+            findings.add(table.path, "", f"{where}: texts, not labels", "--column label=NAME")
+    elif len(names) == 1 and table.complete:
+        findings.add(table.path, "", f"{where}: only one label: {classes_text(names)}", "add rows of the other classes")
+
+
+def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> Iterator[str]:
+    """Yield warnings about tables that can be read: classes of a single row, texts that occur in two splits."""
+    train = seen.get("train")
+    if train is not None and train.complete and (once := [name for name, rows in train.labels.items() if rows == 1]):
+        them = "class has" if len(once) == 1 else "classes have"
+        yield (
+            f"{train.path}: {len(once)} {them} a single row, too few to learn and to score:"
+            f" {classes_text(sorted(once))}; add rows, or merge classes"
+        )
+    for split, table in seen.items():
+        if train is None or table is train:
+            continue
+        if both := sum(rows for key, rows in table.texts.items() if key in train.texts):
+            yield (
+                f"{both:,} of {table.rows:,} rows of {table.path} have a text that is also in {train.path}: the scores"
+                f" of {split} are too high; delete them from one of the files"
+            )
+
+
+def length_warnings(seen: Mapping[str, CheckedTable], max_length: int, positions: int) -> Iterator[str]:
+    """Yield a warning if most texts are longer than the sequences of a model.
+
+    Args:
+        seen: what was seen of the tables.
+        max_length: maximum tokens of a sequence; the rest of a text is dropped.
+        positions: tokens that the model can read.
+    """
+    lengths = [characters / CHARACTERS_PER_TOKEN for table in seen.values() for characters in table.lengths]
+    longer = sum(length > max_length for length in lengths)
+    if not lengths or longer <= len(lengths) / 2:
+        return
+    middle = sorted(lengths)[len(lengths) // 2]
+    share = f"{longer / len(lengths):.0%} of the texts are longer than {max_length} tokens (half of them than"
+    fix = (
+        f"--set data.max_length={min(positions, max(round(middle), max_length + 1))}"
+        if max_length < positions
+        else "split them into rows of a paragraph, or pretrain with data.sequence_length=512"
+    )
+    yield f"{share} {middle:,.0f}, an estimate), and the rest of each is dropped: {fix}"
+
+
+def checked_text(seen: Mapping[str, CheckedTable]) -> str:
+    """Return how much of the tables was read, for a plan."""
+    rows = sum(table.rows for table in seen.values())
+    if all(table.complete for table in seen.values()):
+        return f"all {rows:,} rows"
+    return f"the first {rows:,} rows; --check all reads every row"

@@ -1,0 +1,177 @@
+"""A check of the text of a pretraining before anything starts: all problems of all files, each with its fix.
+
+The plan on the laptop reads some of each file, or all of it on request. Parquet, datasets by name and files compressed
+with zstd are left to the job.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, SourceFile, source_files
+from train_jobs.config.errors import DataError, did_you_mean, in_shell
+from train_jobs.config.prepare import SourceConfig
+from train_jobs.config.privacy import names_text
+from train_jobs.readers.file_kind import check_kind
+from train_jobs.readers.findings import LINE, Findings
+
+QUICK_BYTES = 4 << 20  # of all files together: together with its other work a plan takes about a second
+LEAST_BYTES = 16 << 10  # of each file
+QUICK_FILES = 256
+LONGEST_LINE = 32 << 20  # bytes
+
+
+class CheckedText:
+    """The part of a text that was checked."""
+
+    def __init__(self) -> None:
+        self.files = self.all_files = self.read_bytes = 0
+        self.complete = True
+
+    def text(self) -> str:
+        """Return it for a plan."""
+        if self.complete:
+            return f"all of {self.all_files:,} {'file' if self.all_files == 1 else 'files'}"
+        part = f"the beginning of {self.files:,} of {self.all_files:,} files"
+        return f"{part} ({self.read_bytes / 1e6:.1f} MB); --check all reads everything"
+
+
+def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> CheckedText:
+    """Check the files of all sources.
+
+    Args:
+        sources: sources of text.
+        everything: whether to read all files to their ends.
+
+    Raises:
+        DataError: all problems of all files, each with its place and fix.
+    """
+    findings, seen = Findings(), CheckedText()
+    found: list[tuple[SourceConfig, SourceFile]] = []
+    for source in (source for source in sources if source.dataset is None):
+        try:
+            files = source_files(source)
+        except DataError as problem:
+            findings.add_error(Path(source.path[0]), problem)
+            continue
+        empty = [file for file in files if file.path.stat().st_size == 0]
+        for file in empty if len(empty) == len(files) else ():
+            findings.add(file.path, "", "is empty", "give files with text: --data PATH")
+        found += [(source, file) for file in files if file not in empty]
+    seen.all_files = len(found)
+    chosen = found if everything else found[:: -(-len(found) // QUICK_FILES)] if found else []
+    seen.complete = len(chosen) == len(found)
+    most = None if everything else max(QUICK_BYTES // max(len(chosen), 1), LEAST_BYTES)
+    for source, file in chosen:
+        try:
+            _check_file(source, file, most, findings, seen)
+        except DataError as problem:
+            findings.add_error(file.path, problem)
+    findings.check("the text")
+    return seen
+
+
+def _check_file(
+    source: SourceConfig, file: SourceFile, most: int | None, findings: Findings, seen: CheckedText
+) -> None:
+    seen.files += 1
+    if file.format == "parquet" or file.compression == "zstd":
+        return
+    if file.compression is None and not check_kind(file.path, findings, table=False):
+        return
+    with _opened(file) as stream:
+        if stream.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+            return  # UTF-16 with its mark is read by the job
+        stream.seek(0)
+        lines = _lines(file.path, stream, most, findings, seen)
+        if file.format == "jsonl":
+            _check_objects(source, file.path, lines, findings)
+        elif file.format in SEPARATORS:
+            _check_table(source, file, lines, findings)
+        else:
+            for _ in lines:
+                pass
+
+
+def _opened(file: SourceFile) -> Any:
+    return file.path.open("rb") if file.compression is None else OPENERS[file.compression](file.path)
+
+
+def _lines(
+    path: Path, stream: BinaryIO, most: int | None, findings: Findings, seen: CheckedText
+) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line; add the first one that is not UTF-8."""
+    done, number = 0, 0
+    try:
+        while raw := stream.readline(LONGEST_LINE):
+            number += 1
+            done += len(raw)
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                copy = in_shell(path.with_name(f"{path.stem}.utf8{path.suffix}"))
+                fix = f"iconv -f latin1 -t utf-8 {in_shell(path)} > {copy}"
+                findings.add(path, str(number), "is not UTF-8", fix)
+                return
+            yield number, text.removesuffix("\n").removesuffix("\r")
+            if most is not None and done >= most:
+                seen.complete = seen.complete and not stream.read(1)
+                return
+    except (OSError, EOFError) as problem:
+        findings.add(path, str(number + 1), f"cannot be read: {type(problem).__name__}", "download it again")
+    finally:
+        seen.read_bytes += done
+
+
+def _check_objects(source: SourceConfig, path: Path, lines: Iterator[tuple[int, str]], findings: Findings) -> None:
+    delete = f"sed -n {LINE}p {in_shell(path)} shows a line, sed -i {LINE}d {in_shell(path)} deletes it"
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            findings.add(path, str(number), "not a JSON object", delete)
+            continue
+        if not isinstance(row, dict):
+            findings.add(path, str(number), "not a JSON object", delete)
+        elif source.column not in row:
+            guess = _guess(row)
+            near = did_you_mean(source.column, row)
+            guess = near.partition('"')[2].partition('"')[0] or guess
+            what = f"no field {source.column!r}{near}; have {names_text(list(row), none='no fields')}"
+            fix = f"--column {in_shell(guess)}" if guess else "--column NAME"
+            findings.add(path, str(number), what, fix)
+        elif row[source.column] is not None and not isinstance(row[source.column], str):
+            what = f"field {source.column!r} is of type {type(row[source.column]).__name__}, not text"
+            findings.add(path, str(number), what, "--column NAME of a field with text")
+
+
+def _guess(row: dict[str, Any]) -> str | None:
+    """Return the field with the longest text."""
+    texts = {name: len(value) for name, value in row.items() if isinstance(value, str)}
+    return max(texts, key=lambda name: texts[name]) if texts else None
+
+
+def _check_table(source: SourceConfig, file: SourceFile, lines: Iterator[tuple[int, str]], findings: Findings) -> None:
+    rows = csv.reader(
+        (f"{line}\n" for _, line in lines),
+        delimiter=SEPARATORS[file.format],
+        quoting=csv.QUOTE_MINIMAL if file.format == "csv" else csv.QUOTE_NONE,
+    )
+    header = next(rows, [])
+    if source.column not in header:
+        row = next(rows, [])
+        guess = _guess(dict(zip(header, row, strict=False)))
+        near = did_you_mean(source.column, header)
+        guess = near.partition('"')[2].partition('"')[0] or guess
+        what = f"no column {source.column!r}{near}; have {names_text(header, none='no columns')}"
+        findings.add(file.path, "1", what, f"--column {in_shell(guess)}" if guess else "--column NAME")
+        return
+    for _ in islice(rows, 0, None):
+        pass

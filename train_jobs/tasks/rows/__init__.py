@@ -1,1 +1,0 @@
-"""Rows of a task: tables, their columns, labelled examples."""
