@@ -37,7 +37,7 @@ from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
-from train_jobs.corpus.executors.nodes import Node
+from train_jobs.corpus.executors.node import Node
 from train_jobs.corpus.executors.worker import keep_freed_memory
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.preparation import StoreOptions, make_store
