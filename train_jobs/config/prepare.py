@@ -109,6 +109,9 @@ class CleanConfig(Config):
     """Keep only the first of documents whose text is identical apart from white space, across all sources."""
 
 
+EXECUTOR_PATHS = tuple(f"data.executor.{name}" for name in ("scheduler_file", "tls_ca_file", "tls_cert", "tls_key"))
+
+
 class ExecutorConfig(CheckedConfig):
     """What runs the work on the parts of the text; a plain string sets only the name."""
 

@@ -178,6 +178,12 @@ class OwnCluster(Cluster):
         self._workers.keep()
         return self._address, dask_process.security_of(self._tls)
 
+    @property
+    def scheduler_pid(self) -> int:
+        """Process id of the scheduler."""
+        assert self._scheduler is not None, "start has started it"
+        return self._scheduler.process.pid
+
     def describe(self) -> str:
         """Return the address of the scheduler."""
         return self._address

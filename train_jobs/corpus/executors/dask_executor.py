@@ -13,10 +13,10 @@ import time
 import uuid
 from asyncio import CancelledError
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from distributed import Client, Future, KilledWorker
 
@@ -60,6 +60,9 @@ class DaskExecutor(Executor):
         cluster: the cluster.
         log: called with lines of text.
     """
+
+    function: ClassVar[Callable[[str, str, str, str], str]] = staticmethod(run_task)
+    """What a worker runs for a task, see `run_task`."""
 
     def __init__(self, setting: PreparationSetting, cluster: Cluster, log: Log) -> None:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it warns about is handled or raised here
@@ -110,7 +113,8 @@ class DaskExecutor(Executor):
                 self._give(waiting)
                 message = self._next_message()
                 if isinstance(message, dict):
-                    progress.reached(**message)
+                    if message["step"] == tasks[0].step:  # else it was late
+                        progress.reached(message["part"], message["bytes"], message["documents"])
                 elif message is not None and (found := self._answer(*message)) is not None:
                     task, answer = found
                     if "record" not in answer:
@@ -118,7 +122,7 @@ class DaskExecutor(Executor):
                         waiting.appendleft(task)
                         continue
                     left -= 1
-                    progress.reached(task.number, **answer["read"])
+                    progress.reached(task.number, *answer["read"])
                     yield Result(task.number, answer["record"])
             except _SchedulerLost:
                 waiting.extendleft(given.task for given in self._running.values())
@@ -202,7 +206,7 @@ class DaskExecutor(Executor):
             self._submitted += 1
             assert self._client is not None, "run has connected it"
             future = self._client.submit(
-                run_task,
+                self.function,
                 *(self._setting, task.model_dump_json(), self._topic, self._versions),
                 key=f"{task.step}-{task.number}-{self._topic}-{self._submitted}",
                 workers=sorted(bound) or None,
@@ -316,10 +320,10 @@ class _Progress:
         self._advance = advance
         self._most: dict[int, tuple[int, int]] = {}
 
-    def reached(self, part: int, bytes: int, documents: int) -> None:  # noqa: A002 - keys of the event
+    def reached(self, part: int, count: int, documents: int) -> None:
         """Note the bytes and documents that an attempt at a part has processed."""
         before = self._most.get(part, (0, 0))
-        now = max(before[0], bytes), max(before[1], documents)
+        now = max(before[0], count), max(before[1], documents)
         self._most[part] = now
         if now != before:
             self._advance(now[0] - before[0], now[1] - before[1])

@@ -54,7 +54,7 @@ def run_task(setting: str, task: str, topic: str, versions: str) -> str:
             record = finished_record(settings, parsed) or perform(settings, parsed, events)
     except Exception as problem:
         return json.dumps({"error": error_json(problem, settings), "worker": worker.address})
-    return json.dumps({"record": record, "read": events.totals()})
+    return json.dumps({"record": record, "read": list(events.totals().values())})
 
 
 class _Events:
@@ -68,7 +68,7 @@ class _Events:
 
     def __init__(self, worker: Worker, topic: str, task: PartTask) -> None:
         self._send: Callable[[str, Any], None] = worker.log_event
-        self._topic, self._number = topic, task.number
+        self._topic, self._task = topic, {"step": task.step, "part": task.number}
         self._bytes = self._documents = 0
         self._sent = time.monotonic()
 
@@ -79,7 +79,7 @@ class _Events:
         if time.monotonic() - self._sent > SECONDS_BETWEEN_EVENTS:
             self._sent = time.monotonic()
             # Totals, not differences: another attempt at the same task begins at 0.
-            self._send(self._topic, {"part": self._number, **self.totals()})
+            self._send(self._topic, {**self._task, **self.totals()})
 
     def totals(self) -> dict[str, int]:
         """Return the bytes and documents that this attempt has processed."""
