@@ -94,14 +94,17 @@ class Child:
     """A process of the cluster that is started again when it dies.
 
     Args:
-        what: its name, for messages.
-        start: starts it.
+        what: its role in `dask_process`.
+        words: arguments of that role.
+        started: called with each started process.
     """
 
-    def __init__(self, what: str, start: Callable[[], subprocess.Popen[bytes]]) -> None:
-        self._what, self._start = what, start
+    def __init__(
+        self, what: str, *words: str, started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None
+    ) -> None:
+        self._what, self._words, self._started = what, words, started
         self._starts: list[float] = []
-        self.process = self._started()
+        self._start()
 
     def keep(self) -> int | None:
         """Return None if the process lives; otherwise start it again and return the exit code of the dead one.
@@ -120,7 +123,7 @@ class Child:
                 facts={"exit code": code},
                 fix="read its messages in the log of this process",
             )
-        self.process = self._started()
+        self._start()
         return code
 
     def end(self) -> None:
@@ -135,10 +138,14 @@ class Child:
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)  # after SIGKILL it is still there
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> None:
         self._starts.append(time.monotonic())
-        return self._start()
+        self._scratch = tempfile.mkdtemp(prefix="prepare-dask-")
+        words = (self._what, str(os.getpid()), self._scratch, *self._words)
+        self.process = start_child(MODULE, *words, environ=QUIET)
+        self._started(self.process)
 
 
 class OwnCluster(Cluster):
@@ -161,14 +168,14 @@ class OwnCluster(Cluster):
         self._meeting, self._key = folder / MEETING, key
         self._host = "127.0.0.1" if node.size == 1 else socket.gethostbyname(node.address)
         self._dashboard, self._count = [dashboard] if dashboard else [], workers
-        self._workers: LocalWorkers | None = None
+        self._workers: Child | None = None
         self._scheduler: Child | None = None
 
     def start(self) -> None:
         """Start scheduler and workers."""
         self._meeting.unlink(missing_ok=True)  # of an earlier start
-        self._workers = LocalWorkers(self._meeting, self._key, self._count)  # they start while the scheduler does
-        self._scheduler = Child("scheduler", self._start_scheduler)
+        self._workers = local_workers(self._meeting, self._key, self._count)  # they start while the scheduler does
+        self._scheduler = Child("scheduler", self._host, *self._dashboard, started=self._meet)
 
     def find(self) -> tuple[str, Security | None] | None:
         """Return the address of the own scheduler, see `Cluster.find`."""
@@ -192,12 +199,12 @@ class OwnCluster(Cluster):
         """End scheduler and workers, and delete the meeting file."""
         self._meeting.unlink(missing_ok=True)
         if self._workers is not None:
-            self._workers.close()
+            self._workers.end()
         if self._scheduler is not None:
             self._scheduler.end()
 
-    def _start_scheduler(self) -> subprocess.Popen[bytes]:
-        process = start_child(MODULE, "scheduler", str(os.getpid()), self._host, *self._dashboard, environ=QUIET)
+    def _meet(self, process: subprocess.Popen[bytes]) -> None:
+        """Send the certificates to a new scheduler, receive its address and write the meeting file."""
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):
@@ -209,7 +216,6 @@ class OwnCluster(Cluster):
             raise InternalError(f"the scheduler of the Dask cluster ended with exit code {code} at its start")
         self._address = str(json.loads(line)["address"])
         self._write_meeting()
-        return process
 
     def _write_meeting(self) -> None:
         """Write the address and the certificates to a file that only this user can read."""
@@ -223,28 +229,15 @@ class OwnCluster(Cluster):
         temporary.replace(self._meeting)
 
 
-class LocalWorkers:
-    """The workers of this node, in a child process that ends with this one.
+def local_workers(meeting: Path, key: str, count: int) -> Child:
+    """Start the workers of this node in a child process that ends with this one.
 
     Args:
         meeting: meeting file, written by the node that leads.
         key: key of the store.
         count: number of workers.
     """
-
-    def __init__(self, meeting: Path, key: str, count: int) -> None:
-        self._scratch = Path(tempfile.mkdtemp(prefix="prepare-dask-"))
-        words = ("workers", str(os.getpid()), str(meeting), key, str(count), str(self._scratch))
-        self._child = Child("workers", lambda: start_child(MODULE, *words, environ=QUIET))
-
-    def keep(self) -> int | None:
-        """Start the process again if it died, see `Child.keep`."""
-        return self._child.keep()
-
-    def close(self) -> None:
-        """End the process with its workers and delete their files."""
-        self._child.end()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+    return Child("workers", str(meeting), key, str(count))
 
 
 def serve(folder: Path, node: Node, key: str, workers: int, complete: Callable[[], bool]) -> None:
@@ -261,7 +254,7 @@ def serve(folder: Path, node: Node, key: str, workers: int, complete: Callable[[
         PeerError: there was no scheduler for ten minutes.
         DataError: the node that leads reads another text.
     """
-    local = LocalWorkers(folder / MEETING, key, workers)
+    local = local_workers(folder / MEETING, key, workers)
     try:
         while not complete():
             code = local.keep()
@@ -275,4 +268,4 @@ def serve(folder: Path, node: Node, key: str, workers: int, complete: Callable[[
                 )
             time.sleep(POLL_SECONDS)
     finally:
-        local.close()
+        local.end()

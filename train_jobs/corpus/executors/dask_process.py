@@ -1,11 +1,11 @@
 """The processes of a Dask cluster that a preparation starts on its own nodes.
 
-    python -m train_jobs.corpus.executors.dask_process scheduler PARENT_PID HOST [DASHBOARD]
-    python -m train_jobs.corpus.executors.dask_process workers PARENT_PID MEETING_FILE KEY COUNT SCRATCH_FOLDER
+    python -m train_jobs.corpus.executors.dask_process scheduler PARENT_PID SCRATCH_FOLDER HOST [DASHBOARD]
+    python -m train_jobs.corpus.executors.dask_process workers PARENT_PID SCRATCH_FOLDER MEETING_FILE KEY COUNT
 
-The scheduler reads its certificates as JSON from stdin and writes its address as a line of JSON. The workers of a node
-find both in the meeting file, on the disk that all nodes share, and follow the scheduler to its next address when it is
-started again. Both end with their parent.
+The scratch folder is for Dask's own files; it is deleted at the end. The scheduler reads its certificates as JSON from
+stdin and writes its address as a line of JSON. The workers of a node find both in the meeting file, on the disk that all
+nodes share, and follow the scheduler to its next address when it is started again. Both end with their parent.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,19 +46,27 @@ LOCAL_ONLY = "127.0.0.1:0"
 
 def main() -> int:
     """Run a scheduler, or the workers of a node, until a signal ends it; return an exit code."""
-    role, parent, *words = sys.argv[1:]
-    # SIGTERM, not SIGKILL: the workers' scratch folder is deleted on the way out.
+    role, parent, scratch, *words = sys.argv[1:]
+    # SIGTERM, not SIGKILL: the scratch folder is deleted on the way out.
     if not end_with_parent(int(parent), signal.SIGTERM):
         return 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is meant for the parent, which ends this process
+    signal.signal(signal.SIGTERM, partial(_end, scratch))
     dask.config.update_defaults(DEFAULTS)  # below the user's own Dask configuration
-    if role == "scheduler":
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-        return asyncio.run(run_scheduler(words[0], words[1] if len(words) > 1 else None))
-    meeting, key, count, scratch = words
-    node = NodeWorkers(Path(meeting), key, int(count), Path(scratch))
-    signal.signal(signal.SIGTERM, node.end)
-    return asyncio.run(node.run())
+    dask.config.set({"temporary-directory": scratch})
+    try:
+        if role == "scheduler":
+            return asyncio.run(run_scheduler(words[0], words[1] if len(words) > 1 else None))
+        meeting, key, count = words
+        return asyncio.run(NodeWorkers(Path(meeting), key, int(count)).run())
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _end(scratch: str, signum: int, frame: FrameType | None) -> None:
+    """End this process; the workers of a node end with it."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(0)
 
 
 async def run_scheduler(host: str, dashboard: str | None) -> int:
@@ -90,19 +99,13 @@ class NodeWorkers:
         meeting: file with the scheduler's address and certificates.
         key: key of the store; the scheduler of another text is refused.
         count: number of workers.
-        scratch: folder for Dask's own files, deleted at the end.
     """
 
-    def __init__(self, meeting: Path, key: str, count: int, scratch: Path) -> None:
-        self._meeting, self._key, self._count, self._scratch = meeting, key, count, scratch
+    def __init__(self, meeting: Path, key: str, count: int) -> None:
+        self._meeting, self._key, self._count = meeting, key, count
         self._connected_at = time.monotonic()
         self._connected = 0
         self._code = 0
-
-    def end(self, signum: int, frame: FrameType | None) -> None:
-        """End this process; its workers end with it."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        os._exit(0)
 
     async def run(self) -> int:
         """Run the workers; return when the scheduler cannot be found."""
@@ -116,7 +119,6 @@ class NodeWorkers:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        shutil.rmtree(self._scratch, ignore_errors=True)
         return self._code
 
     async def _worker(self, number: int) -> None:
@@ -140,7 +142,6 @@ class NodeWorkers:
             found["address"],
             nthreads=1,
             name=f"{os.uname().nodename}-{os.getpid()}-{number}",
-            local_directory=str(self._scratch),
             memory_limit=0,  # as for other worker processes: the limit is the machine's
             security=security_of(found["tls"]),
             preload=["train_jobs.corpus.executors.dask_task"],
