@@ -4,8 +4,8 @@
     python -m train_jobs.corpus.executors.dask_process workers PARENT_PID SCRATCH_FOLDER MEETING_FILE KEY COUNT
 
 The scratch folder is for Dask's own files; it is deleted at the end. The scheduler reads its certificates as JSON from
-stdin and writes its address as a line of JSON. The workers of a node find both in the meeting file, on the disk that all
-nodes share, and follow the scheduler to its next address when it is started again. Both end with their parent.
+stdin and writes its address as a line of JSON. The workers of a node find both in the meeting file, on the disk that
+all nodes share, and follow the scheduler to its next address when it is started again. Both end with their parent.
 """
 
 from __future__ import annotations
