@@ -187,12 +187,6 @@ def sleep_task(setting: str, task: str, topic: str, versions: str) -> str:
     return json.dumps({"record": "{}", "read": [0, 0]})
 
 
-class Sleeping(DaskExecutor):
-    """An executor whose tasks sleep."""
-
-    function = staticmethod(sleep_task)
-
-
 def _run(workers: int, lengths: Sequence[float]) -> tuple[float, float]:
     """Run tasks of given lengths on a cluster of its own; return the seconds, and the scheduler's CPU seconds."""
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +198,7 @@ def _run(workers: int, lengths: Sequence[float]) -> tuple[float, float]:
             for number, length in enumerate(lengths)
         ]
         cluster = OwnCluster(place, Node(), "key", workers)
-        with Sleeping(setting, cluster, lambda text: None) as executor:
+        with DaskExecutor(setting, cluster, lambda text: None, function=sleep_task) as executor:
             first = [task.model_copy(update={"size": 100_000}) for task in tasks[: 2 * workers]]
             while executor.workers < workers:
                 list(executor.run(first, lambda count, documents: None))

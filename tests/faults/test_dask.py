@@ -30,7 +30,7 @@ HOOK = """
 import errno, os, sys, threading, time
 
 def hook(event, arguments):
-    if event != "open" or not threading.current_thread().name.startswith("Dask-Default"):
+    if event != "open" or "Dask-Default" not in threading.current_thread().name:
         return
     path, mode = str(arguments[0]), str(arguments[1])
     if path.startswith(os.environ["TEST_TEXT"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 from train_jobs.engine.runtime.storage import storage_errors
 
+POLL_SECONDS = 0.2
 SHARDS = "shard-*.arrow"
 TORN = (f".{MANIFEST_FILE}.*.tmp", f".{SHARDS}.tmp")
 OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, *TORN, PARTS)
@@ -161,7 +163,7 @@ def make_store(
                     _clear_folder(folder, replace=options.replace)
                     _lead(data, folder, found, progress, hashes, node, options)
                 else:
-                    _serve(data, folder, key, node)
+                    _serve(data, folder, key, found, node, options)
     elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     return TokenStore.open(folder)
@@ -181,7 +183,7 @@ def _lead(
     setting.folder.mkdir(parents=True, exist_ok=True)
     key, parts = store_key(data, found), plan_parts(data.text)
     try:
-        with _executor(setting, key, sum(part.size for part in parts), node, options, progress) as executor:
+        with _executor(setting, key, found, node, options, progress) as executor:
             manifest = Preparation(setting, found, key, parts, executor, progress, hashes).make()
     except DataError:
         if not options.keep_unfinished and not (folder / MANIFEST_FILE).exists():
@@ -200,37 +202,59 @@ def _lead(
 
 
 def _executor(
-    setting: PreparationSetting, key: str, size: int, node: Node, options: StoreOptions, progress: PreparationProgress
+    setting: PreparationSetting,
+    key: str,
+    found: DataFingerprint,
+    node: Node,
+    options: StoreOptions,
+    progress: PreparationProgress,
 ) -> Executor:
     """Return what runs the tasks.
 
     Args:
         setting: settings of the tasks; the folders exist.
         key: key of the store.
-        size: bytes of the text.
+        found: fingerprint of the text.
         node: this process; it leads.
         options: options of making the store.
         progress: receives lines of text.
     """
     config, workers = setting.data.executor, _workers(setting.data, node)
-    is_large = node.size > 1 and size >= options.min_worker_bytes
-    if config.name == "dask" or (config.name == "auto" and is_large):
-        # Here, because Dask takes most of a second to import, and most preparations do without it.
-        from train_jobs.corpus.executors.dask_cluster import ExistingCluster, OwnCluster
+    # Imported here, because Dask takes most of a second to import, and most preparations do without it.
+    if config.is_existing:
+        from train_jobs.corpus.executors.dask_cluster import ExistingCluster
         from train_jobs.corpus.executors.dask_executor import DaskExecutor
 
-        if config.is_existing:
-            return DaskExecutor(setting, ExistingCluster(config), progress.log)
+        return DaskExecutor(setting, ExistingCluster(config), progress.log)
+    if _starts_cluster(setting.data, found, node, options):
+        from train_jobs.corpus.executors.dask_cluster import OwnCluster
+        from train_jobs.corpus.executors.dask_executor import DaskExecutor
+
         cluster = OwnCluster(setting.folder, node, key, workers, config.dashboard)
         return DaskExecutor(setting, cluster, progress.log)
     return WorkerPool(setting, workers, min_bytes=options.min_worker_bytes)
 
 
-def _serve(data: TextConfig, folder: Path, key: str, node: Node) -> None:
-    """Run workers for the node that leads until the store is complete."""
-    from train_jobs.corpus.executors.dask_cluster import serve
+def _starts_cluster(data: TextConfig, found: DataFingerprint, node: Node, options: StoreOptions) -> bool:
+    """Return whether the nodes start a Dask cluster; all nodes decide the same."""
+    if data.executor.name == "auto":
+        # A dataset by name has no size before it is read.
+        return node.size > 1 and (found.total_bytes == 0 or found.total_bytes >= options.min_worker_bytes)
+    return data.executor.name == "dask" and not data.executor.is_existing
 
-    serve(folder / PARTS, node, key, _workers(data, node), lambda: TokenStore.find(folder, key) is not None)
+
+def _serve(data: TextConfig, folder: Path, key: str, found: DataFingerprint, node: Node, options: StoreOptions) -> None:
+    """Wait until the node that leads has completed the store, and run workers for it if they share the work."""
+
+    def complete() -> bool:
+        return TokenStore.find(folder, key) is not None
+
+    if _starts_cluster(data, found, node, options):
+        from train_jobs.corpus.executors.dask_cluster import serve
+
+        serve(folder / PARTS, node, key, _workers(data, node), complete)
+    while not complete():  # the launcher ends this process if the node that leads dies
+        time.sleep(POLL_SECONDS)
 
 
 def _workers(data: TextConfig, node: Node) -> int:

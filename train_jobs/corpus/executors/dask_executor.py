@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from distributed import Client, Future, KilledWorker
 
@@ -59,13 +59,18 @@ class DaskExecutor(Executor):
         setting: settings shared by the tasks; all workers see its folders.
         cluster: the cluster.
         log: called with lines of text.
+        function: what a worker runs for a task; it takes and returns what `run_task` does.
     """
 
-    function: ClassVar[Callable[[str, str, str, str], str]] = staticmethod(run_task)
-    """What a worker runs for a task, see `run_task`."""
-
-    def __init__(self, setting: PreparationSetting, cluster: Cluster, log: Log) -> None:
+    def __init__(
+        self,
+        setting: PreparationSetting,
+        cluster: Cluster,
+        log: Log,
+        function: Callable[[str, str, str, str], str] = run_task,
+    ) -> None:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it warns about is handled or raised here
+        self._function = function
         self._setting, self._cluster, self._log = setting.model_dump_json(), cluster, log
         self._versions = json.dumps(worker_versions())
         self._topic = f"prepare-{uuid.uuid4().hex[:12]}"
@@ -206,7 +211,7 @@ class DaskExecutor(Executor):
             self._submitted += 1
             assert self._client is not None, "run has connected it"
             future = self._client.submit(
-                self.function,
+                self._function,
                 *(self._setting, task.model_dump_json(), self._topic, self._versions),
                 key=f"{task.step}-{task.number}-{self._topic}-{self._submitted}",
                 workers=sorted(bound) or None,
