@@ -36,7 +36,8 @@ RESULT_SECONDS = 30.0
 SECONDS_BETWEEN_LINES = 10.0
 MOST_FULL_DISKS = 3  # of one task; then no worker can write
 SECONDS_BETWEEN_LOOKS = 2.0  # at the list of workers
-LOST = {"cancelled", "lost"}
+LOST = {"cancelled", "lost"}  # states of a future
+CLOSED = {"closed", "closing"}  # states of a client
 
 
 class _Given(NamedTuple):
@@ -207,18 +208,27 @@ class DaskExecutor(Executor):
         most = TASKS_PER_WORKER * len(self._addresses)
         bound = frozenset(self._addresses) - self._full if self._full else frozenset[str]()
         while waiting and len(self._running) < most:
-            task = waiting.popleft()
-            self._submitted += 1
-            assert self._client is not None, "run has connected it"
-            future = self._client.submit(
+            task = waiting[0]
+            future = self._submit(task, bound)
+            waiting.popleft()
+            self._running[task.number] = _Given(task, future, bound)
+            future.add_done_callback(partial(self._note_done, task))
+
+    def _submit(self, task: PartTask, bound: frozenset[str]) -> Future[str]:
+        assert self._client is not None, "run has connected it"
+        self._submitted += 1
+        try:
+            return self._client.submit(
                 self._function,
                 *(self._setting, task.model_dump_json(), self._topic, self._versions),
                 key=f"{task.step}-{task.number}-{self._topic}-{self._submitted}",
                 workers=sorted(bound) or None,
                 pure=False,
             )
-            self._running[task.number] = _Given(task, future, bound)
-            future.add_done_callback(partial(self._note_done, task))
+        except Exception:  # a closed client raises plain exceptions
+            if self._client.status not in CLOSED:
+                raise
+            raise _SchedulerLost from None
 
     def _note_done(self, task: PartTask, future: Future[str]) -> None:
         self._messages.put((task, future))
@@ -287,9 +297,9 @@ class DaskExecutor(Executor):
         if time.monotonic() - self._looked < (SECONDS_BETWEEN_LOOKS if self._addresses else 0):
             return
         assert self._client is not None, "run has connected it"
-        if self._client.status in {"closed", "closing"}:
+        if self._client.status in CLOSED:
             raise _SchedulerLost
-        with suppress(OSError):  # the connection broke: the futures are cancelled soon
+        with suppress(OSError, CancelledError, RuntimeError):  # the connection broke: the futures are cancelled soon
             self._addresses = tuple(self._client.nthreads())
         self._looked = time.monotonic()
         if self._addresses:
@@ -305,7 +315,8 @@ class DaskExecutor(Executor):
         for given in list(self._running.values()):
             if given.bound and given.bound.isdisjoint(self._addresses):
                 del self._running[given.task.number]
-                given.future.cancel()
+                with suppress(Exception):  # the scheduler may be gone
+                    given.future.cancel()
                 waiting.appendleft(given.task)
 
     def _say_waiting(self, what: str) -> None:
