@@ -168,7 +168,7 @@ def datatrove(text: Path, vocabulary: Path, out: Path) -> None:
     LocalPipelineExecutor(
         pipeline=[
             JsonlReader(str(text)),
-            DocumentTokenizer(str(out / "tokens"), str(out / "local"), tokenizer_name_or_path=str(tokenizer)),
+            DocumentTokenizer(str(out / "tokens"), str(tokenizer), local_working_dir=str(out / "local")),
         ],
         tasks=FILES,
         workers=WORKERS,

@@ -18,23 +18,12 @@ from typing import Any
 from train_jobs.config.errors import InternalError
 from train_jobs.config.privacy import traceback_text
 from train_jobs.corpus.executors.base import error_json, perform
+from train_jobs.corpus.executors.lifetime import end_with_parent
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
 KEPT_MEMORY = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 256 << 20, M_TOP_PAD: 16 << 20}  # bytes
 SECONDS_BETWEEN_MESSAGES = 0.5
-
-
-def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> bool:
-    """Let the kernel signal this process when its parent dies; return whether the parent lives.
-
-    Args:
-        parent: process id of the parent.
-        number: the signal.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    return os.getppid() == parent  # else it died before the call above took effect, and no signal will arrive
 
 
 def keep_freed_memory() -> bool:
