@@ -47,6 +47,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 POLL_SECONDS = 0.2
 TEXT_BYTES, NODES, CORES = 1e12, 32, 16
 PART_BYTES = 64e6
+SCHEDULER_SECONDS = 6.8e-3  # of its processor for each task, the largest of the table `tasks`
 DOCUMENT_BYTES = 3000  # of web text; decides the number of hashes
 
 
@@ -276,18 +277,21 @@ def model(hashing: float, duplicates: float, worker: float, validation: float) -
         worker: bytes of text per processor second of a worker, all steps together.
         validation: bytes of validation shards for each byte of text, which the first node reads for the manifest.
     """
-    documents, workers = TEXT_BYTES / DOCUMENT_BYTES, NODES * CORES
+    documents, workers, parts = TEXT_BYTES / DOCUMENT_BYTES, NODES * CORES, TEXT_BYTES / PART_BYTES
+    work, scheduler = TEXT_BYTES / worker / workers, 2 * parts * SCHEDULER_SECONDS
     rows = {
-        f"hash the text, one core of the first node, {hashing / 1e6:,.0f} MB/s": TEXT_BYTES / hashing,
-        f"documents and tokens, {workers} workers, {worker / 1e6:.1f} MB/s each": TEXT_BYTES / worker / workers,
+        f"hash the text, {CORES} cores of the first node, {hashing / 1e6:,.0f} MB/s each": TEXT_BYTES / hashing / CORES,
+        f"documents and tokens, {workers} workers, {worker / 1e6:.1f} MB/s each": max(work, scheduler),
         f"duplicates, one core, {duplicates / 1e3:,.0f} thousand documents/s": documents / duplicates,
         "held-out shards for the manifest, one core": TEXT_BYTES * validation / hashing,
     }
     print(f"\n{TEXT_BYTES / 1e12:.0f} TB, {documents / 1e6:.0f} million documents, {NODES} x {CORES} cores, given")
-    print(f"vocabulary, {TEXT_BYTES / PART_BYTES:,.0f} parts\n\n| what | minutes |\n|---|---|")
+    print(f"vocabulary, {parts:,.0f} parts, two tasks each\n\n| what | minutes |\n|---|---|")
     for what, seconds in rows.items():
         print(f"| {what} | {seconds / 60:.1f} |")
     print(f"| together | {sum(rows.values()) / 60:.1f} |", flush=True)
+    print(f"\nThe scheduler is busy for {scheduler / 60:.1f} of the {work / 60:.1f} minutes of the workers: it becomes")
+    print(f"the limit at {workers * work / scheduler:,.0f} workers.", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def hook(event, arguments):
     if "documents-" in path or path.startswith(os.environ["TEST_TEXT"]):
         time.sleep(float(os.environ["TEST_SECONDS"]))
     full = os.environ.get("TEST_FULL")
-    if full and mode == "xb" and ".arrow" in path and is_full(full):
+    if full and mode == "x" and ".arrow" in path and is_full(full):
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
 def is_full(flag):

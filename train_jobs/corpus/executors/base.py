@@ -130,7 +130,7 @@ def finished_record(setting: PreparationSetting, task: PartTask) -> str | None:
 def error_json(problem: Exception, setting: PreparationSetting) -> dict[str, Any]:
     """Return the error of a task as JSON that passes from a worker to the process that gave the task."""
     known = problem if isinstance(problem, UserError) else None
-    error = known or explain(problem, setting.store, "making the token store")
+    error = known or explain(problem, setting.store, "the token store")
     found: dict[str, Any] = (error or InternalError(unexpected_text(problem))).as_json()["error"]
     return found
 
