@@ -4,7 +4,7 @@
     python -m benchmarks.prepare_dask plain --base CHECKOUT [--mb 100] [--rounds 3]
     python -m benchmarks.prepare_dask tasks [--count 1000]
     python -m benchmarks.prepare_dask scaling [--seconds 0.5] [--tasks-per-worker 16]
-    python -m benchmarks.prepare_dask serial [--mb 100]
+    python -m benchmarks.prepare_dask serial --worker-mb 8.3
 
 Prints tables in Markdown. `pool` prepares the same text with two workers of the pool and with two of Dask, in turn.
 `plain` does so with one worker of this checkout and one of another checkout. Processor seconds are the sum over the
@@ -31,6 +31,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from benchmarks import prepare_corpus
 from benchmarks.machine import describe, spread
 from benchmarks.prepare import _family, _megabytes
@@ -40,7 +43,7 @@ from train_jobs.corpus.executors.dask_cluster import OwnCluster
 from train_jobs.corpus.executors.dask_executor import DaskExecutor
 from train_jobs.corpus.executors.node import Node
 from train_jobs.corpus.sources.text_parts import Part
-from train_jobs.corpus.steps.documents import find_duplicates
+from train_jobs.corpus.steps.documents import HASHES, find_duplicates, hashes_file
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -48,6 +51,8 @@ POLL_SECONDS = 0.2
 TEXT_BYTES, NODES, CORES = 1e12, 32, 16
 PART_BYTES = 64e6
 SCHEDULER_SECONDS = 6.8e-3  # of its processor for each task, the largest of the table `tasks`
+SERIAL_BYTES, SERIAL_PARTS, SERIAL_DOCUMENTS = 256 << 20, 8, 500_000
+VALIDATION_SHARE = 0.05 * 0.5  # of the text: 5% of the documents, half a byte of shard for each byte of text
 DOCUMENT_BYTES = 3000  # of web text; decides the number of hashes
 
 
@@ -71,6 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=1000, help="tasks: number of empty tasks")
     parser.add_argument("--seconds", type=float, default=0.5, help="scaling: mean length of a task")
+    parser.add_argument("--worker-mb", type=float, help="serial: MB of text per processor second, of the table `pool`")
     parser.add_argument("--tasks-per-worker", type=int, default=16)
     arguments = parser.parse_args()
     print(describe("pyarrow", "numpy", "tokenizers", "distributed"), flush=True)
@@ -87,8 +93,7 @@ def main() -> None:
         case "scaling":
             scaling(arguments.seconds, arguments.tasks_per_worker)
         case "serial":
-            with _text(arguments.data, arguments.mb) as (work, size):
-                serial(arguments.data.resolve(), work, size)
+            serial(arguments.worker_mb * 1e6)
 
 
 @contextmanager
@@ -246,26 +251,28 @@ def _greedy(lengths: Sequence[float], workers: int) -> float:
     return max(free)
 
 
-def serial(data: Path, work: Path, size: int) -> None:
-    """Print the rates of what the first node does alone, and the model of 1 TB."""
-    started = time.process_time()
-    for path in sorted((work / "text").iterdir()):
+def serial(worker: float) -> None:
+    """Print the rates of what the first node does alone, and the model of 1 TB.
+
+    Args:
+        worker: bytes of text per processor second of a worker, all steps together.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "text")
+        path.write_bytes(random.Random(1).randbytes(1 << 20) * (SERIAL_BYTES >> 20))
+        started = time.process_time()
         file_sha256(path)
-    hashing = size / (time.process_time() - started)
-    store = work / "store-kept"
-    config = work / "prepare.json"
-    section = {"text": [str(work / "text")], "vocabulary": str(data / "bert" / "vocab_uncased.txt"), "workers": 1}
-    config.write_text(json.dumps({"data": section, "store": str(store), "keep_steps": True}))
-    words = ["-m", "train_jobs.prepare", "--config", str(config), "--output", str(work / "out")]
-    alone = _watched(words, Path.cwd())
-    records = [json.loads(path.read_text()) for path in sorted((store / "parts").glob("documents-*.json"))]
-    started = time.process_time()
-    counts = [record["documents"] for record in records]
-    find_duplicates(store / "parts", counts, key="k")
-    duplicates = sum(counts) / (time.process_time() - started)
-    shards = sum(path.stat().st_size for path in store.glob("shard-*validation*"))
-    worker = size / alone.cpu
-    model(hashing, duplicates, worker, shards / size)
+        hashing = SERIAL_BYTES / (time.process_time() - started)
+        draw = np.random.default_rng(1)
+        for part in range(SERIAL_PARTS):
+            high = np.sort(draw.integers(0, 1 << 63, SERIAL_DOCUMENTS, dtype=np.uint64) * np.uint64(2))
+            low, place = high.copy(), np.arange(SERIAL_DOCUMENTS, dtype=np.uint32)
+            with Path(folder, hashes_file(part)).open("wb") as stream, pa.ipc.new_file(stream, HASHES) as writer:
+                writer.write_batch(pa.record_batch([pa.array(column) for column in (high, low, place)], schema=HASHES))
+        started = time.process_time()
+        find_duplicates(Path(folder), [SERIAL_DOCUMENTS] * SERIAL_PARTS, key="k")
+        duplicates = SERIAL_PARTS * SERIAL_DOCUMENTS / (time.process_time() - started)
+    model(hashing, duplicates, worker, VALIDATION_SHARE)
 
 
 def model(hashing: float, duplicates: float, worker: float, validation: float) -> None:

@@ -28,7 +28,7 @@ MEETING = "dask.json"  # in the folder of the records
 MOST_STARTS, STARTS_SECONDS = 5, 60.0  # a process that ends as often within this time cannot run here
 END_SECONDS = 10.0
 QUIET = {  # environment of the processes, below the user's own
-    "DASK_LOGGING__DISTRIBUTED": "warning",
+    "DASK_LOGGING__DISTRIBUTED": "error",
     # Workers that end with their parent leave semaphores to the resource tracker, which reports each as a leak.
     "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
 }

@@ -124,4 +124,4 @@ def require_versions(expected: dict[str, str], found: dict[str, str], where: str
 
 def dask_setup(worker: Worker) -> None:
     """Prepare a worker of a cluster that the job started; Dask calls it when the worker preloads this module."""
-    keep_freed_memory()
+    keep_freed_memory(threads=True)

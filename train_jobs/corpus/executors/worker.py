@@ -22,16 +22,23 @@ from train_jobs.corpus.executors.lifetime import end_with_parent
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
+M_ARENA_MAX = -8  # of mallopt(3)
 KEPT_MEMORY = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 256 << 20, M_TOP_PAD: 16 << 20}  # bytes
 SECONDS_BETWEEN_MESSAGES = 0.5
 
 
-def keep_freed_memory() -> bool:
-    """Configure the allocator to keep freed memory; return whether it accepted every setting."""
+def keep_freed_memory(*, threads: bool = False) -> bool:
+    """Configure the allocator to keep freed memory; return whether it accepted every setting.
+
+    Args:
+        threads: whether a thread other than the main one does the work; call it before that thread starts.
+    """
     # By default glibc returns freed arrays to the system, which must clear every page before it is used again. That
     # takes a tenth of the time when one batch of text follows another.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all([mallopt(*setting) for setting in KEPT_MEMORY.items()])  # noqa: C419  # set all
+    # The settings apply to the main arena; a thread would use one of its own, which returns its memory.
+    settings = {**KEPT_MEMORY, **({M_ARENA_MAX: 1} if threads else {})}
+    return mallopt is not None and all([mallopt(*setting) for setting in settings.items()])  # noqa: C419  # set all
 
 
 class ParentChannel:
