@@ -3,15 +3,17 @@
     python -m benchmarks.prepare_dask pool [--data ../shared/data] [--mb 200] [--rounds 3]
     python -m benchmarks.prepare_dask plain --base CHECKOUT [--mb 100] [--rounds 3]
     python -m benchmarks.prepare_dask tasks [--count 1000]
+    python -m benchmarks.prepare_dask idle
     python -m benchmarks.prepare_dask scaling [--seconds 0.5] [--tasks-per-worker 16]
     python -m benchmarks.prepare_dask serial --worker-mb 8.3
 
 Prints tables in Markdown. `pool` prepares the same text with two workers of the pool and with two of Dask, in turn.
 `plain` does so with one worker of this checkout and one of another checkout. Processor seconds are the sum over the
-whole family of processes, read five times a second; on a machine that others use, their ratio says more than that of
-the clock. Memory is PSS. `tasks` gives empty tasks to the executor. `scaling` gives tasks that sleep for lengths drawn
-around a mean, with a fixed seed, to 1, 2, 4 and 8 workers: it measures scheduling, not the cores. `serial` measures the
-work that the first node does alone, and computes what 1 TB of text takes on 32 nodes of 16 cores.
+whole family of processes, read five times a second; on a machine that others use, their ratio is more reliable.
+Memory is PSS. `tasks` gives empty tasks to the executor. `idle` reads the processor time of a cluster
+of two workers without work. `scaling` gives tasks that sleep for lengths drawn around a mean, with a fixed seed, to 1,
+2, 4 and 8 workers: it measures scheduling, not the cores. `serial` measures the work that the first node does alone,
+and computes what 1 TB of text takes on 32 nodes of 16 cores.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from train_jobs.corpus.steps.documents import HASHES, find_duplicates, hashes_fi
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
 TICKS = os.sysconf("SC_CLK_TCK")
-POLL_SECONDS = 0.2
+POLL_SECONDS, IDLE_SECONDS = 0.2, 20
 TEXT_BYTES, NODES, CORES = 1e12, 32, 16
 PART_BYTES = 64e6
 SCHEDULER_SECONDS = 6.8e-3  # of its processor for each task, the largest of the table `tasks`
@@ -58,7 +60,7 @@ DOCUMENT_BYTES = 3000  # of web text; decides the number of hashes
 
 @dataclass(frozen=True)
 class Family:
-    """What a process and its descendants took."""
+    """Time and memory of a process and its descendants."""
 
     seconds: float
     cpu: float
@@ -69,7 +71,7 @@ class Family:
 def main() -> None:
     """Print the table that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("table", choices=["pool", "plain", "tasks", "scaling", "serial"])
+    parser.add_argument("table", choices=["pool", "plain", "tasks", "idle", "scaling", "serial"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of texts and vocabularies")
     parser.add_argument("--base", type=Path, help="plain: another checkout")
     parser.add_argument("--mb", type=int, default=200, help="megabytes of text")
@@ -90,6 +92,8 @@ def main() -> None:
                 compare_checkouts(arguments.data.resolve(), work, size, arguments.base.resolve(), arguments.rounds)
         case "tasks":
             empty_tasks(arguments.count)
+        case "idle":
+            idle()
         case "scaling":
             scaling(arguments.seconds, arguments.tasks_per_worker)
         case "serial":
@@ -223,6 +227,22 @@ def empty_tasks(count: int) -> None:
             f"| {workers} | {count} | {count / seconds:.0f} | {1e3 * seconds / count:.2f} | {1e3 * cpu / count:.2f} |",
             flush=True,
         )
+
+
+def idle() -> None:
+    """Print the share of a core that a cluster of two workers takes without work."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        setting = PreparationSetting(data=TextConfig(), store=place, folder=place, block_tokens=1)
+        task = PartTask(step="documents", number=0, part=Part(0, "part", 0, "text", ()), key="0" * 16, size=0)
+        with DaskExecutor(setting, OwnCluster(place, Node(), "key", 2), lambda text: None, sleep_task) as executor:
+            while executor.workers < 2:
+                list(executor.run([task], lambda count, documents: None))
+            family = list(_family(os.getpid()))
+            before, started = sum(map(_cpu, family)), time.perf_counter()
+            time.sleep(IDLE_SECONDS)
+            share = (sum(map(_cpu, family)) - before) / (time.perf_counter() - started)
+    print(f"\na cluster of two workers without work: {share:.1%} of a core", flush=True)
 
 
 def scaling(seconds: float, each: int) -> None:

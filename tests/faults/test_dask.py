@@ -90,7 +90,7 @@ class Scene:
         return Counter(path.read_text().split() if path.exists() else [])
 
     def assert_completes(self, job: subprocess.Popen[str], expected: dict[str, bytes], deaths: int) -> str:
-        """Assert that the job makes the expected store, with few reads, and that nothing is left over."""
+        """Assert that the job makes the expected store, with few reads, and that nothing remains."""
         out, err = job.communicate(timeout=900)
         assert job.returncode == 0, out + err
         assert contents(self.folder / "store") == expected

@@ -113,7 +113,7 @@ EXECUTOR_PATHS = tuple(f"data.executor.{name}" for name in ("scheduler_file", "t
 
 
 class ExecutorConfig(CheckedConfig):
-    """What runs the work on the parts of the text; a plain string sets only the name."""
+    """Settings of the executor of the work on the parts of the text; a plain string sets only the name."""
 
     name: Literal["auto", "processes", "dask"] = "auto"
     """processes: worker processes of this machine. dask: a Dask cluster, an existing one or, without `scheduler` and

@@ -114,7 +114,7 @@ class PreparationProgress:
             self._figures(self.parts, {f"{self._step}_{name}": figure for name, figure in figures.items()})
 
     def slowest_source(self) -> tuple[str, float] | None:
-        """Return the source with the lowest bytes per second of a worker, in all steps; None with a single source."""
+        """Return the source with the lowest bytes per second of a worker; None with a single source."""
         speeds = {name: size / max(seconds, LEAST_SECONDS) for name, (size, seconds) in self._by_source.items()}
         return min(speeds.items(), key=lambda item: item[1]) if len(speeds) > 1 else None
 

@@ -117,7 +117,7 @@ def test_nodes_with_different_text_are_refused(text: list[str], tmp_path: Path) 
 
 
 class Existing:
-    """A cluster that somebody else started: a scheduler and one worker, with a scheduler file."""
+    """A cluster that the job did not start: a scheduler and one worker, with a scheduler file."""
 
     def __init__(self, folder: Path, *options: str, **environ: str) -> None:
         self.file = folder / "scheduler.json"

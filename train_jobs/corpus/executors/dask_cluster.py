@@ -55,12 +55,12 @@ class Cluster(ABC):
     def describe(self) -> str:
         """Return where the scheduler is, for messages."""
 
-    def close(self) -> None:  # noqa: B027 - a cluster of others goes on
+    def close(self) -> None:  # noqa: B027 - a cluster of others continues
         """End the processes of the cluster that belong to this job."""
 
 
 class ExistingCluster(Cluster):
-    """A cluster that somebody else started and will end.
+    """A cluster that this job neither starts nor ends.
 
     Args:
         config: address or file of its scheduler, and TLS.
@@ -162,7 +162,7 @@ class OwnCluster(Cluster):
     first_seconds = dask_process.PATIENCE_SECONDS
 
     def __init__(self, folder: Path, node: Node, key: str, workers: int, dashboard: str | None = None) -> None:
-        # Mutual TLS even on one machine: whoever reaches a Dask scheduler can run code as this user.
+        # Mutual TLS even on one machine: everyone who reaches a Dask scheduler can run code as this user.
         made = Security.temporary()
         self._tls = {"ca": made.tls_ca_file, "cert": made.tls_client_cert, "key": made.tls_client_key}
         self._meeting, self._key = folder / MEETING, key

@@ -138,7 +138,7 @@ class DaskExecutor(Executor):
     def close(self) -> None:
         """Cancel the tasks of this job, and end its cluster."""
         if self._client is not None:
-            with suppress(Exception):  # the scheduler may be gone
+            with suppress(Exception):  # the scheduler may have ended
                 self._client.cancel([given.future for given in self._running.values()], force=True)
         self._running.clear()
         self._disconnect()
@@ -178,7 +178,7 @@ class DaskExecutor(Executor):
 
     def _disconnect(self) -> None:
         if self._client is not None:
-            with suppress(Exception):  # a client whose scheduler is gone fails in many ways
+            with suppress(Exception):  # a client without its scheduler fails in many ways
                 self._client.close(timeout=2)
         self._client = None
 
@@ -234,7 +234,7 @@ class DaskExecutor(Executor):
         self._messages.put((task, future))
 
     def _next_message(self) -> tuple[PartTask, Future[str]] | dict[str, Any] | None:
-        """Return a finished future or a report of progress; None if there is none within a second."""
+        """Return a finished future or a report of progress; None after a second without one."""
         with suppress(queue.Empty):
             return self._messages.get(timeout=POLL_SECONDS)
         self._cluster.find()  # starts processes again that have died
@@ -289,7 +289,7 @@ class DaskExecutor(Executor):
     def _look(self, waiting: deque[PartTask]) -> None:
         """Read the list of workers from the scheduler, every two seconds.
 
-        Tasks that were bound to workers which are gone return to `waiting`.
+        Tasks that were bound to lost workers return to `waiting`.
 
         Raises:
             PeerError: there was no worker for ten minutes.
@@ -315,7 +315,7 @@ class DaskExecutor(Executor):
         for given in list(self._running.values()):
             if given.bound and given.bound.isdisjoint(self._addresses):
                 del self._running[given.task.number]
-                with suppress(Exception):  # the scheduler may be gone
+                with suppress(Exception):  # the scheduler may have ended
                     given.future.cancel()
                 waiting.appendleft(given.task)
 

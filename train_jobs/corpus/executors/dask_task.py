@@ -1,4 +1,4 @@
-"""What a Dask worker runs: one task, from JSON to JSON, with progress as events on a topic.
+"""The function that a Dask worker runs: one task, from JSON to JSON, with progress as events on a topic.
 
 Dask imports this module on the worker by name. Setting, task and result are text, so nothing of ours is pickled except
 the name of the function.
