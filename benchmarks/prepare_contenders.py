@@ -98,7 +98,7 @@ class Contender:
             digests.add(self.digest())
         cpu = min(run[1] for run in runs)
         shutil.rmtree(self.out, ignore_errors=True)
-        # In the middle of the work, by processor time: the clock of a busy machine says little.
+        # In the middle of the work, by processor time: the clock of a busy machine is unreliable.
         before = self.run(kill_at=cpu / 2)[1]
         after = self.run()[1]
         rates = [self.size / 1e6 / run[1] for run in runs]

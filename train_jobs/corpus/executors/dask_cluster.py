@@ -162,7 +162,7 @@ class OwnCluster(Cluster):
     first_seconds = dask_process.PATIENCE_SECONDS
 
     def __init__(self, folder: Path, node: Node, key: str, workers: int, dashboard: str | None = None) -> None:
-        # Mutual TLS even on one machine: everyone who reaches a Dask scheduler can run code as this user.
+        # Mutual TLS even on one machine: a process that reaches a Dask scheduler can run code as this user.
         made = Security.temporary()
         self._tls = {"ca": made.tls_ca_file, "cert": made.tls_client_cert, "key": made.tls_client_key}
         self._meeting, self._key = folder / MEETING, key

@@ -138,7 +138,7 @@ class DaskExecutor(Executor):
     def close(self) -> None:
         """Cancel the tasks of this job, and end its cluster."""
         if self._client is not None:
-            with suppress(Exception):  # the scheduler may have ended
+            with suppress(Exception):  # the scheduler may be dead
                 self._client.cancel([given.future for given in self._running.values()], force=True)
         self._running.clear()
         self._disconnect()
@@ -315,7 +315,7 @@ class DaskExecutor(Executor):
         for given in list(self._running.values()):
             if given.bound and given.bound.isdisjoint(self._addresses):
                 del self._running[given.task.number]
-                with suppress(Exception):  # the scheduler may have ended
+                with suppress(Exception):  # the scheduler may be dead
                     given.future.cancel()
                 waiting.appendleft(given.task)
 
