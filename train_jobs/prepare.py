@@ -5,7 +5,9 @@
         --nproc-per-node 1 -m train_jobs.prepare --config job.yaml    # on each of 4 nodes, which share the work
 
 --config takes a YAML or JSON file or the name of a shipped recipe: cased, uncased. Each process starts data.workers
-worker processes. The same command again resumes an interrupted preparation:
+worker processes. On several nodes they are those of a Dask cluster, whose scheduler the first node runs. With
+--set data.executor=dask one node runs such a cluster too, and data.executor.scheduler names an existing one. The same
+command again resumes an interrupted preparation:
 
     STORE/manifest.json  counts, checksums, sources; written last: a folder without it is not a store
     STORE/parts/         finished steps; removed when the store is complete, unless keep_steps is set
@@ -37,7 +39,7 @@ from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
-from train_jobs.corpus.executors.nodes import Node
+from train_jobs.corpus.executors.node import Node
 from train_jobs.corpus.executors.worker import keep_freed_memory
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.preparation import StoreOptions, make_store
@@ -92,11 +94,13 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
             )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)
+            if (slowest := progress.slowest_source()) is not None:
+                figures["slowest_source"], figures["slowest_source_mb_per_second"] = slowest[0], slowest[1] / 1e6
             earlier = [report for _, report in read_reports(output / METRICS_FILE)]
             if not any("dropped" in report["metrics"] for report in earlier):  # else a start died before it could end
                 # A start that finds the finished store counts no part: the step is that of the last one counted.
                 step = max([progress.parts, *(report["step"] for report in earlier)])
-                metrics.report(step, {key: value for key, value in figures.items() if key != "store"})
+                metrics.report(step, {key: value for key, value in figures.items() if not isinstance(value, str)})
             storage.write_json(output / "result.json", figures)
             for line in text_use(store):
                 log(line)

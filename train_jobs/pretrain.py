@@ -58,7 +58,7 @@ from train_jobs.assembly.starting_point import (
 from train_jobs.config import PretrainConfig, SpecError
 from train_jobs.config.verdict import margin_text, verdict
 from train_jobs.corpus.examples.text_use import sequence_figures
-from train_jobs.corpus.executors.nodes import Node, text_mismatch_error
+from train_jobs.corpus.executors.node import Node, text_mismatch_error
 from train_jobs.corpus.preparation import equal_store, prepare_store
 from train_jobs.corpus.steps.records import store_key
 from train_jobs.corpus.store.token_store import TokenStore
@@ -239,7 +239,7 @@ def find_store(config: PretrainConfig, cache: Path, world: World | None = None) 
         return TokenStore.open(named)
     world = world or distributed.single_process_world()
     with storage.storage_errors(cache, "the folder of token stores"):
-        node = Node.for_world(world, cache)
+        node = Node.for_world(world, cache, os.environ)
     found = fingerprint(config.data.text, cache / HASHES)
     if node.size > 1:
         texts = world.gather_texts(found.sha256)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.folder.run_folder import RunFolder
-from tests.conftest import Console, wait_for, write_corpus, write_spec
+from tests.conftest import Console, processes_of, wait_for, write_corpus, write_spec
 from tests.mlflow_runs import wait_for_copy
 from tests.unit.corpus.small_corpora import contents
 
@@ -85,13 +85,14 @@ def test_data_show_and_verify_report_contents_and_damage(console: Console, corpu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["local", "debug"])
-def test_preparation_is_preempted_cancelled_and_resumed(console: Console, backend: str) -> None:
+@pytest.mark.parametrize(("backend", "executor"), [("local", "auto"), ("debug", "auto"), ("local", "dask")])
+def test_preparation_is_preempted_cancelled_and_resumed(console: Console, backend: str, executor: str) -> None:
     for number in range(6):
         write_corpus(console.cwd / f"text-{number}.txt", documents=10_000, seed=number)
     words = [word for number in range(6) for word in ("--data", f"text-{number}.txt")]
     words += ["--set", "data.vocab_size=300", "--set", "data.workers=1", "-b", backend]
     whole = console("submit", "prepare", *words, "--store", "whole", "-o", "json")
+    words += ["--executor", executor]
     assert whole.code == 0, whole.err
 
     def begun(store: str) -> bool:
@@ -114,3 +115,4 @@ def test_preparation_is_preempted_cancelled_and_resumed(console: Console, backen
     assert resumed.json["state"] == "completed", resumed.err
     for store in ("one", "two"):
         assert contents(console.cwd / store) == contents(console.cwd / "whole")
+    assert [found for name in ("one", "two") for found in processes_of(console.folder(name)).values()] == []

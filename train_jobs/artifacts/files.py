@@ -12,6 +12,7 @@ does not offer use `flock`, only in this module:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 SYNCS = 8  # at the same time; more are not faster
 
@@ -45,6 +46,55 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class NewFile:
+    """A file that is written under a temporary name and takes its own name when it is complete.
+
+    Two processes may write the same file: one that was taken for dead, and the one that replaced it. The later one
+    deletes the temporary file of the earlier one, whose `commit` then fails.
+
+    Args:
+        path: the file; its folder must exist.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._temporary = path.with_name(f".{path.name}.tmp")
+        self._temporary.unlink(missing_ok=True)
+        self.stream: BinaryIO = self._temporary.open("xb")
+        """Stream that writes the content."""
+        self._inode = os.fstat(self.stream.fileno()).st_ino
+
+    def commit(self) -> None:
+        """Sync the content to the disk, close the stream and rename the file.
+
+        Raises:
+            OSError: the disk is full, or another process writes the same file.
+        """
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        if not self._is_own():
+            raise OSError(errno.ESTALE, "another process writes the same file", str(self.path))
+        self.stream.close()
+        self._temporary.replace(self.path)
+
+    def discard(self) -> None:
+        """Close the stream and delete the temporary file, after an error."""
+        with suppress(OSError):  # closing writes the buffer, and the disk may be full
+            if self._is_own():
+                self._temporary.unlink()
+        with suppress(OSError):
+            self.stream.close()
+
+    def _is_own(self) -> bool:
+        try:
+            return self._temporary.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
 
 def sync_all(folder: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from train_jobs.config import Config, DataError
 from train_jobs.config.prepare import AUTO, SourceConfig
 
 EXTRACTOR = 2  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
+MOST_HASHED_AT_ONCE = 16  # files
 EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
 EMBEDDED = "embedded (Python {})"
@@ -126,13 +128,12 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
         DataError: a file is not readable.
     """
     before = (read_object(cache) if cache else None) or {}  # damaged or missing: the files are read again
-    known, hashes = {**before}, []
-    for path in files:
-        stat = path.stat()
-        key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-        known.setdefault(key, "")
-        known[key] = known[key] or _hash_file(path)
-        hashes.append(known[key])
+    keys = [f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}" for s in (path.stat() for path in files)]
+    unknown = {key: path for key, path in zip(keys, files, strict=True) if not before.get(key)}
+    # hashlib releases the GIL, so threads hash on several cores: the text of several machines is hashed on one.
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_HASHED_AT_ONCE)) as pool:
+        known = {**before, **dict(zip(unknown, pool.map(_hash_file, unknown.values()), strict=True))}
+    hashes = [known[key] for key in keys]
     if cache is not None and known != before:
         with suppress(OSError):  # without a cache the files are hashed again
             cache.parent.mkdir(parents=True, exist_ok=True)

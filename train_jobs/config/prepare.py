@@ -110,6 +110,56 @@ class CleanConfig(Config):
     """Keep only the first of documents whose text is identical apart from white space, across all sources."""
 
 
+EXECUTOR_PATHS = tuple(f"data.executor.{name}" for name in ("scheduler_file", "tls_ca_file", "tls_cert", "tls_key"))
+
+
+class ExecutorConfig(CheckedConfig):
+    """Settings of the executor of the work on the parts of the text; a plain string sets only the name."""
+
+    name: Literal["auto", "processes", "dask"] = "auto"
+    """processes: worker processes of this machine. dask: a Dask cluster, an existing one or, without `scheduler` and
+    `scheduler_file`, one that the job starts on its own nodes and ends. auto: processes on one node, dask on several
+    nodes for 16 MB of text or more. The result does not depend on it."""
+    scheduler: str | None = None
+    """dask: address of the scheduler of an existing cluster, such as tls://10.0.0.4:8786. The workers must see the text
+    and the store at the same paths, and have the same versions of all packages."""
+    scheduler_file: Path | None = None
+    """dask: scheduler file of an existing cluster, as `dask scheduler --scheduler-file` and dask-jobqueue write it."""
+    tls_ca_file: Path | None = None
+    """dask: certificate of the authority of the scheduler. None: the setting of Dask's own configuration."""
+    tls_cert: Path | None = None
+    """dask: certificate of this client, PEM."""
+    tls_key: Path | None = None
+    """dask: private key of this client, PEM."""
+    dashboard: str | None = None
+    """dask: HOST:PORT of the dashboard of a cluster that the job starts; requires the package bokeh. It has neither
+    password nor encryption. None: no dashboard."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_is_a_section(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def is_existing(self) -> bool:
+        """Whether the cluster exists already."""
+        return self.scheduler is not None or self.scheduler_file is not None
+
+    def problems(self) -> Iterator[str]:
+        """Yield one message per contradiction between values of the section."""
+        used = [key for key, value in self if key != "name" and value is not None]
+        if used and self.name != "dask":
+            yield f"{', '.join(used)} requires name: dask, and name is {self.name}"
+        if self.scheduler is not None and self.scheduler_file is not None:
+            yield "scheduler and scheduler_file exclude each other"
+        if self.dashboard is not None and self.is_existing:
+            yield "dashboard is for a cluster that the job starts"
+        if (self.tls_ca_file or self.tls_cert or self.tls_key) and not self.is_existing:
+            yield "tls_* is for an existing cluster: the job makes certificates for its own"
+        if (self.tls_cert is None) != (self.tls_key is None):
+            yield "tls_cert and tls_key belong together"
+
+
 class TextConfig(Config):
     """Text, cleaning and vocabulary."""
 
@@ -141,6 +191,8 @@ class TextConfig(Config):
     workers: CountOrAuto = "auto"
     """Worker processes per machine, about 500 MB of memory each; the result does not depend on their number. auto: one
     per core."""
+    executor: ExecutorConfig = ExecutorConfig()
+    """What runs the work on the parts of the text: auto, processes or dask."""
 
 
 class PrepareConfig(CheckedConfig):
@@ -162,4 +214,4 @@ class PrepareConfig(CheckedConfig):
 
 def result_settings(data: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON of a section `data` without the keys that do not affect the result."""
-    return {key: value for key, value in data.items() if key != "workers"}
+    return {key: value for key, value in data.items() if key not in {"workers", "executor"}}

@@ -23,8 +23,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.store_manifest import StoreManifest
 from train_jobs.artifacts.text_rule import MOST_LOST, LetterCounts
 from train_jobs.config.errors import DataError
-from train_jobs.corpus.executors.nodes import Node, Peers
-from train_jobs.corpus.executors.worker_pool import WorkerPool
+from train_jobs.corpus.executors.base import Executor
 from train_jobs.corpus.sources.text_parts import Part
 from train_jobs.corpus.steps.document_rules import DocumentSurvey, split_threshold
 from train_jobs.corpus.steps.documents import DUPLICATES, find_duplicates, no_duplicates, stretches
@@ -69,6 +68,7 @@ class PreparationProgress:
         self._figures, self._every = figures, every
         self.parts = 0
         """Parts done in every step, now and in earlier starts."""
+        self._by_source: dict[str, tuple[float, float]] = {}
         self.begin("", total=0, done=0)
 
     def begin(self, step: str, *, total: int, done: int) -> None:
@@ -81,7 +81,7 @@ class PreparationProgress:
         """
         self._step, self._total = step, total
         self.parts += done
-        self._bytes = self._documents = 0
+        self._bytes = self._documents = self._workers = 0
         self._started = self._reported = time.monotonic()
 
     def advance(self, count: int, documents: int) -> None:
@@ -91,12 +91,32 @@ class PreparationProgress:
         if time.monotonic() - self._reported > self._every:
             self._report()
 
-    def part_done(self) -> None:
-        """Count a finished part and report the figures of the step."""
+    def part_done(self, source: str, size: int, seconds: float, workers: int) -> None:
+        """Count a finished part and report the figures of the step.
+
+        Args:
+            source: name of its source.
+            size: its bytes.
+            seconds: time that a worker took for it.
+            workers: workers that run tasks now.
+        """
         self.parts += 1
+        self._workers = workers
+        before = self._by_source.get(source, (0.0, 0.0))
+        self._by_source[source] = before[0] + size, before[1] + seconds
         if self._figures is not None:
-            figures = {"documents": self._documents, "bytes": self._bytes, "mb_per_second": self._speed() / MB}
+            figures = {
+                "documents": self._documents,
+                "bytes": self._bytes,
+                "mb_per_second": self._speed() / MB,
+                "workers": workers,
+            }
             self._figures(self.parts, {f"{self._step}_{name}": figure for name, figure in figures.items()})
+
+    def slowest_source(self) -> tuple[str, float] | None:
+        """Return the source with the lowest bytes per second of a worker; None with a single source."""
+        speeds = {name: size / max(seconds, LEAST_SECONDS) for name, (size, seconds) in self._by_source.items()}
+        return min(speeds.items(), key=lambda item: item[1]) if len(speeds) > 1 else None
 
     def end(self) -> None:
         """End the step; print a final line if it took longer than `every`."""
@@ -109,8 +129,13 @@ class PreparationProgress:
         left = max(self._total - self._bytes, 0) / speed if speed else 0
         self.log(
             f"{self._step}: {self._bytes / MB:,.1f} of {self._total / MB:,.1f} MB, {self._documents:,} documents,"
-            f" {speed / MB:.1f} MB/s, eta {_clock(left)}"
+            f" {speed / MB:.1f} MB/s, {self._workers_text()}eta {_clock(left)}"
         )
+
+    def _workers_text(self) -> str:
+        text = f"{self._workers} workers, " if self._workers > 1 else ""
+        slowest = self.slowest_source()
+        return text if slowest is None else f"{text}slowest source {slowest[0]} ({slowest[1] / MB:.1f} MB/s a worker), "
 
     def _speed(self) -> float:
         # A step on a tiny text can finish within one tick of the clock.
@@ -125,16 +150,14 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A preparation in progress: the text, the nodes and the worker processes.
+    """A preparation in progress: the text and the executor of its tasks.
 
     Attributes:
         setting: sources, rules and folders.
         found: fingerprint of the text.
         key: key of the store, see `records.store_key`.
         parts: parts of the text.
-        node: this process among the nodes that prepare the store.
-        peers: the other nodes.
-        pool: runs tasks on this node.
+        executor: runs the tasks of the steps that are divided into parts.
         progress: receives lines and figures.
         hashes: JSON file that caches content hashes, see `fingerprints.content_hashes`. None: no cache.
     """
@@ -143,41 +166,31 @@ class Preparation:
     found: DataFingerprint
     key: str
     parts: Sequence[Part]
-    node: Node
-    peers: Peers
-    pool: WorkerPool
+    executor: Executor
     progress: PreparationProgress
     hashes: Path | None = None
 
-    def make(self) -> StoreManifest | None:
-        """Run all steps that are not done.
-
-        Returns:
-            The manifest on the leading node, None on the others.
+    def make(self) -> StoreManifest:
+        """Run all steps that are not done, and return the manifest.
 
         Raises:
             DataError: text or vocabulary cannot be used; the message gives the reason.
-            PeerError: another node was lost.
-            StoreComplete: the other nodes finished without this one.
+            PeerError: scheduler or workers of a Dask cluster were lost.
         """
-        self.setting.folder.mkdir(parents=True, exist_ok=True)
         self.progress.log(
             f"reading {self.found.name}: {self.found.files} files, {self.found.total_bytes / 1e6:.1f} MB,"
             f" {len(self.parts)} part{'s' if len(self.parts) != 1 else ''}"
         )
-        with self.peers.heartbeats(), self.pool:
-            documents = self._documents()
-            # Checked before and after: the first call catches a wrong path or format before duplicates are searched.
-            self._require_all_sources(documents)
-            duplicates = self._duplicates(documents)
-            self._require_all_sources(documents, duplicates)
-            threshold = self._threshold(documents)
-            vocabulary = self._vocabulary(documents, duplicates)
-            tokens = self._tokens(documents, duplicates, vocabulary, threshold)
-            if not self.node.leads:
-                return None
-            records = PreparationRecords(documents, duplicates, vocabulary, tokens)
-            return make_manifest(self.setting, self.found, self.key, self.parts, records)
+        documents = self._documents()
+        # Checked before and after: the first call catches a wrong path or format before duplicates are searched.
+        self._require_all_sources(documents)
+        duplicates = self._duplicates(documents)
+        self._require_all_sources(documents, duplicates)
+        threshold = self._threshold(documents)
+        vocabulary = self._vocabulary(documents, duplicates)
+        tokens = self._tokens(documents, duplicates, vocabulary, threshold)
+        records = PreparationRecords(documents, duplicates, vocabulary, tokens)
+        return make_manifest(self.setting, self.found, self.key, self.parts, records)
 
     def _documents(self) -> list[DocumentsRecord]:
         keys = documents_keys(self.setting.data, self.parts, self.found, self.hashes)
@@ -192,7 +205,7 @@ class Preparation:
         if not self.setting.data.clean.drop_duplicates:
             return no_duplicates(len(self.parts), key=key)
         find = partial(find_duplicates, folder, [record.documents for record in documents], key=key)
-        return self._run_on_leader(DUPLICATES, DuplicatesRecord, key, folder, find)
+        return self._run_here(DUPLICATES, DuplicatesRecord, key, folder, find)
 
     def _vocabulary(self, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> VocabularyRecord:
         key = vocabulary_key(self.setting.data, duplicates)
@@ -203,7 +216,7 @@ class Preparation:
                 self.progress.log(f"vocabulary trained: {made.pieces} pieces")
             return made
 
-        record = self._run_on_leader(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
+        record = self._run_here(VOCABULARY, VocabularyRecord, key, self.setting.store, make)
         self.progress.log(f"words: {record.rule.words}")
         share = sum((part.letters for part in documents), LetterCounts()).marks_share
         if record.rule.strip_accents and share > MOST_LOST:
@@ -218,9 +231,6 @@ class Preparation:
         vocabulary: VocabularyRecord,
         threshold: int,
     ) -> list[TokensRecord]:
-        """Run the last step; only the leading node waits for the parts of the others."""
-        # The leading node removes all records once the manifest is written. Another node that still waited for a
-        # record would then wait forever; it waits for the manifest instead.
         tasks = [
             PartTask(
                 step="tokens",
@@ -236,7 +246,7 @@ class Preparation:
                 zip(self.parts, documents, duplicates.digests, stretches(duplicates), strict=True)
             )
         ]
-        return self._run_parts(tasks, TokensRecord, self.setting.store, wait=self.node.leads)
+        return self._run_parts(tasks, TokensRecord, self.setting.store)
 
     def _threshold(self, documents: Sequence[DocumentsRecord]) -> int:
         # The threshold needs the smallest and largest hash of all documents, so every part must be read before any
@@ -275,43 +285,37 @@ class Preparation:
                 fix="remove the source from data.text, or correct it",
             )
 
-    def _run_parts(
-        self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path, *, wait: bool = True
-    ) -> list[RecordT]:
-        """Return the record of each part: read, made here, or (with `wait`) made by another node."""
-        step = tasks[0].step
-
-        def look(task: PartTask) -> RecordT | None:
-            return read_record(self.setting.folder, part_name(step, task.number), kind, task.key, files=files)
-
-        ours = [task for task in tasks if self.node.owner(task.number) == self.node.rank]
-        todo = [task for task in ours if not self._is_intact(look(task), files)]
-        skipped = len(ours) - len(todo)
-        if skipped:
-            self.progress.log(f"{step}: {skipped} of {len(ours)} parts are done already")
-        self.progress.begin(step, total=sum(task.size for task in todo), done=skipped)
-        for _ in self.pool.run(todo, self.progress.advance):
-            self.progress.part_done()
+    def _run_parts(self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path) -> list[RecordT]:
+        """Return the record of each part: of an earlier start, or made by the executor."""
+        step, by_number = tasks[0].step, {task.number: task for task in tasks}
+        found = {
+            task.number: record
+            for task in tasks
+            if (record := self._intact_record(part_name(step, task.number), kind, task.key, files)) is not None
+        }
+        if found:
+            self.progress.log(f"{step}: {len(found)} of {len(tasks)} parts are done already")
+        todo = [task for task in tasks if task.number not in found]
+        names = source_names(self.setting.data)
+        self.progress.begin(step, total=sum(task.size for task in todo), done=len(found))
+        for result in self.executor.run(todo, self.progress.advance):
+            record = kind.model_validate_json(result.record)
+            task = by_number[result.number]
+            found[task.number] = record
+            self.progress.part_done(names[task.part.source], task.size, record.seconds, self.executor.workers)
         self.progress.end()
-        return [
-            self.peers.wait(f"{step} of part {task.number}", self.node.owner(task.number), partial(look, task))
-            for task in (tasks if wait else ())
-        ]
+        return [found[task.number] for task in tasks]
 
-    def _run_on_leader(
-        self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]
-    ) -> RecordT:
-        """Return the record of a step that the leading node runs for all nodes."""
-        look = partial(read_record, self.setting.folder, name, kind, key, files=files)
-        if not self.node.leads:
-            return self.peers.wait(name, 0, look)
-        found = look()
-        return found if found is not None and self._is_intact(found, files) else make()
+    def _run_here(self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]) -> RecordT:
+        """Return the record of a step that is not divided: of an earlier start, or made in this process."""
+        return self._intact_record(name, kind, key, files) or make()
 
-    def _is_intact(self, record: StepRecord | None, files: Path) -> bool:
-        """Return whether the record exists and its files match it; their content is hashed."""
+    def _intact_record(self, name: str, kind: type[RecordT], key: str, files: Path) -> RecordT | None:
+        """Return the record of an earlier start if its files match it, else None; their content is hashed."""
+        record = read_record(self.setting.folder, name, kind, key, files=files)
         # `read_record` compares sizes only; damage that keeps the size is visible in the hash alone.
         damaged = None if record is None else damaged_file(files, record)
         if damaged is not None:
             self.progress.log(f"{damaged.name} does not match its record: writing it again")
-        return record is not None and damaged is None
+            return None
+        return record

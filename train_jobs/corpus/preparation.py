@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from train_jobs.artifacts.text_rule import LetterCounts, resolve_rule
 from train_jobs.artifacts.vocabulary_file import pieces_of, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import TextConfig
-from train_jobs.corpus.executors.nodes import ALONE, Node, Peers
-from train_jobs.corpus.executors.worker_pool import MIN_BYTES_FOR_WORKERS, WorkerPool, usable_cores
+from train_jobs.corpus.executors.base import Executor, usable_cores
+from train_jobs.corpus.executors.node import ALONE, Node
+from train_jobs.corpus.executors.worker_pool import MIN_BYTES_FOR_WORKERS, WorkerPool
 from train_jobs.corpus.pipeline import Preparation, PreparationProgress, Report
 from train_jobs.corpus.sources.text_parts import plan_parts
 from train_jobs.corpus.steps.manifest import TOKENS_METHOD
@@ -27,8 +29,9 @@ from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 from train_jobs.engine.runtime.storage import storage_errors
 
+POLL_SECONDS = 0.2
 SHARDS = "shard-*.arrow"
-TORN = (f".{MANIFEST_FILE}.*.tmp",)
+TORN = (f".{MANIFEST_FILE}.*.tmp", f".{SHARDS}.tmp")
 OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, *TORN, PARTS)
 
 
@@ -158,35 +161,34 @@ def make_store(
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
                     _clear_folder(folder, replace=options.replace)
-                setting = PreparationSetting(
-                    data=data, store=folder, folder=folder / PARTS, block_tokens=options.block_tokens
-                )
-                workers = max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
-                pool = WorkerPool(setting, workers, min_bytes=options.min_worker_bytes)
-                # A node that starts late may find the step records removed: it checks for the finished store.
-                peers = Peers(setting.folder, node, key, progress.log, lambda: find() is not None)
-                parts = plan_parts(data.text)
-                _complete(Preparation(setting, found, key, parts, node, peers, pool, progress, hashes), options)
+                    _lead(data, folder, found, progress, hashes, node, options)
+                else:
+                    _serve(data, folder, key, found, node, options)
     elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     return TokenStore.open(folder)
 
 
-def _complete(preparation: Preparation, options: StoreOptions) -> None:
-    """Run all steps and write the manifest; a node that does not lead waits for it."""
-    folder, key, node = preparation.setting.store, preparation.key, preparation.node
+def _lead(
+    data: TextConfig,
+    folder: Path,
+    found: DataFingerprint,
+    progress: PreparationProgress,
+    hashes: Path | None,
+    node: Node,
+    options: StoreOptions,
+) -> None:
+    """Run all steps and write the manifest."""
+    setting = PreparationSetting(data=data, store=folder, folder=folder / PARTS, block_tokens=options.block_tokens)
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    key, parts = store_key(data, found), plan_parts(data.text)
     try:
-        manifest = preparation.make()
-    except Exception as problem:  # StoreComplete, a step's file that was removed, or invalid input
-        if not node.leads and TokenStore.find(folder, key) is not None:
-            return  # with little text, the other nodes may finish before this one looks
-        unusable = isinstance(problem, DataError) and not (folder / MANIFEST_FILE).exists()
-        if unusable and not options.keep_unfinished and node.size == 1:
+        with _executor(setting, key, found, node, options, progress) as executor:
+            manifest = Preparation(setting, found, key, parts, executor, progress, hashes).make()
+    except DataError:
+        if not options.keep_unfinished and not (folder / MANIFEST_FILE).exists():
             shutil.rmtree(folder, ignore_errors=True)  # under the lock: no other process is writing here
         raise
-    if manifest is None:
-        preparation.peers.wait("the manifest", 0, partial(TokenStore.find, folder, key))
-        return
     listed = {shard.file for shard in manifest.shards}
     for path in [path for pattern in (SHARDS, *TORN) for path in folder.glob(pattern)]:
         if path.name not in listed:
@@ -196,9 +198,68 @@ def _complete(preparation: Preparation, options: StoreOptions) -> None:
     if not options.keep_steps:
         shutil.rmtree(folder / PARTS, ignore_errors=True)
     counts = manifest.splits.items()
-    preparation.progress.log(
-        ", ".join(f"{split}: {count.documents} documents, {count.tokens} tokens" for split, count in counts)
-    )
+    progress.log(", ".join(f"{split}: {count.documents} documents, {count.tokens} tokens" for split, count in counts))
+
+
+def _executor(
+    setting: PreparationSetting,
+    key: str,
+    found: DataFingerprint,
+    node: Node,
+    options: StoreOptions,
+    progress: PreparationProgress,
+) -> Executor:
+    """Return what runs the tasks.
+
+    Args:
+        setting: settings of the tasks; the folders exist.
+        key: key of the store.
+        found: fingerprint of the text.
+        node: this process; it leads.
+        options: options of making the store.
+        progress: receives lines of text.
+    """
+    config, workers = setting.data.executor, _workers(setting.data, node)
+    # Imported here, because Dask takes most of a second to import, and most preparations do without it.
+    if config.is_existing:
+        from train_jobs.corpus.executors.dask_cluster import ExistingCluster
+        from train_jobs.corpus.executors.dask_executor import DaskExecutor
+
+        return DaskExecutor(setting, ExistingCluster(config), progress.log)
+    if _starts_cluster(setting.data, found, node, options):
+        from train_jobs.corpus.executors.dask_cluster import OwnCluster
+        from train_jobs.corpus.executors.dask_executor import DaskExecutor
+
+        cluster = OwnCluster(setting.folder, node, key, workers, config.dashboard)
+        return DaskExecutor(setting, cluster, progress.log)
+    return WorkerPool(setting, workers, min_bytes=options.min_worker_bytes)
+
+
+def _starts_cluster(data: TextConfig, found: DataFingerprint, node: Node, options: StoreOptions) -> bool:
+    """Return whether the nodes start a Dask cluster; all nodes decide the same."""
+    if data.executor.name == "auto":
+        # A dataset by name has no size before it is read.
+        return node.size > 1 and (found.total_bytes == 0 or found.total_bytes >= options.min_worker_bytes)
+    return data.executor.name == "dask" and not data.executor.is_existing
+
+
+def _serve(data: TextConfig, folder: Path, key: str, found: DataFingerprint, node: Node, options: StoreOptions) -> None:
+    """Wait until the node that leads has completed the store, and run workers for it if they share the work."""
+
+    def complete() -> bool:
+        return TokenStore.find(folder, key) is not None
+
+    if _starts_cluster(data, found, node, options):
+        from train_jobs.corpus.executors.dask_cluster import serve
+
+        serve(folder / PARTS, node, key, _workers(data, node), complete)
+    while not complete():  # the launcher ends this process if the node that leads dies
+        time.sleep(POLL_SECONDS)
+
+
+def _workers(data: TextConfig, node: Node) -> int:
+    """Return the number of workers of this process."""
+    return max(1, usable_cores() // node.local_size) if data.workers == "auto" else data.workers
 
 
 @contextmanager

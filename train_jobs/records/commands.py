@@ -29,10 +29,17 @@ from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import ROWS
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, FinetuneConfig, PretrainConfig
+from train_jobs.config.prepare import ExecutorConfig
 
 START_FLAGS = {INIT_FROM: "--from", PHASE_FROM: "--phase-from"}  # start of training -> its flag
 # Keys that have a flag in the command, or no effect on the result: a --set for them would be redundant.
-FLAG_KEYS: set[KeyPath] = {("data", "text"), ("data", "workers"), ("resume",), *((key,) for key in START_FLAGS)}
+FLAG_KEYS: set[KeyPath] = {
+    ("data", "text"),
+    ("data", "workers"),
+    *(("data", "executor", key) for key in ExecutorConfig.model_fields),
+    ("resume",),
+    *((key,) for key in START_FLAGS),
+}
 FINETUNING_FLAG_KEYS = {"init_from", "task", "resume", "per_task"}  # the same for fine-tuning
 # Keys that are read from the initial model or phase, and that a config may not contradict.
 KEYS_SET_BY_START: set[KeyPath] = {

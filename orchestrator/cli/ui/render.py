@@ -135,7 +135,11 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
 def _figures(metrics: Mapping[str, float]) -> Rows:
     """Return the reported figures: progress of a preparation, one line each for training and validation."""
     rows = [
-        (step, f"{count(int(metrics[f'{step}_documents']))} documents, {metrics[f'{step}_mb_per_second']:.1f} MB/s")
+        (
+            step,
+            f"{count(int(metrics[f'{step}_documents']))} documents, {metrics[f'{step}_mb_per_second']:.1f} MB/s"
+            + (f", {count(int(workers))} workers" if (workers := metrics.get(f"{step}_workers", 1)) > 1 else ""),
+        )
         for step in ("documents", "tokens")
         if f"{step}_documents" in metrics
     ]

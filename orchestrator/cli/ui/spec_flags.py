@@ -184,6 +184,13 @@ SPEC_FLAGS = (
         metavar="RUN|FOLDER",
         help="start the next phase from the weights and moments of a run, with a new schedule",
     ),
+    argument(
+        "--executor",
+        key="data.executor.name",
+        metavar="NAME",
+        help="what prepares the text: processes of this machine, or dask, a cluster (default: auto, dask on several"
+        " nodes)",
+    ),
     argument("--nodes", key="compute.nodes", type=int, metavar="N", help="number of machines (default: 1)"),
     argument("--cluster", key="compute.cluster", metavar="NAME", help="Azure ML cluster to run on, or serverless"),
     argument(

@@ -159,12 +159,25 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
         f" {counted(estimates.workers, 'worker')}:"
         f" {duration_text(estimates.seconds)} (estimate)",
     )
+    if plan.job.data.executor.name == "dask" or plan.compute.nodes > 1:
+        yield "executor", executor_text(job, plan.compute.nodes)
     yield "memory", f"{bytes_text(estimates.process_bytes)} on each node (estimate)"
     yield (
         "disk",
         f"{bytes_text(estimates.disk_bytes)} at most: the store's {bytes_text(estimates.store_bytes)}, and"
         f" {bytes_text(estimates.steps_bytes)} {'beside it' if job.keep_steps else 'while it is made'} (estimate)",
     )
+
+
+def executor_text(job: PrepareConfig, nodes: int) -> str:
+    """Return what runs the work on the parts."""
+    config = job.data.executor
+    if config.is_existing:
+        return f"the Dask cluster of {config.scheduler or config.scheduler_file}, which must see text and store"
+    if config.name == "processes":
+        return "processes of the first node" if nodes > 1 else "processes of this node"
+    where = f"{counted(nodes, 'node')}, the scheduler on the first" if nodes > 1 else "this node"
+    return f"a Dask cluster that the job starts on {where}"
 
 
 def preparation_needs(job: PrepareConfig, data: DataFingerprint, remote: str | None) -> Needs:

@@ -8,8 +8,11 @@ from orchestrator.specs.job import CodeSpec, JobSpec
 from orchestrator.specs.names import ModuleName
 from orchestrator.specs.paths import PathKeys
 from train_jobs.config import PrepareConfig
+from train_jobs.config.prepare import EXECUTOR_PATHS
 
-PATHS = PathKeys(files=("data.vocabulary",), unchecked=("store", "data.add_tokens"), sources=("data.text",))
+PATHS = PathKeys(
+    files=("data.vocabulary",), unchecked=("store", "data.add_tokens", *EXECUTOR_PATHS), sources=("data.text",)
+)
 
 
 class PrepareCode(CodeSpec):

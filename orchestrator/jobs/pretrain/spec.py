@@ -16,6 +16,7 @@ from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.config import PretrainConfig
 from train_jobs.config.fields import is_user_code
+from train_jobs.config.prepare import EXECUTOR_PATHS
 
 UNUSED_BY_OWN_CLASSES = (
     ("objective", "next_sentence"),
@@ -30,6 +31,7 @@ STORE_KEYS = (
     "split_unspaced",
     "validation_fraction",
     "workers",
+    "executor",
 )  # keys of `data` that a store fixes
 
 _STARTS = (start_model.KEY, start_phase.KEY)
@@ -37,7 +39,7 @@ PATHS = PathKeys(
     starts=_STARTS,
     folders=(*_STARTS, "data.store"),
     files=("data.vocabulary", SETTING),
-    unchecked=("data.add_tokens",),
+    unchecked=("data.add_tokens", *EXECUTOR_PATHS),
     sources=("data.text",),
 )
 

@@ -26,6 +26,7 @@ ROLES = {  # first two arguments of the interpreter, a pattern that a shell unde
     "-m orchestrator.sweeps.driver.driver": "driver",
     "-m torch.distributed.run": "agent",
     "-m train_jobs.corpus.executors.worker": "worker",
+    "-m train_jobs.corpus.executors.dask_process": "worker",
     "-m train_jobs.tools.*": "mirror",
     "-m train_jobs.*": "rank",
 }

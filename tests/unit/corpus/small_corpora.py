@@ -12,7 +12,7 @@ import numpy as np
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import TextConfig
 from train_jobs.config.prepare import SourceConfig
-from train_jobs.corpus.executors.nodes import ALONE, Node
+from train_jobs.corpus.executors.node import ALONE, Node
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.preparation import StoreOptions, make_store
 from train_jobs.corpus.sources.text_parts import plan_parts, read_part

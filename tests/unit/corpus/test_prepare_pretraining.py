@@ -88,8 +88,9 @@ def text(tmp_path: Path) -> list[str]:
 
 
 def test_nodes_with_shared_cache_share_work(tmp_path: Path, text: list[str]) -> None:
-    config, cache = config_file(tmp_path, text), tmp_path / "cache"
+    config, cache = config_file(tmp_path, text, executor="dask", workers=1), tmp_path / "cache"
     outs = two_nodes(config, tmp_path, [cache, cache])
+    config = config_file(tmp_path, text)
     alone = start(config, tmp_path / "alone", tmp_path / "alone-cache")
     _, err = alone.communicate(timeout=400)
     assert alone.returncode == 0, err

@@ -226,3 +226,30 @@ def test_job_file_of_docs_page_is_read_by_job(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is for another kind of job") as caught:
         read_config(str(tmp_path / "wrong.yaml"), [])
     assert caught.value.problems == [f"{tmp_path}/wrong.yaml:2: kind: must be prepare, not 'pretrain'"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "expected"),
+    [
+        ((), None),
+        (("data.executor=dask",), "a Dask cluster that the job starts on this node"),
+        (("compute.nodes=2",), "a Dask cluster that the job starts on 2 nodes, the scheduler on the first"),
+        (
+            ("data.executor={name: dask, scheduler: 'tls://10.0.0.4:8786'}",),
+            "the Dask cluster of tls://10.0.0.4:8786, which must see text and store",
+        ),
+    ],
+)
+def test_plan_names_what_runs_the_work(folder: Path, sets: tuple[str, ...], expected: str | None) -> None:
+    found = plan(folder, "prepare", "data.text=[text.txt]", "store=made", *sets)
+    assert dict(found.facts()).get("executor") == expected
+
+
+def test_executor_keeps_hash_of_run(folder: Path) -> None:
+    one, other = (plan(folder, "prepare", "data.text=[text.txt]", *sets) for sets in ((), ("data.executor=dask",)))
+    assert one.run_hash == other.run_hash
+
+
+def test_executor_flag_sets_its_name() -> None:
+    found = resolve("prepare", flags={"data.executor.name": Flag("dask", "--executor")}).spec
+    assert found.data.executor.name == "dask"

@@ -15,40 +15,30 @@ import sys
 import time
 from typing import Any
 
-from train_jobs.config.errors import InternalError, UserError
-from train_jobs.config.privacy import traceback_text, unexpected_text
-from train_jobs.corpus.steps.documents import Advance, extract
+from train_jobs.config.errors import InternalError
+from train_jobs.config.privacy import traceback_text
+from train_jobs.corpus.executors.base import error_json, perform
+from train_jobs.corpus.executors.lifetime import end_with_parent
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
-from train_jobs.corpus.steps.tokenisation import tokenise
-from train_jobs.engine.runtime.storage import explain
 
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
+M_ARENA_MAX = -8  # of mallopt(3)
 KEPT_MEMORY = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 256 << 20, M_TOP_PAD: 16 << 20}  # bytes
 SECONDS_BETWEEN_MESSAGES = 0.5
-STEPS = {"documents": extract, "tokens": tokenise}
 
 
-def perform(setting: PreparationSetting, task: PartTask, advance: Advance) -> None:
-    """Run a task in this process.
+def keep_freed_memory(*, threads: bool = False) -> bool:
+    """Configure the allocator to keep freed memory; return whether it accepted every setting.
 
     Args:
-        setting: settings shared by all tasks.
-        task: step and part.
-        advance: called with the bytes and documents processed since its last call.
-
-    Raises:
-        UserError: the text or the vocabulary cannot be used.
+        threads: whether a thread other than the main one does the work; call it before that thread starts.
     """
-    STEPS[task.step](setting, task, advance)
-
-
-def keep_freed_memory() -> bool:
-    """Configure the allocator to keep freed memory; return whether it accepted every setting."""
     # By default glibc returns freed arrays to the system, which must clear every page before it is used again. That
     # takes a tenth of the time when one batch of text follows another.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and all([mallopt(*setting) for setting in KEPT_MEMORY.items()])  # noqa: C419  # set all
+    # The settings apply to the main arena; a thread would use one of its own, which returns its memory.
+    settings = {**KEPT_MEMORY, **({M_ARENA_MAX: 1} if threads else {})}
+    return mallopt is not None and all([mallopt(*setting) for setting in settings.items()])  # noqa: C419  # set all
 
 
 class ParentChannel:
@@ -84,9 +74,8 @@ class ParentChannel:
 
 def main() -> int:
     """Run tasks until stdin ends or one fails; return an exit code."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):
-        return 1  # the parent died before the call above took effect, so no signal will arrive
+    if not end_with_parent(int(sys.argv[1])):
+        return 1
     # The terminal and torchrun send these to the whole process group. The parent handles them and ends its workers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -96,17 +85,15 @@ def main() -> int:
     for line in sys.stdin:
         task = PartTask.model_validate_json(line)
         try:
-            perform(setting, task, channel.advance)
+            record = perform(setting, task, channel.advance)
         except Exception as problem:
-            known = problem if isinstance(problem, UserError) else None
-            error = known or explain(problem, setting.store, "making the token store")
-            if error is None:
+            error = error_json(problem, setting)
+            if error["kind"] == InternalError.kind:
                 print(traceback_text(problem), file=sys.stderr, flush=True)
-                error = InternalError(unexpected_text(problem))
-            channel.send(error=error.as_json()["error"])
+            channel.send(error=error)
             return 0
         channel.send_progress()
-        channel.send(done=task.number)
+        channel.send(done=task.number, record=record)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The pool that runs the tasks of a preparation: in worker processes, or in this one if the text is small.
+"""The executor of one machine: runs tasks in worker processes, or in this one if the text is small.
 
 `concurrent.futures.ProcessPoolExecutor` lacks four properties that this pool has. An error names the signal and the
 part that a killed worker was processing (a broken pool names neither). Messages are JSON, never pickles. Workers report
@@ -13,30 +13,22 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import train_jobs
-from train_jobs.config import errors
 from train_jobs.config.errors import OutOfMemoryError, UserError
-from train_jobs.corpus.executors.worker import perform
+from train_jobs.corpus.executors.base import Executor, InProcess, Result, error_of
 from train_jobs.corpus.steps.documents import Advance
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
 MIN_BYTES_FOR_WORKERS = 16 << 20  # of text; this process finishes less than that before workers have started
 READ_AT_ONCE = 1 << 16
-KINDS = {kind.kind: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, UserError)}
 
 
-def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    # `os.cpu_count` ignores the affinity that Slurm or taskset sets; macOS has no affinity.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class WorkerPool:
+class WorkerPool(Executor):
     """Runs the tasks of a preparation. Workers start with the first step that is large enough and serve all others.
 
     Args:
@@ -50,19 +42,18 @@ class WorkerPool:
         self._min_bytes = MIN_BYTES_FOR_WORKERS if min_bytes is None else min_bytes
         self._workers: list[_Worker] = []
 
-    def __enter__(self) -> WorkerPool:
-        return self
+    @property
+    def workers(self) -> int:
+        """Number of worker processes; this process counts as one."""
+        return max(len(self._workers), 1)
 
-    def __exit__(self, *problem: object) -> None:
+    def close(self) -> None:
+        """Kill the worker processes."""
         for worker in self._workers:
             worker.end()
 
-    def run(self, tasks: Sequence[PartTask], advance: Advance) -> Iterator[int]:
-        """Run all tasks; yield the number of each part when it is done, in any order.
-
-        Args:
-            tasks: tasks of one step.
-            advance: called with the bytes and documents processed since its last call.
+    def run(self, tasks: Sequence[PartTask], advance: Advance) -> Iterator[Result]:
+        """Run all tasks, see `Executor.run`.
 
         Raises:
             UserError: the first error of a task; the other tasks are abandoned.
@@ -70,9 +61,7 @@ class WorkerPool:
         """
         count = min(self._most, len(tasks))
         if count < 2 or sum(task.size for task in tasks) < self._min_bytes:
-            for task in tasks:
-                perform(self._setting, task, advance)
-                yield task.number
+            yield from InProcess(self._setting).run(tasks, advance)
             return
         while len(self._workers) < count:
             self._workers.append(_Worker(self._setting))
@@ -92,24 +81,41 @@ class WorkerPool:
                             worker.give(following)
                         else:
                             selector.unregister(worker.out)
-                        yield message["done"]
+                        yield Result(message["done"], message["record"])
+
+
+def start_child(module: str, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a module in a new interpreter, with pipes to its stdin and stdout.
+
+    Args:
+        module: the module.
+        words: its arguments.
+        environ: variables that this process may override.
+    """
+    # A new interpreter, not a fork: a forked child would inherit torch, its threads and their locks. The path is
+    # passed on because the parent may run from a snapshot that is not installed.
+    root = str(Path(train_jobs.__file__).resolve().parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # One thread each: the workers already occupy all cores.
+        env={
+            **(environ or {}),
+            **os.environ,
+            "PYTHONPATH": path,
+            "TOKENIZERS_PARALLELISM": "false",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
 
 
 class _Worker:
     """A worker process, started with the settings that its tasks share."""
 
     def __init__(self, setting: PreparationSetting) -> None:
-        # A new interpreter, not a fork: a forked child would inherit torch, its threads and their locks. The path is
-        # passed on because the parent may run from a snapshot that is not installed.
-        root = str(Path(train_jobs.__file__).resolve().parents[1])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "train_jobs.corpus.executors.worker", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # One thread each: the workers already occupy all cores.
-            env={**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
-        )
+        self._process = start_child("train_jobs.corpus.executors.worker", str(os.getpid()))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self.out = self._process.stdin, self._process.stdout
@@ -135,7 +141,7 @@ class _Worker:
         *lines, self._unread = (self._unread + fresh).split(b"\n")
         messages = [json.loads(line) for line in lines]
         for error in (message["error"] for message in messages if "error" in message):
-            raise KINDS.get(error["kind"], UserError)(error["message"], facts=error["facts"], fix=error["fix"])
+            raise error_of(error)
         return messages
 
     def end(self) -> None:

@@ -15,7 +15,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from train_jobs.artifacts.files import NewFile
 from train_jobs.corpus.arrow import number_column, numbers, text_column
 from train_jobs.corpus.sources.text_parts import read_part
 from train_jobs.corpus.steps.document_rules import HASH_SIZE, DocumentSurvey, clean, document_digest
@@ -67,8 +68,8 @@ def hashes_file(part: int) -> str:
     return f"{part_name('hashes', part)}.arrow"
 
 
-def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> None:
-    """Read and clean a part; write its documents, their hashes and the record.
+def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> DocumentsRecord:
+    """Read and clean a part; write its documents, their hashes and the record, and return the record.
 
     Args:
         setting: sources, rules and folders.
@@ -99,30 +100,24 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> No
         letters=survey.letters,
     )
     write_record(folder, name, record)
+    return record
 
 
 def _write_documents(path: Path, batches: Iterable[list[str]], survey: DocumentSurvey) -> tuple[int, list[bytes]]:
     """Write batches of documents to a file and add them to a survey; return their bytes and digests."""
     digests: list[bytes] = []
     text_bytes = 0
-    with path.open("wb") as stream:  # not Arrow's own stream, whose errors lose the errno that names a full disk
-        writer = pa.ipc.new_file(stream, TEXT, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-        try:
-            for texts in batches:
-                fresh = [document_digest(text) for text in texts]
-                # Big-endian, as `document_hash` reads it; every second number is the first half of a digest.
-                hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
-                survey.add(texts, hashes.tolist())
-                column = text_column(texts)
-                text_bytes += column.nbytes
-                writer.write_batch(pa.record_batch([column, number_column(hashes)], schema=TEXT))
-                digests += fresh
-            writer.close()
-        except BaseException:
-            with suppress(OSError):
-                stream.close()
-            path.unlink(missing_ok=True)  # the disk may be full
-            raise
+    # Not Arrow's own stream, whose errors lose the errno that names a full disk.
+    with _new_arrow_file(path, TEXT, pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for texts in batches:
+            fresh = [document_digest(text) for text in texts]
+            # Big-endian, as `document_hash` reads it; every second number is the first half of a digest.
+            hashes = np.frombuffer(b"".join(fresh), ">u8")[::2].astype(np.uint64)
+            survey.add(texts, hashes.tolist())
+            column = text_column(texts)
+            text_bytes += column.nbytes
+            writer.write_batch(pa.record_batch([column, number_column(hashes)], schema=TEXT))
+            digests += fresh
     return text_bytes, digests
 
 
@@ -237,8 +232,24 @@ def _write_hashes(path: Path, digests: Sequence[bytes]) -> None:
 
 
 def _write_columns(path: Path, schema: pa.Schema, columns: Sequence[npt.NDArray[np.unsignedinteger]]) -> None:
-    with path.open("wb") as stream, pa.ipc.new_file(stream, schema) as writer:
+    with _new_arrow_file(path, schema) as writer:
         writer.write_batch(pa.record_batch([number_column(column) for column in columns], schema=schema))
+
+
+@contextmanager
+def _new_arrow_file(
+    path: Path, schema: pa.Schema, options: pa.ipc.IpcWriteOptions | None = None
+) -> Iterator[pa.RecordBatchFileWriter]:
+    """Write an Arrow file that takes its name when the context ends without an error."""
+    file = NewFile(path)
+    try:
+        writer = pa.ipc.new_file(file.stream, schema, options=options)
+        yield writer
+        writer.close()
+        file.commit()
+    except BaseException:
+        file.discard()  # frees space: the disk may be full
+        raise
 
 
 def _duplicates(folder: Path, parts: int, *, ranges: int) -> Iterator[tuple[npt.NDArray[np.uint32], Positions]]:

@@ -98,8 +98,8 @@ def _kept(batch: Documents, dropped: Positions) -> np.ndarray:
     return ~np.isin(np.arange(batch.first, batch.first + len(batch.texts)), dropped)
 
 
-def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> None:
-    """Write the shards of a part into the store, and the record.
+def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> TokensRecord:
+    """Write the shards of a part into the store, and the record; return the record.
 
     Args:
         setting: rules and folders; vocab.txt must be in the store.
@@ -130,9 +130,7 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
             advance(sum(map(len, batch.texts)), len(batch.texts))
         writer.close()
     except BaseException:
-        writer.abort()
-        for torn in store.glob(f"shard-{task.number:05d}-*.arrow"):
-            torn.unlink()  # frees space: the disk may be full
+        writer.abort()  # frees space: the disk may be full
         raise
     _require_known(unknown / max(sum(counts.tokens for counts in writer.splits.values()), 1), data)
     record = TokensRecord(
@@ -143,6 +141,7 @@ def tokenise(setting: PreparationSetting, task: PartTask, advance: Advance) -> N
         unknown=unknown,
     )
     write_record(setting.folder, part_name(task.step, task.number), record)
+    return record
 
 
 def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments:

@@ -12,18 +12,15 @@ keeps nested lists as flat values and offsets, so a mapped block is three numpy 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.files import NewFile, file_sha256
 from train_jobs.artifacts.store_manifest import (
     MANIFEST_FILE,
     SPLITS,
@@ -196,8 +193,7 @@ class StoreWriter:
     def abort(self) -> None:
         """Close the files without writing pending documents, after an error."""
         for shard in self._open.values():
-            with suppress(OSError):  # closing writes the buffer, and the disk may be full
-                shard.stream.close()
+            shard.file.discard()
         self._open.clear()
 
     @property
@@ -229,36 +225,34 @@ class StoreWriter:
     def _start_shard(self, split: Split) -> _OpenShard:
         number = sum(shard.split == split for shard in self._shards)
         path = self._folder / f"shard-{self._part:05d}-{split}{f'-{number}' if number else ''}.arrow"
-        stream = path.open("wb")  # not Arrow's own stream, whose errors lose the errno that names a full disk
-        self._open[split] = _OpenShard(path, stream, pa.ipc.new_file(stream, self._schema))
+        file = NewFile(path)  # not Arrow's own stream, whose errors lose the errno that names a full disk
+        self._open[split] = _OpenShard(file, pa.ipc.new_file(file.stream, self._schema))
         return self._open[split]
 
     def _close_shard(self, split: Split) -> None:
         if (shard := self._open.get(split)) is None:
             return
         shard.writer.close()
-        shard.stream.flush()
         # The manifest lists this hash: the bytes must be on the disk before anything refers to them.
-        os.fsync(shard.stream.fileno())
-        shard.stream.close()
+        shard.file.commit()
         del self._open[split]
+        path = shard.file.path
         self._shards.append(
             Shard(
-                file=shard.path.name,
+                file=path.name,
                 split=split,
                 source=self._source,
                 blocks=len(shard.tokens),
                 tokens=shard.tokens,
-                size=shard.path.stat().st_size,
-                sha256=file_sha256(shard.path),
+                size=path.stat().st_size,
+                sha256=file_sha256(path),
             )
         )
 
 
 @dataclass
 class _OpenShard:
-    path: Path
-    stream: BinaryIO
+    file: NewFile
     writer: pa.RecordBatchFileWriter
     tokens: list[int] = field(default_factory=list)
     """Tokens of each block written so far."""

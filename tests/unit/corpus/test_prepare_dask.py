@@ -1,0 +1,231 @@
+"""Preparation on Dask: identical stores on one node, on several and on a cluster of others, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tests.conftest import wait_for
+from tests.unit.corpus.small_corpora import contents, sources
+from train_jobs.artifacts.files import NewFile
+from train_jobs.config.prepare import TextConfig, result_settings
+
+PARTS = 4
+DASK = ("data.executor=dask", "data.workers=2")
+
+
+def command(text: Sequence[str], folder: Path, *sets: str) -> list[str]:
+    """Return the command that prepares these sources in `folder`."""
+    texts = [{"path": path, "name": f"source {number}"} for number, path in enumerate(text)]
+    values = [f"data.text={json.dumps(texts)}", "data.vocab_size=200", f"store={folder / 'store'}", *sets]
+    assignments = [word for value in values for word in ("--set", value)]
+    return [
+        *(sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", *assignments),
+        *("--output", str(folder / "out"), "--cache", str(folder / "cache")),
+    ]
+
+
+def start(words: Sequence[str], **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ}
+    )
+
+
+def finished(words: Sequence[str], **environ: str) -> str:
+    """Run a job to completion and return its output."""
+    process = start(words, **environ)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, out + err
+    return out
+
+
+def processes_with(word: str) -> list[int]:
+    """Return the processes whose command line or environment contains a word."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if word.encode() in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return sources of one part each."""
+    return sources(tmp_path_factory.mktemp("text"), PARTS, documents=200)
+
+
+@pytest.fixture(scope="module")
+def expected(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of the store that this machine's processes make."""
+    folder = tmp_path_factory.mktemp("expected")
+    finished(command(text, folder))
+    return contents(folder / "store")
+
+
+def test_cluster_of_job_gives_identical_store_and_ends(
+    text: list[str], expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    mark = f"of-{tmp_path.name}-{os.getpid()}"
+    finished(command(text, tmp_path, *DASK), TMPDIR=str(scratch), TEST_MARK=mark)
+    assert contents(tmp_path / "store") == expected
+    assert not (tmp_path / "store" / "parts").exists()
+    wait_for(lambda: not processes_with(mark), what="the end of all processes")
+    assert list(scratch.iterdir()) == []
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["slowest_source"] in {f"source {number}" for number in range(PARTS)}
+    figures = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert any(line["metrics"].get("tokens_workers", 0) >= 1 for line in figures)
+    assert figures[-1]["metrics"]["slowest_source_mb_per_second"] > 0
+
+
+def test_nodes_give_identical_store(text: list[str], expected: dict[str, bytes], tmp_path: Path) -> None:
+    words = command(text, tmp_path, "data.executor=dask", "data.workers=1")
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    nodes = [start(words, RANK=str(rank), **shared) for rank in range(2)]
+    outs = [node.communicate(timeout=400) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outs
+    assert contents(tmp_path / "store") == expected
+    assert outs[1] == ("", "")
+    assert finished(words, RANK="1", **shared) == ""  # the store exists
+
+
+def test_nodes_with_different_text_are_refused(text: list[str], tmp_path: Path) -> None:
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    other = start(command(text[:2], tmp_path, *DASK), RANK="1", **shared)
+    leader = start(command(text, tmp_path, *DASK), RANK="0", **shared)
+    try:
+        _, err = other.communicate(timeout=200)
+    finally:
+        leader.kill()
+        leader.communicate()
+    assert other.returncode == 2, err
+    assert "error[data]: the nodes do not see the same text" in err
+
+
+class Existing:
+    """A cluster that the job did not start: a scheduler and one worker, with a scheduler file."""
+
+    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
+        self.file = folder / "scheduler.json"
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "DASK_LOGGING__DISTRIBUTED": "error", **environ}
+        scheduler = [sys.executable, "-m", "dask", "scheduler", "--scheduler-file", str(self.file), "--no-dashboard"]
+        worker = [sys.executable, "-m", "dask", "worker", "--scheduler-file", str(self.file), "--nthreads", "1"]
+        worker += ["--no-dashboard", "--no-nanny", "--local-directory", str(folder)]
+        self.processes = [
+            subprocess.Popen([*words, *options, "--host", "127.0.0.1"], env=env, stderr=subprocess.DEVNULL)
+            for words in ([*scheduler, "--port", "0"], worker)
+        ]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def existing(tmp_path: Path) -> Iterator[Existing]:
+    cluster = Existing(tmp_path)
+    yield cluster
+    cluster.end()
+
+
+def test_existing_cluster_gives_identical_store(
+    text: list[str], expected: dict[str, bytes], tmp_path: Path, existing: Existing
+) -> None:
+    file = f"data.executor={json.dumps({'name': 'dask', 'scheduler_file': str(existing.file)})}"
+    finished(command(text, tmp_path, file))
+    assert contents(tmp_path / "store") == expected
+    assert [process.poll() for process in existing.processes] == [None, None]
+    address = json.loads(existing.file.read_text())["address"]
+    (tmp_path / "store" / "manifest.json").unlink()
+    finished(command(text, tmp_path, f"data.executor={json.dumps({'name': 'dask', 'scheduler': address})}"))
+    assert contents(tmp_path / "store") == expected
+
+
+def test_cluster_with_other_versions_is_refused(text: list[str], tmp_path: Path) -> None:
+    """The worker has another version of a package: it may write other bytes."""
+    (tmp_path / "site").mkdir()
+    patch = "import importlib.metadata as m; f = m.version; m.version = lambda n: '0.1' if n == 'pyarrow' else f(n)"
+    (tmp_path / "site" / "sitecustomize.py").write_text(patch)
+    cluster = Existing(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), *sys.path]))
+    try:
+        file = f"data.executor={json.dumps({'name': 'dask', 'scheduler_file': str(cluster.file)})}"
+        job = start(command(text, tmp_path, file))
+        _, err = job.communicate(timeout=200)
+    finally:
+        cluster.end()
+    assert job.returncode == 2
+    assert err.startswith("error[spec]: the workers of the Dask cluster have other versions than this job"), err
+    assert re.search(r"pyarrow +0\.1 on tcp://127\.0\.0\.1:", err), err
+    assert not list((tmp_path / "store" / "parts").glob("documents-*"))
+
+
+def test_unusable_text_is_reported_as_by_processes(text: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.txt"
+    broken.write_bytes(b"valid text\n\n" + b"\xff\xfe\xfd" * 100)
+    errors = []
+    for name, sets in (("one", ()), ("two", DASK)):
+        job = start(command([*text, str(broken)], tmp_path / name, *sets))
+        errors.append(job.communicate(timeout=200)[1])
+        assert job.returncode == 2
+    assert errors[0].startswith("error[data]:")
+    lines = [[line.split() for line in error.splitlines()] for error in errors]
+    assert [words for words in lines[1] if words[0] != "worker"] == lines[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"scheduler": "tcp://host:1"}, "requires name: dask"),
+        ({"name": "dask", "scheduler": "tcp://host:1", "scheduler_file": "file"}, "exclude each other"),
+        ({"name": "dask", "scheduler": "tls://host:1", "tls_cert": "file"}, "belong together"),
+        ({"name": "dask", "tls_ca_file": "file"}, "for an existing cluster"),
+        ({"name": "dask", "scheduler": "tcp://host:1", "dashboard": ":8787"}, "that the job starts"),
+        ("cluster", "'auto', 'processes' or 'dask'"),
+    ],
+)
+def test_contradicting_executor_is_refused(section: object, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        TextConfig(executor=section)
+
+
+def test_executor_is_no_part_of_the_result() -> None:
+    """A store or a run with another executor is the same one."""
+    one, other = TextConfig(), TextConfig(executor={"name": "dask", "scheduler": "tcp://host:1"})
+    assert result_settings(one.model_dump(mode="json")) == result_settings(other.model_dump(mode="json"))
+
+
+def test_late_writer_cannot_replace_file_of_its_successor(tmp_path: Path) -> None:
+    """A frozen worker wakes up after another one has begun, or finished, the same file."""
+    path = tmp_path / "file"
+    frozen, successor = NewFile(path), NewFile(path)
+    frozen.stream.write(b"half")
+    with pytest.raises(OSError, match="another process writes the same file"):
+        frozen.commit()
+    frozen.discard()
+    successor.stream.write(b"whole")
+    successor.commit()
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"whole", [path])
+    late = NewFile(path)
+    late.discard()
+    assert path.read_bytes() == b"whole"
+
+
+def test_jobs_on_one_node_do_not_import_dask(text: list[str], tmp_path: Path) -> None:
+    code = "import sys; from train_jobs.prepare import main; main(sys.argv[1:]); print('dask' in sys.modules)"
+    words = command(text, tmp_path)[3:]
+    assert finished([sys.executable, "-c", code, *words]).splitlines()[-1] == "False"

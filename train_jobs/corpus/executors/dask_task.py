@@ -1,0 +1,127 @@
+"""The function that a Dask worker runs: one task, from JSON to JSON, with progress as events on a topic.
+
+Dask imports this module on the worker by name. Setting, task and result are text, so nothing of ours is pickled except
+the name of the function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from distributed import Worker, get_worker
+
+import train_jobs
+from train_jobs.config.errors import SpecError
+from train_jobs.corpus.executors.base import error_json, finished_record, perform
+from train_jobs.corpus.executors.worker import keep_freed_memory
+from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+
+PACKAGES = ("numpy", "pyarrow", "tokenizers", "distributed")
+CODE = ("corpus", "artifacts", "config")  # folders of this package that decide the bytes of a store
+SECONDS_BETWEEN_EVENTS = 2.0
+# The encoder of a process is not thread-safe: a worker with several threads runs one task at a time.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def run_task(setting: str, task: str, topic: str, versions: str) -> str:
+    """Run a task on a worker; a part that an earlier attempt has finished is not read again.
+
+    Args:
+        setting: JSON of the settings that all tasks share.
+        task: JSON of the task.
+        topic: topic of the events with the progress.
+        versions: JSON of the versions that the client requires, see `worker_versions`.
+
+    Returns:
+        JSON: {"record": its record, "read": bytes and documents}, or {"error": the error, "worker": its address}.
+    """
+    settings = PreparationSetting.model_validate_json(setting)
+    worker = get_worker()
+    try:
+        require_versions(json.loads(versions), worker_versions())
+        with _ONE_AT_A_TIME:
+            parsed = PartTask.model_validate_json(task)
+            events = _Events(worker, topic, parsed)
+            record = finished_record(settings, parsed) or perform(settings, parsed, events)
+    except Exception as problem:
+        return json.dumps({"error": error_json(problem, settings), "worker": worker.address})
+    return json.dumps({"record": record, "read": list(events.totals().values())})
+
+
+class _Events:
+    """Sends the progress of a task to the client, at most once in two seconds.
+
+    Args:
+        worker: this worker.
+        topic: topic of the events.
+        task: the task.
+    """
+
+    def __init__(self, worker: Worker, topic: str, task: PartTask) -> None:
+        self._send: Callable[[str, Any], None] = worker.log_event
+        self._topic, self._task = topic, {"step": task.step, "part": task.number}
+        self._bytes = self._documents = 0
+        self._sent = time.monotonic()
+
+    def __call__(self, count: int, documents: int) -> None:
+        """Add bytes and documents to the progress."""
+        self._bytes += count
+        self._documents += documents
+        if time.monotonic() - self._sent > SECONDS_BETWEEN_EVENTS:
+            self._sent = time.monotonic()
+            # Totals, not differences: another attempt at the same task begins at 0.
+            self._send(self._topic, {**self._task, **self.totals()})
+
+    def totals(self) -> dict[str, int]:
+        """Return the bytes and documents that this attempt has processed."""
+        return {"bytes": self._bytes, "documents": self._documents}
+
+
+@lru_cache(maxsize=1)
+def worker_versions() -> dict[str, str]:
+    """Return the versions of everything that decides the bytes of a store, and of Dask."""
+    code, root = hashlib.sha256(), Path(train_jobs.__file__).parent
+    for path in sorted(path for folder in CODE for path in (root / folder).rglob("*.py")):
+        code.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    found = {"python": platform.python_version(), "train_jobs": code.hexdigest()[:12]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def require_versions(expected: dict[str, str], found: dict[str, str], where: str | None = None) -> None:
+    """Require that a worker has the versions of the client: other ones may write other bytes.
+
+    Args:
+        expected: versions of the client.
+        found: versions of the worker.
+        where: address of the worker; None: this process.
+
+    Raises:
+        SpecError: they differ.
+    """
+    differing = [name for name in expected if found.get(name) != expected[name]]
+    if differing:
+        where = where or get_worker().address
+        raise SpecError(
+            "the workers of the Dask cluster have other versions than this job",
+            facts={name: f"{found.get(name, 'missing')} on {where}, {expected[name]} here" for name in differing},
+            fix="install the same packages on the workers and start them again",
+        )
+
+
+def dask_setup(worker: Worker) -> None:
+    """Prepare a worker of a cluster that the job started; Dask calls it when the worker preloads this module."""
+    keep_freed_memory(threads=True)
