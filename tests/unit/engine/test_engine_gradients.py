@@ -94,7 +94,8 @@ def test_loss_scale_is_divided_out_exactly(scale: float) -> None:
     expected = gradients.flat.clone()
     gradients.zero_()
     (losses_of(model, 1)[0] * scale).backward()
-    assert gradients.reduce_(ALONE, torch.tensor(2.5), scale=scale) == 2.5
+    gradients.reduce_(ALONE, torch.tensor(2.5), scale=scale)
+    assert gradients.read_figures(ALONE, torch.tensor(1.0)) == (2.5, 1.0)
     assert torch.equal(gradients.flat, expected)
 
 

@@ -186,10 +186,10 @@ def time_determinism(attempt: Callable[[], object], device: torch.device) -> tup
         for number in range(ROUNDS + 1):
             for deterministic, seconds in taken.items():
                 torch.use_deterministic_algorithms(deterministic)
-                _synchronize(device)  # kernels of the previous attempt may still be queued
+                synchronize(device)  # kernels of the previous attempt may still be queued
                 started = time.perf_counter()
                 attempt()
-                _synchronize(device)
+                synchronize(device)
                 if number:  # the first round includes the selection of algorithms and the allocation of memory
                     seconds.append(time.perf_counter() - started)
     finally:
@@ -197,7 +197,8 @@ def time_determinism(attempt: Callable[[], object], device: torch.device) -> tup
     return median(taken[True]), median(taken[False])
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all queued work; on a CPU there is none."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
