@@ -100,19 +100,21 @@ class Packing(NamedTuple):
         return packed.index_select(0, (positions + self.places[:, :1]).flatten()).unflatten(0, positions.shape)
 
 
-def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.NDArray[Any]]:
+def packing_arrays(lengths: npt.NDArray[np.int64], size: int, *, always: bool = False) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a batch for `Packing.from_batch`, computed on the host.
 
     Args:
         lengths: int64 [B], tokens of each sequence, at least 1.
         size: S, tokens of the padded sequences.
+        always: pack any padding, even if rounding leaves as many tokens. On a GPU attention with a mask needs more
+            memory than the packed kernel, and a third kind of batch would be compiled.
 
     Returns:
-        Name -> array; empty if there is so little padding that packing saves nothing.
+        Name -> array; empty without padding, or if there is so little that packing saves nothing.
     """
     total = int(lengths.sum())
     rounded = -(-(total + 1) // MULTIPLE) * MULTIPLE
-    if rounded >= lengths.size * size:
+    if rounded >= lengths.size * size and not (always and lengths.min() < size):
         return {}
     # stable: equal lengths keep their order, so that the result does not depend on the sorting algorithm
     order = np.argsort(-lengths, kind="stable")

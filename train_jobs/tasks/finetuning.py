@@ -190,7 +190,11 @@ class Finetuning(ABC):
 
     def arrays(self, batch: RowBatch) -> Arrays:
         """Return tokens, targets and the denominator of the loss of a micro batch; see `StagesBatches`."""
-        tokens = token_arrays((batch.input_ids, batch.token_type_ids, batch.lengths), unpad=self._config.unpad)
+        tokens = token_arrays(
+            (batch.input_ids, batch.token_type_ids, batch.lengths),
+            unpad=self._config.unpad,
+            always=self._world.device.type == "cuda",
+        )
         return {**tokens, "targets": batch.targets, "count": np.array(self.counts(batch), np.float32)}
 
     def staged_loss(

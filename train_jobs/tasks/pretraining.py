@@ -21,7 +21,7 @@ from train_jobs.corpus.examples.held_out_figures import SUMS, UnigramModel, unig
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.loop.staging import Arrays, to_device
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.models.bert.encoder import is_compiled, require_compiler
+from train_jobs.models.bert.encoder import allow_variants, is_compiled, require_compiler
 from train_jobs.models.bert.pretraining_heads import IGNORED, BertForPreTraining
 from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.packing import packing_arrays
@@ -114,7 +114,7 @@ class BertPretraining:
 
     def arrays(self, batch: Batch) -> Arrays:
         """Return the arrays of a micro batch, with the packing of its tokens if that saves computation."""
-        return packed_arrays(batch, unpad=self._unpad)
+        return packed_arrays(batch, unpad=self._unpad, always=self._world.device.type == "cuda")
 
     def staged_loss(
         self, batch: Batch, tensors: Mapping[str, torch.Tensor], totals: torch.Tensor
@@ -129,7 +129,8 @@ class BertPretraining:
 
     def largest_batch(self, sequences: int) -> Batch:
         """Return synthetic sequences of full length with all predictions, see `TrainingTask.largest_batch`."""
-        # One is shorter: attention with a mask needs more memory than without.
+        # One is shorter: attention with a mask needs more memory than without. On a GPU this packs the batch, as
+        # almost every batch of the data is.
         length, predictions = self._config.data.sequence_length, self._config.max_predictions
         pieces = np.arange(sequences * length, dtype=np.int64).reshape(sequences, length) % self._vocab_size
         lengths = np.full(sequences, length, np.int64)
@@ -195,14 +196,15 @@ class BertPretraining:
         return [found[name] for name in self._labels]
 
 
-def packed_arrays(batch: Batch, *, unpad: bool) -> dict[str, npt.NDArray[Any]]:
+def packed_arrays(batch: Batch, *, unpad: bool, always: bool = False) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a batch by name.
 
     Args:
         batch: the batch.
         unpad: whether to add the packing of the tokens, if that saves computation.
+        always: whether to add it to every batch with padding, as on GPUs.
     """
-    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1]) if unpad else {}
+    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1], always=always) if unpad else {}
     return {**batch.arrays(), **packing}
 
 
@@ -221,7 +223,9 @@ def compile_layers(model: torch.nn.Module) -> None:
     if isinstance(model, BertForPreTraining):
         model.bert.encoder.compile_layers()
     else:
-        model.compile(dynamic=False)
+        # Packed batches differ in their number of tokens: with dynamic=False each would be compiled, up to the limit.
+        allow_variants()
+        model.compile(dynamic=True)
 
 
 def as_vector(terms: list[Term]) -> torch.Tensor:

@@ -70,7 +70,7 @@ class TokenBatch(NamedTuple):
             unpad: whether to pack the tokens if that saves computation.
             rows: numbers of the sequences.
         """
-        tensors = to_device(token_arrays(arrays, unpad=unpad), device)
+        tensors = to_device(token_arrays(arrays, unpad=unpad, always=device.type == "cuda"), device)
         return cls.of_tensors(tensors, is_padded=bool(arrays[2].min() < arrays[0].shape[1]), rows=rows)
 
     @classmethod
@@ -87,15 +87,16 @@ class TokenBatch(NamedTuple):
         return cls(input_ids, tensors["token_type_ids"], mask, packing, tensors["lengths"], rows)
 
 
-def token_arrays(arrays: tuple[Ints, Ints, Ints], *, unpad: bool) -> dict[str, npt.NDArray[Any]]:
+def token_arrays(arrays: tuple[Ints, Ints, Ints], *, unpad: bool, always: bool = False) -> dict[str, npt.NDArray[Any]]:
     """Return padded sequences by name, as `TokenBatch.of_tensors` needs them.
 
     Args:
         arrays: input ids, segments and lengths, as `padded` returns them.
         unpad: whether to pack the tokens if that saves computation.
+        always: whether to pack every batch with padding, as on GPUs.
     """
     input_ids, segments, lengths = arrays
-    packed = packing_arrays(lengths, input_ids.shape[1]) if unpad else {}
+    packed = packing_arrays(lengths, input_ids.shape[1], always=always) if unpad else {}
     return {"input_ids": input_ids, "token_type_ids": segments, "lengths": lengths, **packed}
 
 

@@ -139,7 +139,7 @@ def test_scale_never_falls_below_minimum() -> None:
     assert seen == [(2.0, False), (1.0, True), (1.0, True), (1.0, True)]
 
 
-@pytest.mark.parametrize(("precision", "scale"), [("fp16", 2.0**16), ("bf16", 1.0), ("fp32", 1.0)])
+@pytest.mark.parametrize(("precision", "scale"), [("fp16", 2.0**20), ("bf16", 1.0), ("fp32", 1.0)])
 def test_only_fp16_is_scaled(precision: str, scale: float) -> None:
     scaler = LossScale.for_precision(precision)
     assert scaler.scale == scale

@@ -36,6 +36,7 @@ from train_jobs.engine.runtime.devices import (
 )
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.factory import LR_SCALE
+from train_jobs.optim.lamb import Lamb
 
 
 class Loop:
@@ -129,12 +130,15 @@ class Loop:
         """Return the bytes that this process will allocate after the search for a micro batch."""
         # The search runs before the first update, when neither the two moments of AdamW and LAMB nor the checkpoint's
         # copy of weights and moments (on the host, so it counts on a CPU only) exist. Without them in the sum, the
-        # micro batch fits in the search and runs out of memory at step 1 or at the first checkpoint.
+        # micro batch fits in the search and runs out of memory at step 1 or at the first checkpoint. LAMB's temporary
+        # memory is needed while no activations are: counting both is a little too careful.
         weights = len(self.gradients.flat)
         own = self.optimizer.own_elements if isinstance(self.optimizer, ShardedOptimizer) else weights
         moments = 0 if self.state.step else 2 * own
         copied = self.world.is_main and self.world.device.type == "cpu" and self.services.checkpoints.asynchronous
-        return self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
+        optimizer = self.optimizer.inner if isinstance(self.optimizer, ShardedOptimizer) else self.optimizer
+        temporary = optimizer.temporary_bytes if isinstance(optimizer, Lamb) else 0
+        return temporary + self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
 
     def begin_phase(self, checkpoint: Checkpoint) -> None:
         """Start at step 0 from weights and moments of another run's checkpoint.

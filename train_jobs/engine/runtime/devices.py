@@ -123,7 +123,9 @@ class LossScale:
     543). In the other precisions the scale is always 1.
     """
 
-    scale: float = 2.0**16
+    scale: float = 2.0**20
+    """High at the start, and halved until it fits: the loss is divided by the tokens of the global batch, so at 2^16
+    the smallest gradients of a large batch would be rounded or lost, unnoticed. An overflow only costs a step."""
     floor: float = 1.0
     interval: int = 2000
     good_steps: int = field(default=0)

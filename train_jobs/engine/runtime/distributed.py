@@ -7,10 +7,11 @@ MASTER_ADDR, MASTER_PORT. Without them the job is one process.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from train_jobs.config import PeerError, SpecError
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
+ABANDON_SECONDS = 10.0
 AFTER_WATCHDOG = timedelta(minutes=5)  # the watchdog needs half a minute until every process has reported
 
 
@@ -298,3 +300,22 @@ def stop() -> None:
     """Destroy the process group, if this process joined one."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def abandon() -> None:
+    """Leave the process group after an error, without waiting for collectives that will not end."""
+    # Without it NCCL's threads outlive the interpreter, and its watchdog reports a second, misleading error. A normal
+    # destroy waits for queued collectives, which the other processes may never join: hence a thread with a deadline.
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    leaving = threading.Thread(target=_abandon, name="leave-process-group", daemon=True)
+    leaving.start()
+    leaving.join(ABANDON_SECONDS)
+
+
+def _abandon() -> None:
+    with suppress(Exception):  # the error that ended the job matters, not this one
+        if "nccl" in dist.get_backend_config():
+            dist.distributed_c10d._abort_process_group()
+        else:
+            dist.destroy_process_group()
