@@ -83,6 +83,7 @@ def device(record: Record, *, packed: bool) -> Iterator[None]:
         (encoder, "has_packed_kernel", lambda *_: packed),
         (gradients, "autocast", lambda precision, _: autocast(precision)),
         (distributed, "_event", Event),
+        (torch.cuda, "get_device_capability", lambda *_: (8, 0)),
         # Models are made on the device: fake tensors cannot move there inside of a module.
         (torch.nn.Module, "to", lambda module, *_: module),
         (parts, "initialise", lambda *_: None),

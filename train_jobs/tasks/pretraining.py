@@ -129,8 +129,8 @@ class BertPretraining:
 
     def largest_batch(self, sequences: int) -> Batch:
         """Return synthetic sequences of full length with all predictions, see `TrainingTask.largest_batch`."""
-        # One is shorter: attention with a mask needs more memory than without. On a GPU this packs the batch, as
-        # almost every batch of the data is.
+        # One is shorter: attention with a mask needs more memory than without. On a GPU this is packed, as every
+        # batch of the data is.
         length, predictions = self._config.data.sequence_length, self._config.max_predictions
         pieces = np.arange(sequences * length, dtype=np.int64).reshape(sequences, length) % self._vocab_size
         lengths = np.full(sequences, length, np.int64)
@@ -202,7 +202,7 @@ def packed_arrays(batch: Batch, *, unpad: bool, always: bool = False) -> dict[st
     Args:
         batch: the batch.
         unpad: whether to add the packing of the tokens, if that saves computation.
-        always: whether to add it to every batch with padding, as on GPUs.
+        always: whether to add it to every batch, as on GPUs.
     """
     packing = packing_arrays(batch.lengths, batch.input_ids.shape[1], always=always) if unpad else {}
     return {**batch.arrays(), **packing}

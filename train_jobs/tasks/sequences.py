@@ -93,7 +93,7 @@ def token_arrays(arrays: tuple[Ints, Ints, Ints], *, unpad: bool, always: bool =
     Args:
         arrays: input ids, segments and lengths, as `padded` returns them.
         unpad: whether to pack the tokens if that saves computation.
-        always: whether to pack every batch with padding, as on GPUs.
+        always: whether to pack every batch, as on GPUs.
     """
     input_ids, segments, lengths = arrays
     packed = packing_arrays(lengths, input_ids.shape[1], always=always) if unpad else {}

@@ -233,6 +233,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "checkpoint_extra": {"note": "toy"},
         "sharded": False,
         "prefetch": None,
+        "agree_ahead": None,
     }
     services: dict[str, Any] = {
         "checkpoints": CheckpointStore.from_config(saving, folder),

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from train_jobs.engine.loop.staging import StagedArrays, StagesBatches, queue_copy
 from train_jobs.engine.loop.task import TrainingBatch, TrainingTask
-from train_jobs.engine.runtime.devices import autocast
+from train_jobs.engine.runtime.devices import autocast, without_autocast
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.lamb import clip_by_global_norm_
 
@@ -121,6 +122,25 @@ class Passes(NamedTuple):
     """Arrays of the share that are in pinned memory already, for micro batches of this size."""
 
 
+@contextmanager
+def _adding_together(model: torch.nn.Module) -> Iterator[None]:
+    """Let the body make new gradients, then add all of them to the existing ones by multi-tensor operations.
+
+    autograd itself launches a kernel for each parameter and micro batch: 206 for BERT-base. The sums are the same.
+    """
+    held = [(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    for parameter, _ in held:
+        parameter.grad = None
+    try:
+        yield
+        made = [(total, parameter.grad) for parameter, total in held if parameter.grad is not None]
+        if made:
+            torch._foreach_add_([total for total, _ in made], [grad for _, grad in made])
+    finally:  # also if memory ran out: the views of the buffer are what the next attempt adds to
+        for parameter, total in held:
+            parameter.grad = total
+
+
 def stage(task: TrainingTask[Any], batch: TrainingBatch, micro_batch_size: int) -> StagedArrays | None:
     """Return the arrays of a share in pinned memory; None if the task copies its micro batches itself.
 
@@ -181,13 +201,22 @@ def accumulate(
     task.model.train()
     total = torch.zeros((), device=world.device)
     sums: torch.Tensor | None = None
-    with task.accumulating():
+    gpu = world.device.type == "cuda"
+    # On a GPU one context spans the step: the 16-bit copies of the weights that autocast makes then serve all of its
+    # micro batches. It is off in backward passes, whose types follow from the forward pass.
+    step = autocast(passes.precision, world.device) if gpu else nullcontext()
+    with task.accumulating(), step:
         for compute in losses(task, batch, queue_copy(totals, world.device), passes, world):
             with world.activity.doing("forward", step=passes.step), autocast(passes.precision, world.device):
                 loss, part = compute()
             with world.activity.doing("backward", step=passes.step):
                 # only the differentiated value is scaled, never the reported one
-                torch.autograd.backward(loss if passes.scale == 1.0 else loss * passes.scale)
+                scaled = loss if passes.scale == 1.0 else loss * passes.scale
+                if gpu:
+                    with without_autocast(world.device), _adding_together(task.model):
+                        torch.autograd.backward(scaled)
+                else:
+                    torch.autograd.backward(scaled)
             # detached: otherwise the sum keeps the graph, and with it the activations, of every micro batch alive
             total = total + loss.detach()
             sums = part.detach() if sums is None else sums + part.detach()

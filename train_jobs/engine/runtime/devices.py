@@ -115,6 +115,11 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which autocast is off but keeps its copies of weights."""
+    return torch.autocast(device.type, enabled=False)
+
+
 @dataclass
 class LossScale:
     """Dynamic loss scale of fp16: doubled after `interval` finite steps, else halved, and never below `floor`.
