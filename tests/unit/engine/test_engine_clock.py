@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toy import ToyTask, make_loop, reports_in, run
+from engine_toy import ToyTask, make_loop, run
 
+from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.engine.loop import loop as loop_module
 from train_jobs.engine.runtime.distributed import World
 
@@ -58,7 +59,8 @@ def test_clock_counts_optimizer_and_wait(tmp_path: Path, monkeypatch: pytest.Mon
 
 def training_reports(folder: Path) -> list[dict[str, float]]:
     """Return the metrics of the reports that have a speed."""
-    return [metrics for _, metrics in reports_in(folder) if "sequences_per_second" in metrics]
+    found = [report["metrics"] for _, report in read_reports(folder / "metrics.jsonl")]
+    return [metrics for metrics in found if "sequences_per_second" in metrics]
 
 
 def test_agreement_ahead_changes_no_result(tmp_path: Path) -> None:
