@@ -68,6 +68,7 @@ class Record:
     def __init__(self) -> None:
         self.stage = "other"
         self.operators: Counter[str] = Counter()
+        """Operators that may launch kernels: views do not count."""
         self.reads: Counter[str] = Counter()
         """Reads that make the host wait for the device."""
         self.copies: list[tuple[str, bool, bool]] = []
@@ -121,7 +122,7 @@ def recorded() -> Iterator[Record]:
                 return 1.0  # fake tensors have no numbers
             if name.startswith("_foreach_"):
                 _check_lists(name, args, record)
-            if func.namespace != "prim" and any(map(is_there, _flat(args))):
+            if func.namespace != "prim" and not _makes_view(func) and any(map(is_there, _flat(args))):
                 record.operators[record.stage] += 1
             found = func(*args, **kwargs)
             if kwargs.get("pin_memory"):
@@ -172,6 +173,12 @@ def autocast(precision: str) -> Iterator[None]:
             torch.clear_autocast_cache()
         torch.set_autocast_enabled("cuda", before[0])
         torch.set_autocast_dtype("cuda", before[1])
+
+
+def _makes_view(func: Any) -> bool:
+    """Return whether an operator returns another view of its input, without a kernel."""
+    aliases = [found.alias_info for found in func._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def _flat(values: Any) -> Iterator[Any]:

@@ -209,7 +209,8 @@ def _apply_scaled(weights: list[Tensor], updates: list[Tensor], ratios: Tensor, 
             weight.addcmul_(updates[number], ratios[number], value=rate)
         else:
             by_shape.setdefault(weight.shape, []).append(number)
-    small, scaled = [], []
+    small: list[Tensor] = []
+    scaled: list[Tensor] = []
     for shape, numbers in by_shape.items():
         factors = ratios[numbers[0] : numbers[-1] + 1] if _consecutive(numbers) else None
         factors = torch.stack([ratios[number] for number in numbers]) if factors is None else factors

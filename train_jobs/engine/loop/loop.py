@@ -137,7 +137,8 @@ class Loop:
         moments = 0 if self.state.step else 2 * own
         copied = self.world.is_main and self.world.device.type == "cpu" and self.services.checkpoints.asynchronous
         optimizer = self.optimizer.inner if isinstance(self.optimizer, ShardedOptimizer) else self.optimizer
-        temporary = optimizer.temporary_bytes if isinstance(optimizer, Lamb) else 0
+        gpu = self.world.device.type == "cuda"
+        temporary = optimizer.temporary_bytes if gpu and isinstance(optimizer, Lamb) else 0
         return temporary + self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
 
     def begin_phase(self, checkpoint: Checkpoint) -> None:
