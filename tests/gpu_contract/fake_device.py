@@ -41,7 +41,7 @@ def build(folder: Path) -> Path:
     """Compile the library into a folder.
 
     Raises:
-        OSError: there is no compiler, or it cannot compile the file; the message says why.
+        OSError: there is no compiler, or it cannot compile the file; the message has the reason.
     """
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
@@ -102,7 +102,7 @@ class Record:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[Record]:
-    """Run the body on fake tensors, and record what it does with the device."""
+    """Run the body on fake tensors, and record its use of the device."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -1,4 +1,4 @@
-"""What torch.compile makes of a layer over all shapes of a job: no graph breaks, few variants."""
+"""Compiled variants of a layer over all shapes of a job: few of them, without graph breaks."""
 
 from __future__ import annotations
 

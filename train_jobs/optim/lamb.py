@@ -3,7 +3,7 @@
 torch's fused Adam computes moments and direction in one pass over memory. It is applied to a tensor that contains the
 negative decay instead of the weights, which makes that the negative update. On a CPU every further operation costs a
 pass over main memory, so a tensor is updated in pieces that stay in the cache. On a GPU launching a kernel costs more
-than a cache saves, so many tensors are updated together.
+than a cache saves: there, one call updates all tensors of a group that fit in a chunk.
 """
 
 from __future__ import annotations

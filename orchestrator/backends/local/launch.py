@@ -113,7 +113,7 @@ def _node_variables(request: LocalRequest, node: int, port: str) -> dict[str, st
     found = {"NODE_RANK": str(node), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
     if request.device == "gpu" and request.nodes > 1:
         mine = slice(node * request.processes_per_node, (node + 1) * request.processes_per_node)
-        # The caller's own choice of GPUs is divided, not replaced: others may belong to somebody else.
+        # The caller's own choice of GPUs is divided, not replaced: the others may run another job.
         allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
         known = [str(number) for number in range(mine.stop)] if allowed is None else allowed.split(",")
         found["CUDA_VISIBLE_DEVICES"] = ",".join(known[mine])

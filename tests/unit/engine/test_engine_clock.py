@@ -1,4 +1,4 @@
-"""The clock of the loop with a device that works while the host goes on."""
+"""The clock of the loop with a device that works while the host continues."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def time_determinism(attempt: Callable[[], object], device: torch.device) -> tup
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done all queued work; on a CPU there is none."""
+    """Wait until a GPU has done all queued work; a CPU has no queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -135,7 +135,7 @@ class World:
         """Wait for the device and return the numbers of a vector on the host."""
         if not vector.is_cuda or self.size == 1:
             return vector.tolist()
-        # A process that never arrives in a queued collective makes this read hang: the stage says so.
+        # A process that never arrives in a queued collective makes this read hang: its stage reports that.
         stage = self.activity.stage
         self.activity.stage = stage._replace(waits=True)
         self.activity.beat()
@@ -305,7 +305,8 @@ def stop() -> None:
 def abandon() -> None:
     """Leave the process group after an error, without waiting for collectives that will not end."""
     # Without it NCCL's threads outlive the interpreter, and its watchdog reports a second, misleading error. A normal
-    # destroy waits for queued collectives, which the other processes may never join: hence a thread with a deadline.
+    # destroy waits for queued collectives, which the other processes may never join, so a thread with a deadline does
+    # it.
     if not (dist.is_available() and dist.is_initialized()):
         return
     leaving = threading.Thread(target=_abandon, name="leave-process-group", daemon=True)

@@ -103,9 +103,9 @@ def packed_kernel_problem(device: torch.device, dtype: torch.dtype, head_size: i
     if _refused:
         return next(iter(_refused))
     if device.type != "cuda":
-        return f"there is none for a {device.type}"
+        return f"no such kernel exists for a {device.type}"
     if dtype not in (torch.float16, torch.bfloat16):
-        return "there is none for fp32"
+        return "no such kernel exists for fp32"
     try:
         with torch.autocast("cuda", enabled=False), torch.random.fork_rng([device]):
             agrees = _agrees_with_plain(device, dtype, head_size)
