@@ -10,8 +10,9 @@ from fake_device import SCENES
 from orchestrator.estimates.memory import activation_memory
 from train_jobs.config import PretrainConfig
 
-# Operators of a step: all forward and backward passes of three micro batches, and the optimizer. Two small layers, without
-# compilation; views do not count. Each is a kernel launch or an allocation: raise a number only for a good reason.
+# Operators of a step: all forward and backward passes of three micro batches, and the optimizer. Two small layers,
+# without compilation; views do not count. Each is a kernel launch or an allocation: raise a number only for a good
+# reason.
 OPERATORS = {
     "pretrain-lamb-bf16-packed": {"forward": 302, "backward": 342, "optimizer": 31},
     "pretrain-adamw-fp16-padded": {"forward": 419, "backward": 438, "optimizer": 4},
