@@ -76,6 +76,7 @@ def ours(folder: Path, *, precision: str) -> None:
     from train_jobs.corpus.examples.batches import Batch
     from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
     from train_jobs.engine.loop.loop import Loop
+    from train_jobs.engine.loop.staging import to_device
     from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
     from train_jobs.engine.runtime.distributed import World
     from train_jobs.engine.runtime.stop import StopRequest
@@ -83,7 +84,7 @@ def ours(folder: Path, *, precision: str) -> None:
     from train_jobs.models.bert.primitives import gradients_in_place
     from train_jobs.models.huggingface import load_weights
     from train_jobs.optim.factory import build_optimizer
-    from train_jobs.tasks.pretraining import is_padded, on_device
+    from train_jobs.tasks.pretraining import is_padded, packed_arrays
 
     setup, shape, sequences = read(folder)
     device = torch.device("cuda" if setup.device == "gpu" else "cpu")
@@ -109,7 +110,7 @@ def ours(folder: Path, *, precision: str) -> None:
             return [float((batch.masked_labels >= 0).sum()), float(len(batch))]
 
         def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            tensors = on_device(batch, device, unpad=True)
+            tensors = to_device(packed_arrays(batch, unpad=True), device)
             sums = pretraining_sums(self.model, tensors, next_sentence=True, padded=is_padded(batch))
             loss = sums.mlm_loss_sum / totals[0] + sums.nsp_loss_sum / totals[1]
             return loss, loss.detach()[None]

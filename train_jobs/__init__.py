@@ -3,3 +3,10 @@
 Nothing here imports `orchestrator`. `orchestrator` imports `train_jobs.config` and `train_jobs.artifacts`, which do not
 need torch.
 """
+
+import os
+
+# Packed batches differ in their number of tokens, so without this the allocator's blocks fragment, and memory runs out
+# early on GPUs of 16 to 40 GB. torch reads the variable when it is imported, and this package is imported before.
+if "PYTORCH_ALLOC_CONF" not in os.environ:
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

@@ -71,6 +71,7 @@ from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.models.bert.encoder import is_compiled
+from train_jobs.models.bert.kernels import agree_on_kernels
 from train_jobs.models.huggingface import TokenizerFiles, export
 from train_jobs.records import pretraining_lineage
 from train_jobs.records.pretraining_lineage import HASHES, TrainingStart
@@ -342,6 +343,12 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: Seq
         f"batch      {train.global_batch_size} sequences = {size} micro{auto} x {accumulation} accumulation"
         f" x {world.size} processes",
         *describe_arithmetic(train.precision, world.device, compiled=is_compiled(train.compile, world.device)),
+        *agree_on_kernels(
+            world,
+            loop.policy.precision,
+            config.model.hidden_size // config.model.num_attention_heads,
+            compile_wanted=train.compile == "auto",
+        ),
     ]
     if train.deterministic and world.device.type == "cuda":
         with_it, without = loop.cost_of_determinism()

@@ -49,14 +49,17 @@ def with_moments(parameters: int, *, largest: int, sharded_over: int) -> int:
     return parameters if sharded_over == 1 else max(-(-parameters // sharded_over), largest)
 
 
-def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int) -> int:
+def layer_activation_bytes(model: ModelConfig, *, activation_bytes: int, fp32_norms: bool = False) -> int:
     """Return the activation bytes of one layer per token: e (8 H + 2 I), and 2 H of dropout masks.
+
+    With `fp32_norms`, as under autocast on a GPU, the inputs of both LayerNorms take 4 H bytes each instead of e H.
 
     Source: Korthikanti et al. 2022, arXiv 2205.05198, section 4.1 (34 H for e = 2 and I = 4 H), without the term for
     attention probabilities, which a fused attention does not store.
     """
     masks = 2 * model.hidden_size if model.hidden_dropout_prob > 0 else 0
-    return activation_bytes * (8 * model.hidden_size + 2 * model.intermediate_size) + masks
+    wider = 2 * (FP32 - activation_bytes) * model.hidden_size if fp32_norms else 0
+    return activation_bytes * (8 * model.hidden_size + 2 * model.intermediate_size) + wider + masks
 
 
 def plain_attention_bytes(model: ModelConfig, *, sequence_length: int, activation_bytes: int) -> int:
@@ -72,7 +75,7 @@ def encoder_activation_bytes(
     model: ModelConfig, *, sequences: int, length: int, activation_bytes: int, on_cpu: bool
 ) -> int:
     """Return the activation bytes of the encoder for a micro batch: its layers, and the sum of embeddings (e H)."""
-    per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes)
+    per_layer = layer_activation_bytes(model, activation_bytes=activation_bytes, fp32_norms=not on_cpu)
     # On a CPU, the model computes short sequences without the fused kernel.
     if on_cpu and length <= LONGEST_PLAIN_ATTENTION:
         per_layer += plain_attention_bytes(model, sequence_length=length, activation_bytes=activation_bytes)

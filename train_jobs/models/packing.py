@@ -50,7 +50,7 @@ class Packing(NamedTuple):
     """Positions of the tokens of B sequences of up to S tokens in T places, the longest sequence first."""
 
     tokens: Tensor
-    """int64 [T] position in [B * S] of each token; for filling tokens, the first padded position."""
+    """int64 [T] position in [B * S] of each token; for filling tokens, a padded position, or 0 without padding."""
     places: Tensor
     """int64 [B, S] the inverse; for padded positions, the last of the T."""
     starts: Tensor
@@ -100,19 +100,21 @@ class Packing(NamedTuple):
         return packed.index_select(0, (positions + self.places[:, :1]).flatten()).unflatten(0, positions.shape)
 
 
-def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.NDArray[Any]]:
+def packing_arrays(lengths: npt.NDArray[np.int64], size: int, *, always: bool = False) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a batch for `Packing.from_batch`, computed on the host.
 
     Args:
         lengths: int64 [B], tokens of each sequence, at least 1.
         size: S, tokens of the padded sequences.
+        always: pack every batch, as on a GPU: attention with a mask needs more memory there than the packed kernel,
+            and each kind of batch would be compiled.
 
     Returns:
-        Name -> array; empty if there is so little padding that packing saves nothing.
+        Name -> array; empty if there is so little padding that packing saves nothing, unless `always`.
     """
     total = int(lengths.sum())
     rounded = -(-(total + 1) // MULTIPLE) * MULTIPLE
-    if rounded >= lengths.size * size:
+    if rounded >= lengths.size * size and not always:
         return {}
     # stable: equal lengths keep their order, so that the result does not depend on the sorting algorithm
     order = np.argsort(-lengths, kind="stable")
@@ -120,7 +122,8 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int) -> dict[str, npt.N
     sequences, positions = np.nonzero(np.arange(size) < ordered[:, None])
     tokens = np.empty(rounded, np.int64)
     tokens[:total] = order[sequences] * size + positions
-    tokens[total:] = order[-1] * size + ordered[-1]  # a padded position, since the shortest sequence is padded
+    # a padded position of the shortest sequence; without padding, any position: nothing uses these results
+    tokens[total:] = order[-1] * size + ordered[-1] if ordered[-1] < size else 0
     places = np.full(lengths.size * size, rounded - 1, np.int64)
     places[tokens[:total]] = np.arange(total)
     starts = np.concatenate([[0], np.cumsum(ordered), [rounded]]).astype(np.int32)

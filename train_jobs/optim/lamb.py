@@ -1,15 +1,25 @@
-"""LAMB (You et al. 2020, arXiv 1904.00962) as in NVLAMB (NVIDIA DeepLearningExamples, lamb_amp_opt), and clipping."""
+"""LAMB (You et al. 2020, arXiv 1904.00962) as in NVLAMB (NVIDIA DeepLearningExamples, lamb_amp_opt), and clipping.
+
+torch's fused Adam computes moments and direction in one pass over memory. It is applied to a tensor that contains the
+negative decay instead of the weights, which makes that the negative update. On a CPU every further operation costs a
+pass over main memory, so a tensor is updated in pieces that stay in the cache. On a GPU launching a kernel costs more
+than a cache saves: there, one call updates all tensors of a group that fit in a chunk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 _BLOCK = 1024  # elements whose squares are summed together on the CPU
+_PIECE = 128 * _BLOCK  # elements: five vectors of this size fit in the caches of two cores
+_CHUNK = 2**26  # elements: 256 MB of temporary memory, so that neither launches nor memory matter
+_SMALL = 2**16  # elements: tensors of one shape up to this size are scaled together
+_NEVER_CORRECTED = 1e9  # step after which 1 - beta^step is 1 for any beta
 
 
 class Lamb(torch.optim.Optimizer):
@@ -22,10 +32,10 @@ class Lamb(torch.optim.Optimizer):
         u = m_hat / (sqrt(v_hat) + eps) + weight_decay w
         w = w - lr r u      r = |w| / |u| of the tensor if neither norm is zero, else 1
 
-    r is not clipped: the paper leaves bounds on |w| open, NVIDIA's kernels have none. A step is a few multi-tensor
-    operations and never waits for the device: norms and counters stay there, in `state[p]` as `step` (fp32, 0-dim),
-    `exp_avg` (m) and `exp_avg_sq` (v). Weights must be fp32 or fp64: updates are smaller than the last bit of 16-bit
-    weights. Parameters without a gradient are skipped.
+    r is not clipped: the paper leaves bounds on |w| open, NVIDIA's kernels have none. A step never waits for the
+    device: norms and counters stay there, in `state[p]` as `step` (fp32, 0-dim), `exp_avg` (m) and `exp_avg_sq` (v).
+    Weights must be fp32 or fp64: updates are smaller than the last bit of 16-bit weights. Parameters without a gradient
+    are skipped.
 
     Args:
         params: parameters or groups of them; a group may override every option below. The parameters of a group have
@@ -62,6 +72,15 @@ class Lamb(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
+    @property
+    def temporary_bytes(self) -> int:
+        """Most bytes that a step allocates and frees again."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        largest = max(parameter.numel() for parameter in parameters)
+        total = sum(parameter.numel() for parameter in parameters)
+        elements = max(largest, min(total, _CHUNK)) if parameters[0].is_cuda else largest
+        return elements * parameters[0].element_size()
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update the weights from their gradients.
@@ -77,77 +96,154 @@ class Lamb(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            self._update(group)
+            tensors = [self._tensors_of(parameter) for parameter in group["params"] if parameter.grad is not None]
+            if not tensors:
+                continue
+            torch._foreach_add_([one.step for one in tensors], 1)
+            if not group["bias_correction"]:
+                never = torch.full_like(tensors[0].step, _NEVER_CORRECTED)
+                tensors = [one._replace(step=never) for one in tensors]
+            if tensors[0].weight.device.type == "cpu":
+                room = torch.empty(max(one.weight.numel() for one in tensors), dtype=tensors[0].weight.dtype)
+                for one in tensors:
+                    _update_in_pieces(one, group, room)
+            else:
+                for chunk in _chunks(tensors):
+                    _update_together(chunk, group)
         return loss
 
-    def _update(self, group: dict[str, Any]) -> None:
-        params = [parameter for parameter in group["params"] if parameter.grad is not None]
-        if not params:
-            return
-        # _foreach operations launch one kernel for many tensors: with a loop per tensor, BERT-large's 400 tensors would
-        # cost thousands of launches per step.
-        states = [self._state_of(parameter) for parameter in params]
-        steps, first, second = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))
-        torch._foreach_add_(steps, 1)
-        _decay_moments(first, second, [parameter.grad for parameter in params], group["betas"])
-        # The order is NVLAMB's: moments of the clipped gradient, Adam's direction, then decay, then the ratio of the
-        # norm with the decay in it. Decay after the ratio would be another optimizer.
-        corrections = _corrections(steps, group["betas"], params[0].dtype) if group["bias_correction"] else None
-        updates = _adam_direction(first, second, corrections, group["eps"])
-        if group["weight_decay"] != 0:
-            torch._foreach_add_(updates, params, alpha=group["weight_decay"])
-        if group["trust_ratio"]:
-            torch._foreach_mul_(updates, _trust_ratios(params, updates))
-        torch._foreach_add_(params, updates, alpha=-group["lr"])
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+    def _tensors_of(self, parameter: Tensor) -> _Tensors:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             for moment in ("exp_avg", "exp_avg_sq"):
                 state[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return state
+        assert parameter.grad is not None
+        return _Tensors(parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"], state["step"])
 
 
-def _decay_moments(first: list[Tensor], second: list[Tensor], grads: list[Tensor], betas: tuple[float, float]) -> None:
-    beta1, beta2 = betas
-    torch._foreach_mul_(first, beta1)
-    torch._foreach_add_(first, grads, alpha=1 - beta1)
-    torch._foreach_mul_(second, beta2)
-    torch._foreach_addcmul_(second, grads, grads, value=1 - beta2)
+class _Tensors(NamedTuple):
+    """A parameter with a gradient, its moments, and the number of its step."""
+
+    weight: Tensor
+    grad: Tensor
+    first: Tensor
+    second: Tensor
+    step: Tensor
 
 
-def _corrections(
-    steps: list[Tensor], betas: tuple[float, float], dtype: torch.dtype
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return 1 - beta^t of both moments for each tensor, [tensors] each."""
-    # In fp64: 1 - 0.999^t cancels, so that at the first steps fp32 has four digits less. From the counters on the
-    # device, since reading them would make the host wait in every step.
-    count = torch.stack(steps).to(torch.float64)
-    first, second = ((1 - beta**count).to(dtype) for beta in betas)
-    return list(first.unbind()), list(second.unbind())
+def _update_in_pieces(one: _Tensors, group: dict[str, Any], room: Tensor) -> None:
+    """Update one tensor on the CPU, in pieces that stay in the cache.
+
+    Args:
+        one: the tensor.
+        group: its options.
+        room: memory for at least as many elements; overwritten.
+    """
+    if not all(tensor.is_contiguous() for tensor in one[:4]):
+        _update_together([one], group)
+        return
+    weight, grad, first, second = (tensor.detach().view(-1) for tensor in one[:4])
+    update = room[: len(grad)]
+    weight_norms, update_norms = [], []
+    pieces = [slice(start, start + _PIECE) for start in range(0, len(grad), _PIECE)]
+    for piece in pieces:
+        w, u = weight[piece], update[piece]
+        torch.mul(w, -group["weight_decay"], out=u)
+        _add_direction([_Tensors(u, grad[piece], first[piece], second[piece], one.step)], group)
+        if group["trust_ratio"]:
+            weight_norms.append(_block_norms(w))
+            update_norms.append(_block_norms(u))
+        else:
+            w.add_(u, alpha=group["lr"])
+    if group["trust_ratio"]:
+        # read on the host, which is free on a CPU: a factor of the sum instead of one more product
+        ratio = float(_ratios(_joint_norm(weight_norms, weight), _joint_norm(update_norms, update)))
+        for piece in pieces:
+            weight[piece].add_(update[piece], alpha=group["lr"] * ratio)
 
 
-def _adam_direction(
-    first: list[Tensor], second: list[Tensor], corrections: tuple[list[Tensor], list[Tensor]] | None, eps: float
-) -> list[Tensor]:
-    """Return m_hat / (sqrt(v_hat) + eps) as new tensors; the moments do not change."""
-    if corrections is None:
-        roots, updates = torch._foreach_sqrt(second), tuple(first)
+def _update_together(tensors: Sequence[_Tensors], group: dict[str, Any]) -> None:
+    """Update tensors on a GPU by multi-tensor operations.
+
+    Every list that they take has tensors of equal shapes, strides and dtypes, one by one: with 0-dim tensors as
+    factors, torch would launch a kernel for each tensor instead.
+    """
+    weights = [one.weight for one in tensors]
+    updates = list(torch._foreach_mul(weights, -group["weight_decay"]))
+    _add_direction([one._replace(weight=update) for one, update in zip(tensors, updates, strict=True)], group)
+    if group["trust_ratio"]:
+        _apply_scaled(weights, updates, _ratios(l2_norms(weights), l2_norms(updates)), group["lr"])
     else:
-        roots = torch._foreach_div(second, corrections[1])
-        torch._foreach_sqrt_(roots)
-        updates = torch._foreach_div(first, corrections[0])
-    torch._foreach_add_(roots, eps)
-    return list(torch._foreach_div(updates, roots))
+        torch._foreach_add_(weights, updates, alpha=group["lr"])
 
 
-def _trust_ratios(params: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
-    """Return |w| / |u| of each tensor, 0-dim each; 1 if either norm is zero."""
+def _add_direction(tensors: Sequence[_Tensors], group: dict[str, Any]) -> None:
+    """Update the moments, and subtract Adam's direction from `weight`, which contains the negative decay."""
+    # The order is NVLAMB's: moments of the clipped gradient, Adam's direction, then decay, then the ratio of the norm
+    # with the decay in it. Decay after the ratio would be another optimizer.
+    targets, grads, first, second, steps = ([one[field] for one in tensors] for field in range(5))
+    beta1, beta2 = group["betas"]
+    torch._fused_adam_(
+        targets,
+        grads,
+        first,
+        second,
+        [],
+        steps,
+        lr=1.0,
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _apply_scaled(weights: list[Tensor], updates: list[Tensor], ratios: Tensor, rate: float) -> None:
+    """Add `rate` times the ratio of each tensor times its update to the weights; `ratios` are on the device."""
+    by_shape: dict[torch.Size, list[int]] = {}
+    for number, weight in enumerate(weights):
+        if weight.numel() > _SMALL:  # a kernel of its own is long enough to hide its launch
+            weight.addcmul_(updates[number], ratios[number], value=rate)
+        else:
+            by_shape.setdefault(weight.shape, []).append(number)
+    small: list[Tensor] = []
+    scaled: list[Tensor] = []
+    for shape, numbers in by_shape.items():
+        factors = ratios[numbers[0] : numbers[-1] + 1] if _consecutive(numbers) else None
+        factors = torch.stack([ratios[number] for number in numbers]) if factors is None else factors
+        stacked = torch.stack([updates[number] for number in numbers])
+        scaled += stacked.mul_(factors.view(-1, *(1 for _ in shape))).unbind()
+        small += [weights[number] for number in numbers]
+    if small:
+        torch._foreach_add_(small, scaled, alpha=rate)
+
+
+def _consecutive(numbers: list[int]) -> bool:
+    return numbers[-1] - numbers[0] + 1 == len(numbers)
+
+
+def _chunks(tensors: list[_Tensors]) -> Iterator[list[_Tensors]]:
+    """Yield tensors in groups of up to `_CHUNK` elements; a larger tensor is a group of its own."""
+    chunk: list[_Tensors] = []
+    elements = 0
+    for one in tensors:
+        if chunk and elements + one.weight.numel() > _CHUNK:
+            yield chunk
+            chunk, elements = [], 0
+        chunk.append(one)
+        elements += one.weight.numel()
+    if chunk:
+        yield chunk
+
+
+def _ratios(weights: Tensor, updates: Tensor) -> Tensor:
+    """Return |w| / |u| from both norms; 1 where either is zero."""
     # A tensor of zeros, such as a bias at the start, would otherwise never move: its ratio would be 0. The branch is a
     # masked_fill, since an `if` would read the norms on the host.
-    weights, lengths = l2_norms(params), l2_norms(updates)
-    return list((weights / lengths).masked_fill((weights == 0) | (lengths == 0), 1.0).unbind())
+    return (weights / updates).masked_fill((weights == 0) | (updates == 0), 1.0)
 
 
 def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
@@ -163,10 +259,18 @@ def l2_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _norm_by_blocks(flat: Tensor) -> Tensor:
-    end = flat.numel() // _BLOCK * _BLOCK
-    blocks = torch.linalg.vector_norm(flat[:end].view(-1, _BLOCK), dim=1)
-    rest = torch.linalg.vector_norm(flat[end:])
-    return torch.linalg.vector_norm(torch.cat([blocks, rest[None]]))
+    return _joint_norm([_block_norms(flat)], flat)
+
+
+def _block_norms(flat: Tensor) -> Tensor:
+    """Return the norms of the whole blocks of a vector, [blocks]."""
+    return torch.linalg.vector_norm(flat[: len(flat) // _BLOCK * _BLOCK].view(-1, _BLOCK), dim=1)
+
+
+def _joint_norm(blocks: list[Tensor], flat: Tensor) -> Tensor:
+    """Return the norm of a vector from those of its whole blocks and from its rest."""
+    rest = torch.linalg.vector_norm(flat[len(flat) // _BLOCK * _BLOCK :])
+    return torch.linalg.vector_norm(torch.cat([*blocks, rest[None]]))
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from train_jobs.config import FinetuneConfig, ModelConfig
+from train_jobs.engine.loop.staging import Arrays, to_device
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.primitives import gradients_in_place
@@ -26,6 +27,7 @@ from train_jobs.tasks.sequences import (
     TokenBatch,
     batches_by_length,
     epoch_batches,
+    token_arrays,
 )
 
 Floats = npt.NDArray[np.float32]
@@ -134,8 +136,14 @@ class Finetuning(ABC):
         """
 
     @abstractmethod
-    def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
-        """Return the sum of losses over labelled targets, 0-dim."""
+    def _loss_sum(self, logits: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the sum of losses over labelled targets, 0-dim.
+
+        Args:
+            logits: result of the model.
+            targets: those of a `RowBatch`.
+            lengths: int64 [rows] tokens of each row.
+        """
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context in which backward passes add to the gradients in place."""
@@ -178,8 +186,25 @@ class Finetuning(ABC):
 
     def loss(self, batch: RowBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a micro batch's part of the mean loss, and fp64 [2]: the sum of its losses and their denominator."""
-        loss = self._loss_sum(self._logits(batch), batch)
-        sums = torch.stack([loss.detach().double(), loss.new_tensor(self.counts(batch)[0]).double()])
+        return self.staged_loss(batch, to_device(self.arrays(batch), self._world.device), totals)
+
+    def arrays(self, batch: RowBatch) -> Arrays:
+        """Return tokens, targets and the denominator of the loss of a micro batch; see `StagesBatches`."""
+        tokens = token_arrays(
+            (batch.input_ids, batch.token_type_ids, batch.lengths),
+            unpad=self._config.unpad,
+            always=self._world.device.type == "cuda",
+        )
+        return {**tokens, "targets": batch.targets, "count": np.array(self.counts(batch), np.float32)}
+
+    def staged_loss(
+        self, batch: RowBatch, tensors: Mapping[str, torch.Tensor], totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the same as `loss`, see `StagesBatches`."""
+        padded = bool(batch.lengths.min() < batch.input_ids.shape[1])
+        logits = self.model(*TokenBatch.of_tensors(tensors, is_padded=padded)[:4])
+        loss = self._loss_sum(logits, tensors["targets"], tensors["lengths"])
+        sums = torch.stack([loss.detach(), tensors["count"][0].to(loss.dtype)]).double()
         return loss / totals[0], sums
 
     def largest_batch(self, sequences: int) -> RowBatch:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from train_jobs.assembly.parts import Parts, load_parts
@@ -16,8 +19,9 @@ from train_jobs.corpus.examples.batches import Batch, PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
 from train_jobs.corpus.examples.held_out_figures import SUMS, UnigramModel, unigram_figures, weighted_mean
 from train_jobs.corpus.store.token_store import TokenStore
+from train_jobs.engine.loop.staging import Arrays, to_device
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.models.bert.encoder import is_compiled, require_compiler
+from train_jobs.models.bert.encoder import allow_variants, is_compiled, require_compiler
 from train_jobs.models.bert.pretraining_heads import IGNORED, BertForPreTraining
 from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.packing import packing_arrays
@@ -106,7 +110,17 @@ class BertPretraining:
         is a mean over the micro batch, divided by the number of micro batches; one without labels adds 0.
         """
         # Reported are sums in both cases, so metrics are means over all labels and comparable between the two settings.
-        terms = self._terms(batch)
+        return self.staged_loss(batch, to_device(self.arrays(batch), self._world.device), totals)
+
+    def arrays(self, batch: Batch) -> Arrays:
+        """Return the arrays of a micro batch, with the packing of its tokens if that saves computation."""
+        return packed_arrays(batch, unpad=self._unpad, always=self._world.device.type == "cuda")
+
+    def staged_loss(
+        self, batch: Batch, tensors: Mapping[str, torch.Tensor], totals: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the same as `loss`, see `StagesBatches`."""
+        terms = self._terms(batch, tensors)
         losses = [term.loss / term.count.clamp(min=1) if self._micro_batch_means else term.loss for term in terms]
         loss = losses[0] / totals[0]
         for number, part in enumerate(losses[1:], start=1):
@@ -115,7 +129,8 @@ class BertPretraining:
 
     def largest_batch(self, sequences: int) -> Batch:
         """Return synthetic sequences of full length with all predictions, see `TrainingTask.largest_batch`."""
-        # One is shorter: attention with a mask needs more memory than without.
+        # One is shorter: attention with a mask needs more memory than without. On a GPU this is packed, as every
+        # batch of the data is.
         length, predictions = self._config.data.sequence_length, self._config.max_predictions
         pieces = np.arange(sequences * length, dtype=np.int64).reshape(sequences, length) % self._vocab_size
         lengths = np.full(sequences, length, np.int64)
@@ -156,7 +171,7 @@ class BertPretraining:
         for source, batch in data.validation_batches(
             most, min(micro_batch_size, VALIDATION_BATCH), rank=self._world.rank, world_size=self._world.size
         ):
-            figures = as_vector(self._terms(batch)).cpu().numpy()
+            figures = as_vector(self._terms(batch, to_device(self.arrays(batch), self._world.device))).cpu().numpy()
             loss = float(figures[3 * list(self._labels).index("mlm")]) if "mlm" in self._labels else 0.0
             labels = batch.masked_labels[batch.masked_labels != IGNORED]
             sums[source] += np.concatenate([figures, unigram.sums(source, labels, loss)])
@@ -169,9 +184,8 @@ class BertPretraining:
             found[f"{name}_base_rate"] = unigram.base_rate if labels == "masked_labels" else max(ones, 1 - ones)
         return {**found, **unigram_figures(sample, each[:, terms:], with_margin="mlm" in self._labels)}
 
-    def _terms(self, batch: Batch) -> list[Term]:
+    def _terms(self, batch: Batch, tensors: Mapping[str, torch.Tensor]) -> list[Term]:
         """Return the terms of a micro batch, in the order of the objective's labels."""
-        tensors = on_device(batch, self._world.device, unpad=self._unpad)
         found = self._objective.losses(self.model, tensors, padded=is_padded(batch))
         if found.keys() != self._labels.keys():
             raise SpecError(
@@ -182,20 +196,16 @@ class BertPretraining:
         return [found[name] for name in self._labels]
 
 
-def on_device(batch: Batch, device: torch.device, *, unpad: bool) -> dict[str, torch.Tensor]:
-    """Copy a batch to a device.
+def packed_arrays(batch: Batch, *, unpad: bool, always: bool = False) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of a batch by name.
 
     Args:
-        batch: arrays on the host.
-        device: device of the model.
+        batch: the batch.
         unpad: whether to add the packing of the tokens, if that saves computation.
-
-    Returns:
-        Name -> tensor, with the names of the batch's arrays.
+        always: whether to add it to every batch, as on GPUs.
     """
-    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1]) if unpad else {}
-    arrays = {**batch.arrays(), **packing}
-    return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1], always=always) if unpad else {}
+    return {**batch.arrays(), **packing}
 
 
 def is_padded(batch: Batch) -> bool:
@@ -213,7 +223,9 @@ def compile_layers(model: torch.nn.Module) -> None:
     if isinstance(model, BertForPreTraining):
         model.bert.encoder.compile_layers()
     else:
-        model.compile(dynamic=False)
+        # Packed batches differ in their number of tokens: with dynamic=False each would be compiled, up to the limit.
+        allow_variants()
+        model.compile(dynamic=True)
 
 
 def as_vector(terms: list[Term]) -> torch.Tensor:

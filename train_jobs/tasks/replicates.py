@@ -32,6 +32,7 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.models.bert.encoder import is_compiled, require_compiler
+from train_jobs.models.bert.kernels import agree_on_kernels
 from train_jobs.models.bert.positions import stretch_positions
 from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning
@@ -402,6 +403,12 @@ def describe(job: FinetuneJob) -> str:
         f"model      {job.initial.folder}",
         *stretch_lines(job.initial.usable_positions, job.config.stretch_positions),
         *describe_arithmetic(job.config.train.precision, job.world.device),
+        *agree_on_kernels(
+            job.world,
+            job.precision,
+            job.shape.hidden_size // job.shape.num_attention_heads,
+            compile_wanted=job.config.train.compile == "auto",
+        ),
     ]
     ignored = [f"{key} has no effect on task {job.config.task}" for key in job.config.ignored()]
     return "\n".join([*lines, *(f"warning: {note}" for note in [*ignored, *job.kind.notes])])

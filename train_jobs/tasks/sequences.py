@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from train_jobs.engine.loop.staging import to_device
 from train_jobs.models.bert.encoder import PAD_ID
 from train_jobs.models.bert.pretraining_heads import length_mask
 from train_jobs.models.packing import Packing, packing_arrays
@@ -69,15 +70,34 @@ class TokenBatch(NamedTuple):
             unpad: whether to pack the tokens if that saves computation.
             rows: numbers of the sequences.
         """
-        input_ids, segments, lengths = arrays
-        size = input_ids.shape[1]
-        packed: dict[str, npt.NDArray[Any]] = packing_arrays(lengths, size) if unpad else {}
-        named = {"input_ids": input_ids, "token_type_ids": segments, "lengths": lengths, **packed}
-        there = {name: torch.from_numpy(array).to(device) for name, array in named.items()}
-        packing = Packing.from_batch(there)
-        masked = packing is None and bool(lengths.min() < size)
-        mask = length_mask(there["lengths"], size) if masked else None
-        return cls(there["input_ids"], there["token_type_ids"], mask, packing, there["lengths"], rows)
+        tensors = to_device(token_arrays(arrays, unpad=unpad, always=device.type == "cuda"), device)
+        return cls.of_tensors(tensors, is_padded=bool(arrays[2].min() < arrays[0].shape[1]), rows=rows)
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], *, is_padded: bool, rows: Sequence[int] = ()) -> TokenBatch:
+        """Return the batch of the tensors of `token_arrays`.
+
+        Args:
+            tensors: on one device, by name; others are ignored.
+            is_padded: whether any sequence is shorter than the longest; the caller knows it from the host.
+            rows: numbers of the sequences.
+        """
+        input_ids, packing = tensors["input_ids"], Packing.from_batch(tensors)
+        mask = length_mask(tensors["lengths"], input_ids.shape[1]) if is_padded and packing is None else None
+        return cls(input_ids, tensors["token_type_ids"], mask, packing, tensors["lengths"], rows)
+
+
+def token_arrays(arrays: tuple[Ints, Ints, Ints], *, unpad: bool, always: bool = False) -> dict[str, npt.NDArray[Any]]:
+    """Return padded sequences by name, as `TokenBatch.of_tensors` needs them.
+
+    Args:
+        arrays: input ids, segments and lengths, as `padded` returns them.
+        unpad: whether to pack the tokens if that saves computation.
+        always: whether to pack every batch, as on GPUs.
+    """
+    input_ids, segments, lengths = arrays
+    packed = packing_arrays(lengths, input_ids.shape[1], always=always) if unpad else {}
+    return {"input_ids": input_ids, "token_type_ids": segments, "lengths": lengths, **packed}
 
 
 @dataclass(frozen=True)

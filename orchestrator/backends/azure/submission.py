@@ -370,7 +370,12 @@ def job_variables(plan: Plan) -> dict[str, str]:
 
 def _network(size: Size | None, nodes: int) -> dict[str, str]:
     # settings that Azure's guides recommend for NCCL; PCI_BUS_ID gives GPUs the numbers that nvidia-smi shows
-    common = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "eth0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    common = {
+        "NCCL_DEBUG": "WARN",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
     if size is None:
         return common
     if not size.infiniband_gbps:

@@ -112,8 +112,11 @@ def _node_variables(request: LocalRequest, node: int, port: str) -> dict[str, st
     """Return the variables that a cluster sets on each node; several nodes on this machine divide the GPUs."""
     found = {"NODE_RANK": str(node), "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
     if request.device == "gpu" and request.nodes > 1:
-        first = node * request.processes_per_node
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(str(first + local) for local in range(request.processes_per_node))
+        mine = slice(node * request.processes_per_node, (node + 1) * request.processes_per_node)
+        # The caller's own choice of GPUs is divided, not replaced: the others may run another job.
+        allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+        known = [str(number) for number in range(mine.stop)] if allowed is None else allowed.split(",")
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(known[mine])
     return found
 
 

@@ -233,6 +233,7 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "checkpoint_extra": {"note": "toy"},
         "sharded": False,
         "prefetch": None,
+        "agree_ahead": None,
     }
     services: dict[str, Any] = {
         "checkpoints": CheckpointStore.from_config(saving, folder),
@@ -243,13 +244,18 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         "profiler": StepProfiler(ProfileConfig(), task.world, None),
         "budget": TimeBudget(None),
     }
-    return Loop(
+    loop = Loop(
         task,
         build_optimizer(optimizer, task.model.named_parameters()),
         task.world,
         LoopPolicy(**{name: changes.get(name, value) for name, value in policy.items()}),
         LoopServices(**{name: changes.get(name, value) for name, value in services.items()}),
     )
+    if loop.policy.precision == "fp16":
+        loop.scaler.scale = (
+            2.0**16
+        )  # losses of this task are larger than those of BERT: at 2^20 the first steps overflow
+    return loop
 
 
 def run(loop: Loop) -> None:

@@ -177,6 +177,20 @@ def test_bf16_agrees_within_rounding() -> None:
     torch.testing.assert_close(found.nsp_loss_sum, expected.nsp_loss_sum, rtol=1e-2, atol=0)
 
 
+@pytest.mark.parametrize("lengths", [[SIZE] * 4, [SIZE, SIZE, SIZE - 1, SIZE]])
+def test_batch_with_little_padding_packed_always(lengths: list[int]) -> None:
+    """On GPUs every batch is packed, even one whose filling tokens find no padded position."""
+    made = model(dtype=torch.float64)
+    examples = batch(lengths)
+    arrays = packing_arrays(np.array(lengths), SIZE, always=True)
+    assert packing_arrays(np.array(lengths), SIZE) == {}
+    expected, gradients = sums_and_gradients(made, examples)
+    found, others = sums_and_gradients(made, {**examples, **{n: torch.from_numpy(a) for n, a in arrays.items()}})
+    torch.testing.assert_close(found.mlm_loss_sum, expected.mlm_loss_sum)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[name], gradient, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")

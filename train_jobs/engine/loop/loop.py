@@ -18,12 +18,12 @@ import torch
 from train_jobs.config import StorageError, TrainingError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.checkpoint.serialization import transfer_state
-from train_jobs.engine.loop.gradients import FlatGradients, Passes, accumulate
+from train_jobs.engine.loop.gradients import FlatGradients, Passes, accumulate, stage
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.loop.probe import largest_micro_batch, preserving_state, try_micro_batch
 from train_jobs.engine.loop.sharding import ShardedOptimizer
-from train_jobs.engine.loop.state import Agreement, BackwardResult, LoopState, Meter
-from train_jobs.engine.loop.task import Cursor, Prefetcher, TrainingBatch, TrainingTask
+from train_jobs.engine.loop.state import Agreed, Agreement, BackwardResult, LoopState, Meter, Share
+from train_jobs.engine.loop.task import Cursor, Prefetcher, TrainingTask
 from train_jobs.engine.runtime.devices import (
     LossScale,
     autocast,
@@ -31,10 +31,12 @@ from train_jobs.engine.runtime.devices import (
     memory_bytes,
     micro_batch_error,
     release_memory,
+    synchronize,
     time_determinism,
 )
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.factory import LR_SCALE
+from train_jobs.optim.lamb import Lamb
 
 
 class Loop:
@@ -65,7 +67,10 @@ class Loop:
         size = policy.config.micro_batch_size
         self.state = LoopState(micro_batch_size=None if size == "auto" else size)
         self.last_validation: dict[str, float] = {}
-        self._next_batch: Callable[[Cursor], tuple[TrainingBatch, Cursor]] = task.train_batch
+        self._next_share: Callable[[Cursor], tuple[Share, Cursor]] = self._make_share
+        ahead = policy.agree_ahead
+        self._agrees_ahead = (world.device.type == "cuda" and world.size > 1) if ahead is None else ahead
+        self._ahead: tuple[Cursor, Agreed] | None = None
         self._meter = Meter()
         self._skips_in_a_row = self._saved_step = 0
         self._save_seconds = 0.0
@@ -125,12 +130,16 @@ class Loop:
         """Return the bytes that this process will allocate after the search for a micro batch."""
         # The search runs before the first update, when neither the two moments of AdamW and LAMB nor the checkpoint's
         # copy of weights and moments (on the host, so it counts on a CPU only) exist. Without them in the sum, the
-        # micro batch fits in the search and runs out of memory at step 1 or at the first checkpoint.
+        # micro batch fits in the search and runs out of memory at step 1 or at the first checkpoint. LAMB's temporary
+        # memory is needed while no activations are: counting both is a little too careful.
         weights = len(self.gradients.flat)
         own = self.optimizer.own_elements if isinstance(self.optimizer, ShardedOptimizer) else weights
         moments = 0 if self.state.step else 2 * own
         copied = self.world.is_main and self.world.device.type == "cpu" and self.services.checkpoints.asynchronous
-        return self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
+        optimizer = self.optimizer.inner if isinstance(self.optimizer, ShardedOptimizer) else self.optimizer
+        gpu = self.world.device.type == "cuda"
+        temporary = optimizer.temporary_bytes if gpu and isinstance(optimizer, Lamb) else 0
+        return temporary + self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
 
     def begin_phase(self, checkpoint: Checkpoint) -> None:
         """Start at step 0 from weights and moments of another run's checkpoint.
@@ -158,7 +167,7 @@ class Loop:
         try:
             with contextlib.ExitStack() as stack:
                 if self.world.device.type == "cuda" if self.policy.prefetch is None else self.policy.prefetch:
-                    self._next_batch = stack.enter_context(Prefetcher(self.task.train_batch))
+                    self._next_share = stack.enter_context(Prefetcher(self._make_share))
                 self._train()
         except BaseException:
             try:
@@ -174,15 +183,21 @@ class Loop:
             if not finite:
                 continue
             step = self.state.step
-            if step % self.policy.config.log_every == 0 or self.ended:
+            reports = step % self.policy.config.log_every == 0 or self.ended
+            if reports:
                 with self._after("report"):
                     self._report()
             # Validation comes before the checkpoint of the same step, whose COMMIT.json stores the loss of its weights.
             best = False
-            if step % self.policy.validate_every == 0 or self.ended:
+            validates = step % self.policy.validate_every == 0 or self.ended
+            if validates and not reports:
+                self._settle()
+            if validates:
                 with self._after("validation"):
                     best = self._validate()
             if best or self.services.cadence.at_step(step) or self.ended:
+                if not (reports or validates):
+                    self._settle()
                 with self._after("checkpoint"):
                     self.save()
         self.services.profiler.close()
@@ -191,6 +206,13 @@ class Loop:
                 self._measure()
         with self._after("checkpoint"):
             self._collect(wait=True)
+
+    def _settle(self) -> None:
+        """Wait until the device has done the last step, and count the time as training time."""
+        # The optimizer's work is only queued when a step ends: without this, its time would be that of a validation.
+        started = time.perf_counter()
+        synchronize(self.world.device)
+        self._meter.add_wait(time.perf_counter() - started)
 
     @property
     def ended(self) -> bool:
@@ -266,23 +288,25 @@ class Loop:
         """Make one optimizer step over a global batch; return False if fp16 skipped it: its gradient was not finite."""
         self._collect(wait=False)
         started, idle = time.perf_counter(), self.world.activity.waited
-        with self._doing("data"):
-            # The new cursor is stored at the end of the step, so a checkpoint of a stop below repeats this batch.
-            batch, cursor = self._next_batch(self.state.cursor)
-            counts = self.task.counts(batch)
-        waited = time.perf_counter() - started
-        with self._doing("agreement"):
-            agreed = self._agree(counts, batch.tokens)
+        # The new cursor is stored at the end of the step, so a checkpoint of a stop below repeats this batch.
+        ahead, self._ahead = self._ahead, None
+        if ahead and ahead[0] == self.state.cursor:
+            (share, cursor, agreed, _), waited = ahead[1], 0.0  # the step before has counted its wait
+        else:
+            share, cursor, agreed, waited = self._agree_on(self.state.cursor)
         # Stop and checkpoint come before the batch is used: the state is still exactly that after the last step.
         if agreed.stop:
             self._stop()
         if agreed.checkpoint_due:
+            synchronize(self.world.device)  # the optimizer's queued work is training, not part of the checkpoint
             with self._after("checkpoint"):
                 saving = self.world.activity.waited
                 started += self.save()  # waiting for a disk must not lower the reported speed
                 idle += self.world.activity.waited - saving
-        found = self._compute_gradients(batch, agreed.totals)
-        if found.finite:
+        found = self._compute_gradients(share, agreed.totals, following=cursor)
+        if self._ahead:
+            waited += self._ahead[1].waited
+        if found.figures.finite:
             with self._doing("optimizer"):
                 # the main process's clock, from the agreement: with clocks of their own, ranks would diverge
                 rate = self.policy.schedule(self.state.step, self.services.budget.share(agreed.seconds))
@@ -296,18 +320,35 @@ class Loop:
             # `step` stays: a skipped step must not advance the schedule or the optimizer's counters. The cursor below
             # moves on, since the same batch would overflow again.
             self._skip(found)
-        self.scaler.update(found.finite, dynamic=self.policy.precision == "fp16")
+        self.scaler.update(found.figures.finite, dynamic=self.policy.precision == "fp16")
         self.state.cursor = cursor
         seconds = time.perf_counter() - started
         self._meter.add(
-            found.sums if found.finite else None,
+            found.sums if found.figures.finite else None,
             seconds,
             data_seconds=waited,
             tokens=agreed.tokens,
-            norm=float(found.norm),
+            norm=found.figures.norm,
             busy=seconds - (self.world.activity.waited - idle),
         )
-        return found.finite
+        return found.figures.finite
+
+    def _make_share(self, cursor: Cursor) -> tuple[Share, Cursor]:
+        """Return this process's share of the global batch at a cursor, with its counts; a thread may call it."""
+        batch, following = self.task.train_batch(cursor)
+        size, staged = self.micro_batch_size, None
+        if self.world.device.type == "cuda":
+            staged = stage(self.task, batch, size)
+        return Share(batch, self.task.counts(batch), size, staged), following
+
+    def _agree_on(self, cursor: Cursor) -> Agreed:
+        """Make the share at a cursor and agree on it with all processes."""
+        started = time.perf_counter()
+        with self._doing("data"):
+            share, following = self._next_share(cursor)
+        waited = time.perf_counter() - started
+        with self._doing("agreement"):
+            return Agreed(share, following, self._agree(share.counts, share.batch.tokens), waited)
 
     def _agree(self, counts: list[float], tokens: int) -> Agreement:
         """Sum counts over all processes, and share the decisions of the main process in the same collective."""
@@ -324,8 +365,7 @@ class Loop:
                 self.services.budget.spent() if main else 0.0,
             ],
             dtype=torch.float64,
-            device=self.world.device,
-        )
+        )  # on the host: a GPU has nothing to do with it, and reading it there would wait for all queued work
         *_, all_tokens, stop_requests, due_requests, seconds = self.world.sum_(header).tolist()
         found = header[: len(counts)]
         # A global batch without a single label has a loss of 0 / 1, not NaN. Not clamp(min=1): with class weights a
@@ -345,8 +385,10 @@ class Loop:
             self.world.barrier()  # torchrun kills the other ranks as soon as one exits
         raise self.services.stop.preempted()
 
-    def _compute_gradients(self, batch: TrainingBatch, totals: torch.Tensor) -> BackwardResult:
+    def _compute_gradients(self, share: Share, totals: torch.Tensor, *, following: Cursor) -> BackwardResult:
         """Compute the gradients of the global batch, reduced over all processes and clipped.
+
+        While the device computes, the processes agree on the next step, whose batch is at the cursor `following`.
 
         If memory runs out on any process, all start again with half the micro batch and the same random numbers, as if
         the micro batch had been that from the beginning.
@@ -359,21 +401,32 @@ class Loop:
             # all along. Skipped steps count, so the next batch does not reuse the random numbers of a skipped one.
             torch.manual_seed(_mix(self.policy.config.seed, self.state.step + self.state.skipped, self.world.rank))
             self.gradients.zero_()
-            made = self._attempt(batch, totals)
+            made = self._attempt(share, totals)
             with self._doing("reduction"):
                 # A process without memory joins the reduction too, with a flag: without it the others would wait in
                 # the collective forever.
-                loss = self.gradients.reduce_(self.world, made[0] if made else None, scale=self.scaler.scale)
-                if made and loss is not None:
-                    norm = self.gradients.clip_(self.policy.max_grad_norm)
-                    return BackwardResult(made[1], loss, norm, finite=bool(torch.isfinite(norm) & torch.isfinite(loss)))
+                self.gradients.reduce_(self.world, made[0] if made else None, scale=self.scaler.scale)
+                norm = self.gradients.clip_(self.policy.max_grad_norm)
+            if self._agrees_ahead and self._ahead is None and self.state.step + 1 < self.policy.config.steps:
+                self._ahead = following, self._agree_on(following)
+            with self._doing("reduction"):
+                figures = self.gradients.read_figures(self.world, norm)
+            if made and figures is not None:
+                return BackwardResult(made[1], figures)
             self._halve_micro_batch()
 
-    def _attempt(self, batch: TrainingBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def _attempt(self, share: Share, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Call `accumulate` on this process's share; release memory and return None if it ran out."""
+        size = self.micro_batch_size
+        passes = Passes(
+            size,
+            self.policy.precision,
+            self.scaler.scale,
+            self.state.step + 1,
+            share.staged if share.micro_batch_size == size else None,
+        )
         try:
-            passes = Passes(self.micro_batch_size, self.policy.precision, self.scaler.scale, self.state.step + 1)
-            return accumulate(self.task, batch, totals, passes, self.world)
+            return accumulate(self.task, share.batch, totals, passes, self.world)
         except (RuntimeError, MemoryError) as problem:
             if not is_out_of_memory(problem):
                 raise
@@ -410,12 +463,12 @@ class Loop:
         if not hopeless and self._skips_in_a_row < self.policy.config.max_consecutive_skips:
             return
         last = self.services.checkpoints.newest()
-        what = "gradient" if math.isfinite(found.loss) else "loss"
+        what = "gradient" if math.isfinite(found.figures.loss) else "loss"
         raise TrainingError(
             f"cannot continue training: the {what} of step {self.state.step + 1} is not finite",
             facts={
-                "loss": float(found.loss),
-                "gradient norm": float(found.norm),
+                "loss": found.figures.loss,
+                "gradient norm": found.figures.norm,
                 "precision": self.policy.precision,
                 "loss scale": self.scaler.scale,
                 "skipped in a row": self._skips_in_a_row,
@@ -428,8 +481,11 @@ class Loop:
         """Report the measurements since the last report."""
         meter, self._meter = self._meter, Meter()
         assert meter.sums is not None
-        # All processes call this; after it only the main one reports.
-        sums = self.world.sum_(meter.sums.to(torch.float64)).tolist()
+        started, idle = time.perf_counter(), self.world.activity.waited
+        # All processes call this; after it only the main one reports. It waits for the optimizer of the last step,
+        # whose work is only queued until here: that time belongs to the steps.
+        sums = self.world.read(self.world.queue_sum_(meter.sums.to(torch.float64, copy=True)))
+        meter.add_wait(time.perf_counter() - started, waited=self.world.activity.waited - idle)
         metrics = {
             **{f"train_{name}": value for name, value in self.task.metrics(sums).items()},
             "learning_rate": max(group["lr"] for group in self.optimizer.param_groups),

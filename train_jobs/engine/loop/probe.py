@@ -83,7 +83,7 @@ def try_micro_batch(task: TrainingTask[Any], size: int, *, world: World, precisi
         RuntimeError, MemoryError: memory ran out.
     """
     batch = task.largest_batch(size)
-    totals = torch.tensor(task.counts(batch), device=world.device)
+    totals = torch.tensor(task.counts(batch))
     accumulate(task, batch, totals, Passes(size, precision), world)
 
 

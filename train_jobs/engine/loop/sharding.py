@@ -45,6 +45,11 @@ class ShardedOptimizer:
         return self._optimizer.param_groups
 
     @property
+    def inner(self) -> torch.optim.Optimizer:
+        """The optimizer that updates this process's tensors."""
+        return self._optimizer
+
+    @property
     def own_elements(self) -> int:
         """Number of elements whose state this process keeps."""
         return sum(parameter.numel() for parameter, _ in self._own)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from train_jobs.engine.loop.gradients import StepFigures
+from train_jobs.engine.loop.staging import StagedArrays
+from train_jobs.engine.loop.task import Cursor, TrainingBatch
 from train_jobs.engine.runtime.distributed import World
 
 
@@ -41,7 +44,7 @@ class Agreement:
     """Values that all processes agree on before a step."""
 
     totals: torch.Tensor
-    """The task's counts over the global batch."""
+    """The task's counts over the global batch, on the host."""
     tokens: float
     """Of the global batch, padding left out."""
     stop: bool
@@ -53,17 +56,37 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class Share:
+    """This process's share of a global batch."""
+
+    batch: TrainingBatch
+    counts: list[float]
+    """The task's counts of it."""
+    micro_batch_size: int
+    """Sequences in one pass when the share was made."""
+    staged: StagedArrays | None
+    """On a GPU, its arrays in pinned memory, for micro batches of this size."""
+
+
+class Agreed(NamedTuple):
+    """A step that all processes agree on."""
+
+    share: Share
+    following: Cursor
+    """Cursor of the next batch."""
+    agreement: Agreement
+    waited: float
+    """Seconds in which the loop waited for the batch."""
+
+
+@dataclass(frozen=True)
 class BackwardResult:
     """Result of the forward and backward pass over a global batch; the gradients are in their buffer."""
 
     sums: torch.Tensor
     """Sums of the task over this process's share."""
-    loss: torch.Tensor
-    """Of the global batch."""
-    norm: torch.Tensor
-    """Of the gradients of all processes, before clipping."""
-    finite: bool
-    """Whether loss and gradients are finite; otherwise they are useless."""
+    figures: StepFigures
+    """Loss and norm; the gradients are useless if they are not finite."""
 
 
 # Fields that are equal on all processes, or that only rank 0 reports: no collective is needed to store them.
@@ -122,6 +145,16 @@ class Meter:
             self.tokens += tokens
             self.norms += norm
 
+    def add_wait(self, seconds: float, *, waited: float = 0.0) -> None:
+        """Add the time in which the host waited for work that the steps had queued on the device.
+
+        Args:
+            seconds: duration.
+            waited: part of it in which this process waited for the others.
+        """
+        self.seconds += seconds
+        self.busy += seconds - waited
+
     def rates(self, *, global_batch_size: int, flops: Flops, peak_flops: float | None) -> dict[str, float]:
         """Return speed and gradient norm as metrics.
 
@@ -156,7 +189,7 @@ class Meter:
         """
         if world.size == 1:
             return {}
-        busy = torch.zeros(world.size, dtype=torch.float64, device=world.device)
+        busy = torch.zeros(world.size, dtype=torch.float64)  # on the host: the device has no part in it
         busy[world.rank] = self.busy
         found = world.sum_(busy).tolist()
         rank = found.index(max(found))

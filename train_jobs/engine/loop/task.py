@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 
@@ -59,7 +59,7 @@ class TrainingTask(Protocol[BatchT]):
 
         Args:
             batch: the micro batch.
-            totals: `counts` summed over the global batch, float32 [terms], at least 1 where the sum is 0.
+            totals: `counts` summed over the global batch, float32 [terms], on the device; 1 where the sum is 0.
 
         Returns:
             A 0-dim tensor whose sum over micro batches and processes is the loss, and a float vector of sums.
@@ -80,10 +80,10 @@ class TrainingTask(Protocol[BatchT]):
 
 
 Cursor = dict[str, int]
-Made = tuple[TrainingBatch, Cursor]
+MadeT = TypeVar("MadeT")
 
 
-class Prefetcher:
+class Prefetcher(Generic[MadeT]):
     """Prefetcher of one batch, in a thread of the host, while the device computes.
 
     A batch depends only on its cursor, so reading it earlier does not change it. An error is raised when the batch is
@@ -93,12 +93,12 @@ class Prefetcher:
         make: function that returns the batch at a cursor and the next cursor; called by one thread at a time.
     """
 
-    def __init__(self, make: Callable[[Cursor], Made]) -> None:
+    def __init__(self, make: Callable[[Cursor], tuple[MadeT, Cursor]]) -> None:
         self._make = make
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self._next: tuple[Cursor, Future[Made]] | None = None
+        self._next: tuple[Cursor, Future[tuple[MadeT, Cursor]]] | None = None
 
-    def __call__(self, cursor: Cursor) -> Made:
+    def __call__(self, cursor: Cursor) -> tuple[MadeT, Cursor]:
         """Return the batch at `cursor`, and the cursor after it."""
         # Forgotten first: if making the batch raised, a second call must try again and not return the old error.
         expected, self._next = self._next, None
@@ -108,7 +108,7 @@ class Prefetcher:
         self._next = following, self._thread.submit(self._make, following)
         return batch, following
 
-    def __enter__(self) -> Prefetcher:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *problem: object) -> None:

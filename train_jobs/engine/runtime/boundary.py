@@ -102,10 +102,20 @@ def run(job: Callable[[], object], output: Path, *, resume_hint: str = SAVED) ->
         print("stopped by Ctrl-C; the same command resumes from the last saved state", flush=True)
         return INTERRUPTED
     except UserError as problem:
-        return report_error(problem, output, rank)
+        return _failed(problem, output, rank)
     except Exception as problem:
-        return report_error(_explained(problem, output, rank), output, rank)
+        return _failed(_explained(problem, output, rank), output, rank)
     return 0
+
+
+def _failed(problem: UserError, output: Path, rank: int) -> int:
+    """Report an error, leave the process group and return the exit code."""
+    code = report_error(problem, output, rank)
+    if "torch" in sys.modules:
+        from train_jobs.engine.runtime.distributed import abandon
+
+        abandon()
+    return code
 
 
 def exit_process(code: int) -> NoReturn:

@@ -115,6 +115,11 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which autocast is off but keeps its copies of weights."""
+    return torch.autocast(device.type, enabled=False)
+
+
 @dataclass
 class LossScale:
     """Dynamic loss scale of fp16: doubled after `interval` finite steps, else halved, and never below `floor`.
@@ -123,7 +128,9 @@ class LossScale:
     543). In the other precisions the scale is always 1.
     """
 
-    scale: float = 2.0**16
+    scale: float = 2.0**20
+    """High at the start, and halved until it fits: the loss is divided by the tokens of the global batch, so at 2^16
+    the smallest gradients of a large batch would be rounded or lost, unnoticed. An overflow only costs a step."""
     floor: float = 1.0
     interval: int = 2000
     good_steps: int = field(default=0)
@@ -186,10 +193,10 @@ def time_determinism(attempt: Callable[[], object], device: torch.device) -> tup
         for number in range(ROUNDS + 1):
             for deterministic, seconds in taken.items():
                 torch.use_deterministic_algorithms(deterministic)
-                _synchronize(device)  # kernels of the previous attempt may still be queued
+                synchronize(device)  # kernels of the previous attempt may still be queued
                 started = time.perf_counter()
                 attempt()
-                _synchronize(device)
+                synchronize(device)
                 if number:  # the first round includes the selection of algorithms and the allocation of memory
                     seconds.append(time.perf_counter() - started)
     finally:
@@ -197,7 +204,8 @@ def time_determinism(attempt: Callable[[], object], device: torch.device) -> tup
     return median(taken[True]), median(taken[False])
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done all queued work; a CPU has no queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

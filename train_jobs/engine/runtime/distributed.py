@@ -7,10 +7,11 @@ MASTER_ADDR, MASTER_PORT. Without them the job is one process.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from train_jobs.config import PeerError, SpecError
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
+ABANDON_SECONDS = 10.0
 AFTER_WATCHDOG = timedelta(minutes=5)  # the watchdog needs half a minute until every process has reported
 
 
@@ -48,6 +50,8 @@ class Activity:
         self.beats = 0
         self.waited = 0.0
         """Seconds in which this process waited for the others."""
+        self.queued: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        """Start and end of collectives on a GPU whose duration was not counted yet."""
         self.observer: Callable[[str], AbstractContextManager[None]] | None = None
         """Name of a stage -> context that the stage runs in."""
 
@@ -112,6 +116,35 @@ class World:
                 if tensor.is_cuda:
                     torch.cuda.current_stream(tensor.device).synchronize()
         return tensor
+
+    def queue_sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum `tensor` as `sum_` does; on a GPU only queue the sum, so that the host does not wait.
+
+        The next `read` waits for it and counts its time as waiting for the other processes.
+        """
+        if self.size == 1 or not tensor.is_cuda:
+            return self.sum_(tensor)
+        begun, done = _event(), _event()
+        begun.record()
+        dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+        done.record()
+        self.activity.queued.append((begun, done))
+        return tensor
+
+    def read(self, vector: torch.Tensor) -> list[float]:
+        """Wait for the device and return the numbers of a vector on the host."""
+        if not vector.is_cuda or self.size == 1:
+            return vector.tolist()
+        # A process that never arrives in a queued collective makes this read hang: its stage reports that.
+        stage = self.activity.stage
+        self.activity.stage = stage._replace(waits=True)
+        self.activity.beat()
+        found: list[float] = vector.tolist()
+        self.activity.stage = stage
+        self.activity.waited += sum(begun.elapsed_time(done) for begun, done in self.activity.queued) / 1000
+        self.activity.queued.clear()
+        self.activity.beat()
+        return found
 
     @property
     def device_name(self) -> str:
@@ -189,13 +222,17 @@ class World:
                 dist.barrier()
 
 
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
 def single_process_world() -> World:
     """Return a world of one process on the CPU, without a process group."""
     return World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
 def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
-    """Join the process group: nccl on GPUs, gloo on CPUs.
+    """Join the process group: nccl for tensors on GPUs, gloo for tensors on the host.
 
     Args:
         device: "auto" (a GPU if the machine has one), "cpu" or "gpu".
@@ -222,8 +259,14 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     if place.type == "cuda":
         torch.cuda.set_device(place)  # before the group: nccl binds a rank to the current device
     if size > 1:
+        gpu = place.type == "cuda"
         dist.init_process_group(
-            "nccl" if place.type == "cuda" else "gloo", rank=rank, world_size=size, timeout=_timeout(hang_seconds)
+            "cpu:gloo,cuda:nccl" if gpu else "gloo",
+            rank=rank,
+            world_size=size,
+            timeout=_timeout(hang_seconds),
+            # Connects the GPUs now instead of in the first step, and lets barriers know the device of this rank.
+            device_id=place if gpu else None,
         )
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return World(rank=rank, local_rank=local_rank, size=size, device=place, local_size=local_size)
@@ -257,3 +300,23 @@ def stop() -> None:
     """Destroy the process group, if this process joined one."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def abandon() -> None:
+    """Leave the process group after an error, without waiting for collectives that will not end."""
+    # Without it NCCL's threads outlive the interpreter, and its watchdog reports a second, misleading error. A normal
+    # destroy waits for queued collectives, which the other processes may never join, so a thread with a deadline does
+    # it.
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    leaving = threading.Thread(target=_abandon, name="leave-process-group", daemon=True)
+    leaving.start()
+    leaving.join(ABANDON_SECONDS)
+
+
+def _abandon() -> None:
+    with suppress(Exception):  # the error that ended the job matters, not this one
+        if "nccl" in dist.get_backend_config():
+            dist.distributed_c10d._abort_process_group()
+        else:
+            dist.destroy_process_group()

@@ -72,9 +72,23 @@ def _attend_groups(joint: Tensor, groups: Sequence[Group], dropout: float) -> Te
     return torch.cat([*each, fill.new_zeros(len(fill), each[0].shape[1])]).unflatten(-1, joint.shape[2:])
 
 
-@functools.cache
+_refused: set[str] = set()  # reasons of this job for not using the packed kernel, although this device may have it
+
+
+def refuse_packed_kernel(reason: str) -> None:
+    """Compute packed sequences by the padded layout from now on, as when another process of the job has no kernel."""
+    _refused.add(reason)
+    packed_kernel_problem.cache_clear()
+
+
 def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Return whether torch's FlashAttention kernel (Dao 2023) supports packed sequences on this device.
+    """Return whether attention of packed sequences uses torch's FlashAttention; see `packed_kernel_problem`."""
+    return packed_kernel_problem(device, dtype, head_size) is None
+
+
+@functools.cache
+def packed_kernel_problem(device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
+    """Return why torch's FlashAttention kernel (Dao 2023) cannot be used for packed sequences; None if it can.
 
     Args:
         device: device to compute on.
@@ -86,15 +100,20 @@ def has_packed_kernel(device: torch.device, dtype: torch.dtype, head_size: int) 
     """
     # torch's public function for packed sequences (varlen_attn) has no dropout. The private operation that it calls
     # has, but its signature changes between releases, so it is compared once with plain attention instead of trusted.
-    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
-        return False
+    if _refused:
+        return next(iter(_refused))
+    if device.type != "cuda":
+        return f"no such kernel exists for a {device.type}"
+    if dtype not in (torch.float16, torch.bfloat16):
+        return "no such kernel exists for fp32"
     try:
         with torch.autocast("cuda", enabled=False), torch.random.fork_rng([device]):
-            return _agrees_with_plain(device, dtype, head_size)
+            agrees = _agrees_with_plain(device, dtype, head_size)
     except (RuntimeError, TypeError, AttributeError) as problem:  # an older GPU, another signature, no such operation
         if is_out_of_memory(problem):
             raise  # nothing about the kernel is known, and the cache would keep the answer for the whole run
-        return False
+        return f"{type(problem).__name__}: {str(problem).partition(chr(10))[0][:200]}"
+    return None if agrees else "its results differ from plain attention"
 
 
 @torch.enable_grad()

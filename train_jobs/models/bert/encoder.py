@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sysconfig
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,6 +22,7 @@ from train_jobs.models.bert.attention import attend, attend_packed, has_packed_k
 from train_jobs.models.bert.primitives import Dropout, Linear, embedding, joint_linear
 from train_jobs.models.packing import Packing
 
+RECOMPILE_LIMIT = 32
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
 TokenPositions = Tensor | Packing | None
 """Positions of tokens: a mask, bool [B, 1, 1, S], or None without padding; for packed sequences their `Packing`."""
@@ -159,8 +162,16 @@ class Encoder(nn.Module):
         """Compile each layer with torch.compile."""
         # Layers instead of the model: all have the same code, so one compilation serves all of them.
         self.compiled = True
+        allow_variants()
         for layer in self.layer:
             layer.compile()
+
+
+def allow_variants() -> None:
+    """Let torch.compile keep as many variants of a function as a job with all its tasks can need."""
+    # Training, validation, their last smaller batches and halved micro batches reach the default of 8; beyond the limit
+    # torch runs the function without compilation, behind one warning.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
 
 
 def _arithmetic(x: Tensor) -> torch.dtype:
@@ -224,10 +235,25 @@ def is_compiled(wanted: Literal["auto"] | bool, device: torch.device) -> bool:
     """Return whether to compile the model.
 
     Args:
-        wanted: the configuration's `compile`; auto: on GPUs only, since a CPU needs a C++ compiler.
+        wanted: the configuration's `compile`; auto: on GPUs only, and if the machine has what that needs.
         device: device to compute on.
     """
-    return device.type == "cuda" if wanted == "auto" else wanted
+    return device.type == "cuda" and missing_for_compiling(device) is None if wanted == "auto" else wanted
+
+
+def missing_for_compiling(device: torch.device) -> str | None:
+    """Return what torch.compile needs on this machine and does not find; None if it works.
+
+    A CPU needs a C++ compiler; Triton, on GPUs, compiles its launchers in C against the header of this Python.
+    """
+    if device.type == "cpu":
+        compilers = [os.environ.get("CXX", "g++"), "clang++"]
+        return None if any(map(shutil.which, compilers)) else f"a C++ compiler ({', '.join(compilers)})"
+    compilers = [os.environ.get("CC", "gcc"), "clang"]
+    if not any(map(shutil.which, compilers)):
+        return f"a C compiler ({', '.join(compilers)})"
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return None if header.is_file() else f"the header {header}"
 
 
 def require_compiler(device: torch.device, *, key: str) -> None:
@@ -238,12 +264,12 @@ def require_compiler(device: torch.device, *, key: str) -> None:
         key: configuration key that enables compilation, for the message.
 
     Raises:
-        SpecError: a CPU needs a C++ compiler, and none is installed.
+        SpecError: a compiler or a header is missing.
     """
-    compilers = [os.environ.get("CXX", "g++"), "clang++"]
-    if device.type == "cpu" and not any(map(shutil.which, compilers)):
+    if (missing := missing_for_compiling(device)) is not None:
+        cpu = device.type == "cpu"
         raise SpecError(
-            f"cannot compile for a CPU: {key} needs a C++ compiler",
-            facts={"looked for": ", ".join(compilers)},
-            fix=f"--set {key}=auto, or install g++",
+            f"cannot compile for a {'CPU' if cpu else 'GPU'}: {key} needs {missing.partition(' (')[0]}",
+            facts={"looked for": missing.partition("(")[2].rstrip(")") or missing},
+            fix=f"--set {key}={'auto' if cpu else 'false'}, or install {'g++' if cpu else 'gcc and python3-dev'}",
         )

@@ -30,7 +30,7 @@ from train_jobs.tasks.entities.conll import (
     tag_names,
 )
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
-from train_jobs.tasks.sequences import IGNORED, Ints, RowBatch, TaggedRows
+from train_jobs.tasks.sequences import IGNORED, Ints, TaggedRows
 
 FILES: Mapping[str, tuple[str, ...]] = {
     "train": ("train.txt", "eng.train"),
@@ -192,5 +192,5 @@ class Tagging(Finetuning):
         ends = np.cumsum([len(words) for words in one.sentences.words])
         return logits, [tags.tolist() for tags in np.split(names, ends[:-1])]
 
-    def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
-        return class_loss(logits, torch.from_numpy(batch.targets).to(logits.device), self._device_weights)
+    def _loss_sum(self, logits: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return class_loss(logits, targets, self._device_weights)

@@ -20,7 +20,7 @@ from train_jobs.readers.sentence_data import Examples, TaskData, read_data
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
 from train_jobs.tasks.sentences.glue import predictions_text
 from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores, is_collapsed
-from train_jobs.tasks.sequences import IGNORED, EncodedRows, RowBatch, encode_texts
+from train_jobs.tasks.sequences import IGNORED, EncodedRows, encode_texts
 
 Outputs = npt.NDArray[np.float64]
 
@@ -178,8 +178,7 @@ class Classification(Finetuning):
         collapsed = is_collapsed(encoded.targets, predictions, regression=self._task.regression)
         return {"loss": float(loss), **found, "collapsed": float(collapsed)}
 
-    def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
-        targets = torch.from_numpy(batch.targets).to(self._world.device)
+    def _loss_sum(self, logits: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return self._loss_of(logits, targets, self._device_weights)
 
     def _loss_of(

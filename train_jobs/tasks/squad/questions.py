@@ -154,8 +154,7 @@ class QuestionAnswering(Finetuning):
             )
         return found
 
-    def _loss_sum(self, logits: torch.Tensor, batch: RowBatch) -> torch.Tensor:
-        targets, lengths = (torch.from_numpy(array).to(logits.device) for array in (batch.targets, batch.lengths))
+    def _loss_sum(self, logits: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return span_loss(logits, targets[:, 0], targets[:, 1], lengths)
 
 
