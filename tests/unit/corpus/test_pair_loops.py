@@ -1,4 +1,4 @@
-"""Planning is equal, bit for bit, to plain Python that takes one draw after the other; compiled or not."""
+"""Planning is bit-exact to plain Python that takes one draw after the other; compiled or not."""
 
 from __future__ import annotations
 

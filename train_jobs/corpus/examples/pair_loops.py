@@ -3,7 +3,7 @@
 Each pair decides where the next one starts and which random number it takes, so numpy cannot vectorise the chain. The
 functions here use only numbers and indexing, so Numba can compile them: a hundred times as fast as Python, and without
 the GIL, so that planning in a thread does not delay the thread that launches kernels. Without Numba, and for small
-blocks, for which compilation would take longer than it saves, they run as Python. The results are equal bit for bit.
+blocks, for which compilation would take longer than it saves, they run as Python. The results are bit-exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISSING = -1  # more draws are needed
 
 
 @cache
-def compiled(function: FunctionType) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of this module compiled by Numba, or the function itself where Numba is not installed."""
     try:
         import numba
@@ -37,7 +37,7 @@ def compiled(function: FunctionType) -> Callable[..., Any]:
         return numba.njit(nogil=True)(copy)
 
 
-def bisect_left(values, wanted, low, high):  # type: ignore[no-untyped-def]  # compiled, like all below
+def bisect_left(values: Any, wanted: int, low: int, high: int) -> int:
     """Return the first place in low ... high - 1 whose value is at least `wanted`, else `high`."""
     while low < high:
         middle = (low + high) // 2
@@ -48,7 +48,7 @@ def bisect_left(values, wanted, low, high):  # type: ignore[no-untyped-def]  # c
     return low
 
 
-def heads(draws, used, tosses):  # type: ignore[no-untyped-def]
+def heads(draws: Any, used: int, tosses: int) -> tuple[int, int]:
     """Count heads among coin tosses: each bit of a uniform number is a toss. Return it with the draws used so far."""
     count = 0
     while tosses > 0:
@@ -61,7 +61,7 @@ def heads(draws, used, tosses):  # type: ignore[no-untyped-def]
     return count, used
 
 
-def other_document(document, documents, draws, used):  # type: ignore[no-untyped-def]
+def other_document(document: int, documents: Any, draws: Any, used: int) -> tuple[int, int, int]:
     """Draw a sentence of another document; after ten unlucky draws the same one is used, as in the original.
 
     Returns:
@@ -81,7 +81,7 @@ def other_document(document, documents, draws, used):  # type: ignore[no-untyped
     return other, low + int(draws[used] * (high - low)), used + 1
 
 
-def cut_excess(a, b, longest, draws, used):  # type: ignore[no-untyped-def]
+def cut_excess(a: int, b: int, longest: int, draws: Any, used: int) -> tuple[int, int, int, int, int]:
     """Decide the tokens to drop from two segments of `a` and `b` tokens, so that both fit.
 
     The original drops one token per iteration from the longer segment (B in a tie), at front or back by even chance.
@@ -105,7 +105,7 @@ def cut_excess(a, b, longest, draws, used):  # type: ignore[no-untyped-def]
     return a_front, from_a - a_front, b_front, from_b - b_front, used
 
 
-def plan_pairs(offsets, documents, draws, state, rows, longest, short):  # type: ignore[no-untyped-def]
+def plan_pairs(offsets: Any, documents: Any, draws: Any, state: Any, rows: Any, longest: int, short: float) -> bool:
     """Plan pairs of sentences until the text or the draws end.
 
     Args:
@@ -162,7 +162,7 @@ def plan_pairs(offsets, documents, draws, state, rows, longest, short):  # type:
     return True
 
 
-def plan_consecutive(offsets, bounds, lengths, rows):  # type: ignore[no-untyped-def]
+def plan_consecutive(offsets: Any, bounds: Any, lengths: Any, rows: Any) -> int:
     """Plan consecutive text in which each token occurs once.
 
     Args:

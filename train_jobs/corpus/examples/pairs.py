@@ -11,7 +11,6 @@ RoBERTa (Liu et al. 2019, section 4.2), FULL-SENTENCES over the ends of document
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,13 +141,14 @@ def _plan_consecutive(block: Block, sequence_length: int, rng: np.random.Generat
     if not spans_documents:
         return plan
     # no sequence starts or ends with a separator
-    ends = block.sentence_offsets[documents[1:]]
-    plan[:, 0] += np.isin(plan[:, 0], ends - 1)
-    plan[:, 1:4] -= np.isin(plan[:, 1], ends)[:, None]
+    ends = np.zeros(len(block.tokens) + 1, np.bool_)
+    ends[block.sentence_offsets[documents[1:]]] = True
+    plan[:, 0] += ends[plan[:, 0] + 1]
+    plan[:, 1:4] -= ends[plan[:, 1], None]
     return plan[plan[:, 0] < plan[:, 1]]
 
 
-def _loop(function: FunctionType, block: Block) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
+def _loop(function: Callable[..., Any], block: Block) -> tuple[Callable[..., Any], Callable[[Any], Any]]:
     """Return a loop over a block, compiled for a large one, and what makes its arguments of numpy arrays."""
     if len(block.tokens) >= COMPILE_FROM and (fast := compiled(function)) is not function:
         return fast, _as_contiguous
