@@ -5,7 +5,9 @@ The boundary is torch.cuda and nvidia-smi, which are replaced by doubles with an
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from train_jobs.config import MachineError
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.gpu_check import has_code, require_driver, require_usable_gpu
+from train_jobs.tools import gpu_report
 from train_jobs.tools.preflight import main as preflight
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
@@ -130,3 +133,70 @@ def test_unsupported_gpu_is_named(machine: Machine, monkeypatch: pytest.MonkeyPa
         require_usable_gpu(torch.device("cuda", 0))
     assert caught.value.facts["need"] == "sm_70"
     assert "V100" in caught.value.message
+
+
+def test_report_ends_with_old_driver(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.driver("535.161.08", 12020)
+    assert gpu_report.main([]) == 8
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["name"], last["level"]) == ("gpu driver", "fail")
+    assert last["text"].startswith("the NVIDIA driver is too old: need driver 580 or newer")
+    assert "cuda-compat" in last["fix"]
+
+
+def test_report_names_gpu_that_does_not_compute(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_report.main([]) == 8
+    *_, before, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (before["name"], before["level"]) == ("gpu driver", "ok")
+    assert before["text"].startswith("580.95.05, for CUDA 13.0")
+    assert (last["name"], last["level"]) == ("gpu 0", "fail")
+    assert "uncorrectable ECC error" in last["text"]
+
+
+def test_report_shows_memory_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_report.gpu_check, "require_usable_gpu", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    free = iter([(79e9, 80e9), (20e9, 80e9), (11e9, 12e9)])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(free))
+    found = list(gpu_report.usable([torch.device("cuda", number) for number in range(3)]))
+    assert [one.level for one in found] == ["ok", "warn", "warn"]
+    assert "20.0 of 80.0 GB free" in found[1].text
+    assert all(one.fix for one in found[1:])
+
+
+def test_report_without_compiler_or_numba_has_fixes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(gpu_report.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    found = gpu_report.compiler()
+    assert (found.level, found.text) == ("warn", f"no C compiler and no Python.h ({tmp_path}): torch.compile fails")
+    assert "gcc python3-dev" in str(found.fix)
+    monkeypatch.setattr(gpu_report, "find_spec", lambda name: None)
+    assert gpu_report.planner().level == "warn"
+
+
+def test_report_names_gpus_without_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_report.dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: {a.index, b.index} != {0, 2})
+    answer = subprocess.CompletedProcess([], 1, "", "preflight: rank 2 on node: an all-reduce gave 2 to 3, not 3\n")
+    monkeypatch.setattr(gpu_report.subprocess, "run", lambda *words, **more: answer)
+    peers, nccl = gpu_report.links([torch.device("cuda", number) for number in range(3)])
+    assert peers.level == "warn"
+    assert "0-2, 2-0" in peers.text
+    assert nccl.level == "fail"
+    assert "an all-reduce gave 2 to 3" in nccl.text
+
+
+def test_rates_are_measured_on_cpu() -> None:
+    cpu = torch.device("cpu")
+    assert gpu_report.matrix_rate(cpu, "fp32", 64).level == "ok"
+    assert gpu_report.bandwidth(cpu, 1 << 16).level == "ok"
+
+
+@pytest.mark.slow
+def test_compiled_step_agrees_with_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert gpu_report.compiled_step(cpu, "fp32", 64).level == "ok"
+    monkeypatch.setattr(gpu_report, "TOLERANCE", -1.0)  # whatever it computes is then wrong
+    assert gpu_report.compiled_step(cpu, "fp32", 64).level == "fail"
