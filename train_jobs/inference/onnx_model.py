@@ -144,11 +144,16 @@ def quantised(graph: Path) -> Any:
     """
     if find_spec("onnx") is None:
         raise SpecError("cannot quantise: onnx is not installed", fix=INSTALL)
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with tempfile.TemporaryDirectory() as place:
-        small = Path(place, GRAPH_FILE)
-        quantize_dynamic(graph, small, weight_type=QuantType.QInt8)
+        small, plain = Path(place, GRAPH_FILE), Path(place, "plain.onnx")
+        model = onnx.load(str(graph))
+        # Shapes of the exported graph: the quantiser transposes weights, and onnx then refuses its own older shapes.
+        del model.graph.value_info[:]
+        onnx.save(model, str(plain))
+        quantize_dynamic(plain, small, weight_type=QuantType.QInt8)
         return _session(small)
 
 
