@@ -72,7 +72,7 @@ def hardware(*, rehearse: bool) -> str:
     """Return one line: GPUs, driver, versions."""
     packages = describe("torch", "transformers", "numba")
     if rehearse:
-        return f"**A rehearsal on a CPU: no figure here is of a GPU.** {packages}"
+        return f"**A rehearsal on a CPU: no figure here was measured on a GPU.** {packages}"
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     driver = gpu_check.driver_release() or "unknown"
     return f"{len(names)} x {names[0]}, driver {driver}, CUDA {torch.version.cuda}; {packages}"

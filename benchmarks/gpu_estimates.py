@@ -71,7 +71,7 @@ class Lines(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What a step computes."""
+    """Work of a step."""
 
     recipe: str
     length: int

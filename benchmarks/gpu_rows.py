@@ -34,11 +34,13 @@ from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.task import Prefetcher
 from train_jobs.engine.runtime.devices import autocast, memory_bytes
 from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.packing import packing_arrays
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.tools import gpu_report
 
 ALLOWED_SYNCHRONISATIONS = 2  # of a step that reports
 ALLOWED_VARIANTS = 4  # of a compiled function
+PARITY_SEQUENCES = 48
 PARITY, PACKED = 1e-3, 1e-4  # relative: fp32 on a GPU sums in another order
 
 
@@ -75,7 +77,7 @@ class Day(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The device in the words of the commands."""
+        """The device, as the commands name it."""
         return "gpu" if self.device.type == "cuda" else "cpu"
 
     @property
@@ -198,13 +200,15 @@ def compilations(day: Day) -> Measured:
 def parity(day: Day) -> Measured:
     def gradients(device: torch.device, unpad: bool) -> tuple[float, float]:
         made = day._replace(device=device)
-        loop, task = made.loop(day.size.small, precision="fp32", unpad=unpad, compile=False)
+        loop, task = made.loop(day.size.small, precision="fp32", unpad=unpad, compile=False, global_batch_size=64)
         task.model.eval()  # no dropout: its random numbers differ between devices
         batch, _ = task.train_batch({})
         totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=device)
-        loss, _ = task.loss(batch.slice(0, min(len(batch), 8)), totals)
+        micro = batch.slice(0, PARITY_SEQUENCES)
+        expect(bool(packing_arrays(micro.lengths, day.size.length)), "these sequences have no padding to leave out")
+        loss, _ = task.loss(micro, totals)
         loss.backward()
-        return float(loss), float(loop.gradients.flat.double().norm())
+        return float(loss.detach()), float(loop.gradients.flat.double().norm())
 
     here, there = gradients(day.device, True), gradients(torch.device("cpu"), True)
     padded = gradients(day.device, False)
@@ -335,11 +339,16 @@ def squad(day: Day) -> Measured:
         (folder / f"{name}-v1.1.json").write_text(json.dumps(document))
     model = random_model(day, "BertForPreTraining", positions=384 if day.device.type == "cuda" else 128)
     length = 384 if day.device.type == "cuda" else 128
-    sets = (f"init_from={model}", f"data.squad={folder}", f"data.max_length={length}", "train.epochs=1")
-    sets += ("train.log_every=1", "train.micro_batch_size=12")
+    config = {
+        "task": "SQuAD-1.1",
+        "init_from": str(model),
+        "data": {"squad": str(folder), "max_length": length},
+        "train": {"epochs": 1, "log_every": 1, "global_batch_size": 12, "micro_batch_size": 12},
+    }
+    (day.folder / "squad.json").write_text(json.dumps(config))
     shutil.rmtree(day.folder / "tuned", ignore_errors=True)
-    day.run("train_jobs.finetune", "--config", "squad", "--device", day.kind, "--output", str(day.folder / "tuned"),
-            *(word for one in sets for word in ("--set", one)))  # fmt: skip
+    words = ("--config", str(day.folder / "squad.json"), "--output", str(day.folder / "tuned"))
+    day.run("train_jobs.finetune", *words, "--device", day.kind)
     rates = [one["sequences_per_second"] for one in reports(day.folder / "tuned", "sequences_per_second")]
     return Measured({"sequences/s": round(statistics.median(rates[len(rates) // 3 :]), 1), "length": length})
 

@@ -44,7 +44,7 @@ def test_day_resumes_after_rows_that_passed(
     assert gpu_day.main(words) == 0
     assert started == [*ROWS, "LAMB"]
     table = (tmp_path / "table.md").read_text()
-    assert "no figure here is of a GPU" in table
+    assert "no figure here was measured on a GPU" in table
     assert "| ms | 2 | 3 | 1.50 |" in table
     assert "## LAMB\n\n```\nits output" in table
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(ROWS) + 1

@@ -55,7 +55,7 @@ def test_dockerfile_installs_pins_into_first_python() -> None:
     assert "torch.version.cuda" in pip  # the CPU build ends the build
 
 
-def test_dockerfile_has_driver_libraries_for_cuda_of_pinned_torch() -> None:
+def test_dockerfile_has_driver_libraries_of_pinned_cuda() -> None:
     pins = dict(
         line.split("==") for line in (ENVIRONMENTS.parent / "constraints.txt").read_text().split() if "==" in line
     )

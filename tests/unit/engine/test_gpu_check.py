@@ -1,4 +1,4 @@
-"""What keeps a machine's GPUs from computing is reported as such: by preflight, by a start on this machine, by doctor.
+"""Reports of GPUs that cannot compute, as such: by preflight, by a start on this machine, by doctor.
 
 The boundary is torch.cuda and nvidia-smi, which are replaced by doubles with an answer of a real machine.
 """

@@ -29,7 +29,7 @@ def driver_cuda() -> tuple[int, int] | None:
 
     The libraries of cuda-compat count: they replace the driver's own.
     """
-    # private, but it is what torch's own message about old drivers is made of, and it needs no working GPU
+    # private, but torch's own message about old drivers is built from it, and it needs no working GPU
     read = getattr(torch._C, "_cuda_getDriverVersion", None)
     version = int(read()) if read else 0
     return (version // 1000, version % 1000 // 10) if version else None
