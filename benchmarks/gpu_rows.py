@@ -85,16 +85,20 @@ class Day(NamedTuple):
         """This process alone."""
         return World(rank=0, local_rank=0, size=1, device=self.device)
 
-    def loop(self, recipe: str, **train: Any) -> tuple[Loop, Pipeline]:
+    def loop(self, recipe: str, *, short: float = 0.1, **train: Any) -> tuple[Loop, Pipeline]:
         """Return a loop of a recipe over the embedded text.
 
         Args:
             recipe: name of the recipe.
+            short: share of sequences to shorten.
             train: changes of its section `train`.
         """
         size = self.size
         settings = {"global_batch_size": 2 * size.micro_batch, "micro_batch_size": size.micro_batch, "seed": 1}
-        changes = {"train": {**settings, **train}, "data": {"sequence_length": size.length}}
+        changes = {
+            "train": {**settings, **train},
+            "data": {"sequence_length": size.length, "short_sequence_probability": short},
+        }
         place = self.folder.parent / "loops"  # one store of the text for all rows
         place.mkdir(parents=True, exist_ok=True)
         return make_loop(recipe, place, self.world, changes)
@@ -200,7 +204,9 @@ def compilations(day: Day) -> Measured:
 def parity(day: Day) -> Measured:
     def gradients(device: torch.device, unpad: bool) -> tuple[float, float]:
         made = day._replace(device=device)
-        loop, task = made.loop(day.size.small, precision="fp32", unpad=unpad, compile=False, global_batch_size=64)
+        loop, task = made.loop(
+            day.size.small, short=0.9, precision="fp32", unpad=unpad, compile=False, global_batch_size=64
+        )
         task.model.eval()  # no dropout: its random numbers differ between devices
         batch, _ = task.train_batch({})
         totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=device)
