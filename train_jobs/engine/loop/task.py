@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 
@@ -81,13 +81,13 @@ class TrainingTask(Protocol[BatchT]):
 
 
 Cursor = dict[str, int]
-Made = tuple[TrainingBatch, Cursor]
+MadeT = TypeVar("MadeT")
 
 
 DEPTH = 3  # a report, a validation or a slow read of one batch then delays no step
 
 
-class Prefetcher:
+class Prefetcher(Generic[MadeT]):
     """Prefetcher of the next batches, in a thread of the host, while the device computes.
 
     A batch depends only on its cursor, so reading it earlier does not change it. An error is raised when the batch is
@@ -98,13 +98,13 @@ class Prefetcher:
         depth: most batches that are made before they are due.
     """
 
-    def __init__(self, make: Callable[[Cursor], Made], depth: int = DEPTH) -> None:
+    def __init__(self, make: Callable[[Cursor], tuple[MadeT, Cursor]], depth: int = DEPTH) -> None:
         self._make, self._depth = make, depth
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._due: Cursor | None = None
-        self._made: deque[Future[Made]] = deque()
+        self._made: deque[Future[tuple[MadeT, Cursor]]] = deque()
 
-    def __call__(self, cursor: Cursor) -> Made:
+    def __call__(self, cursor: Cursor) -> tuple[MadeT, Cursor]:
         """Return the batch at `cursor`, and the cursor after it."""
         if self._due != cursor:
             for waiting in self._made:
@@ -123,11 +123,11 @@ class Prefetcher:
         self._due = following
         return batch, following
 
-    def _after(self, before: Future[Made]) -> Made:
+    def _after(self, before: Future[tuple[MadeT, Cursor]]) -> tuple[MadeT, Cursor]:
         """Make the batch after another one, which the same thread has made already."""
         return self._make(before.result()[1])
 
-    def __enter__(self) -> Prefetcher:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *problem: object) -> None:
