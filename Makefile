@@ -58,6 +58,7 @@ azure-day: $(VENV)/.dev  ## checks of a real workspace of Azure ML: 30 minutes, 
 	$(BIN)/python -m benchmarks.azure_day
 
 gpu-day: $(VENV)/.dev  ## checks and figures of a machine with GPUs: 25 minutes (docs/gpu.md)
+	$(INSTALL) -e ".[dev,benchmarks]"
 	$(BIN)/python -m benchmarks.gpu_day
 
 clean:  ## removes the environment and what tools left
