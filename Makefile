@@ -11,7 +11,7 @@ NEEDS_CUDA := import sys; from importlib.metadata import requires; \
 # Tests start thousands of processes; without bytecode each of them would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pretrain test test-all faults fuzz lint check docs lock audit sbom clean azure-day
+.PHONY: pretrain test test-all faults fuzz lint check docs lock audit sbom clean azure-day gpu-day
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
@@ -56,6 +56,10 @@ sbom: $(VENV)/.dev  ## dist/sbom.json: the packages of a release with versions, 
 
 azure-day: $(VENV)/.dev  ## checks of a real workspace of Azure ML: 30 minutes, a few dollars (docs/azure.md)
 	$(BIN)/python -m benchmarks.azure_day
+
+gpu-day: $(VENV)/.dev  ## checks and figures of a machine with GPUs: 25 minutes (docs/gpu.md)
+	$(INSTALL) -e ".[dev,benchmarks]"
+	$(BIN)/python -m benchmarks.gpu_day
 
 clean:  ## removes the environment and what tools left
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

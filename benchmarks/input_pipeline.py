@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import describe, spread
 from train_jobs.artifacts.layers import merge, read_preset
@@ -49,9 +50,18 @@ class Pipeline(BertPretraining):
         return self.last
 
 
-def make_loop(recipe: str, folder: Path, world: World) -> tuple[Loop, Pipeline]:
-    """Return the engine's loop over the embedded text, and its task."""
-    changes = {
+def make_loop(
+    recipe: str, folder: Path, world: World, changes: dict[str, dict[str, Any]] | None = None
+) -> tuple[Loop, Pipeline]:
+    """Return the engine's loop over the embedded text, and its task.
+
+    Args:
+        recipe: whose model.
+        folder: for store and checkpoints.
+        world: the processes.
+        changes: sections of the configuration that differ from the recipe. None: those of this benchmark.
+    """
+    changes = changes or {
         "train": {"global_batch_size": RECIPES[recipe], "micro_batch_size": 16},
         "data": {"sequence_length": 128},
     }
@@ -65,7 +75,7 @@ def make_loop(recipe: str, folder: Path, world: World) -> tuple[Loop, Pipeline]:
         world,
         LoopPolicy(
             config=config.train,
-            precision=resolve_precision("auto", world.device),
+            precision=resolve_precision(config.train.precision, world.device),
             schedule=lambda step, time_used: 1e-4,
             max_grad_norm=1.0,
             validate_every=1,

@@ -8,6 +8,9 @@ a slow moment affects all equally and no two run at the same time. A step is the
 accumulation, clipping, optimizer. Batches lie ready in memory for all (benchmarks/input_pipeline.py is about reading
 them), made by our own pipeline from real text, padded to their length.
 
+To measure as on a CPU without half precision, set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2, and give
+--peers "ours, fp32" "Trainer, fp32" "Trainer, fp32, torch_compile".
+
 Raw output of the runs that are quoted: benchmarks/results/.
 """
 
@@ -21,16 +24,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.contestants import Contestant
 from benchmarks.machine import describe, spread
 from benchmarks.throughput_setup import Setup, prepare
+from train_jobs.engine.runtime.devices import peak_flops
+from train_jobs.engine.runtime.distributed import World
 
 PEERS = {
     "ours": ["--peer", "ours"],
     "Trainer": ["--peer", "trainer"],
     "Trainer, torch_compile": ["--peer", "trainer", "--compile"],
     "Trainer, fp32": ["--peer", "trainer", "--precision", "fp32"],
+    "ours, fp32": ["--peer", "ours", "--precision", "fp32"],
+    "Trainer, fp32, torch_compile": ["--peer", "trainer", "--precision", "fp32", "--compile"],
 }
+USUAL = ("ours", "Trainer", "Trainer, torch_compile", "Trainer, fp32")
 
 
 def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[str, Any]]) -> str:
@@ -73,7 +83,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=1, help="optimizer steps in a round")
     parser.add_argument("--warmup", type=int, default=2, help="untimed steps before the first round")
-    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
+    parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(USUAL))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -91,6 +101,11 @@ def main() -> None:
         print("\nseconds a step:")
         for peer in contestants:
             print(f"  {peer.name}: {' '.join(f'{seconds:.3f}' for seconds in peer.seconds)}")
+        # next to the rates: model FLOP/s mean little without what the machine reaches in the same minute
+        world = World(0, 0, 1, torch.device("cuda" if arguments.device == "gpu" else "cpu"))
+        peaks = ((kind, peak_flops(world, kind)) for kind in ("bf16", "fp32"))
+        shown = ", ".join(f"{(peak or 0) / 1e12:.2f} TFLOP/s in {kind}" for kind, peak in peaks)
+        print(f"\nlarge products: {shown} (a CPU: measured now; a GPU: its data sheet)")
         print(f"\nmedians (min-max) of {arguments.rounds} rounds\n\n{table(setup, contestants, endings)}")
 
 

@@ -46,6 +46,7 @@ from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import TOKENIZER_FILE
+from train_jobs.inference.onnx_model import OnnxModel
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
@@ -221,6 +222,9 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
         "seconds": round(done.seconds, 3),
         "rows_per_second": round(done.rows / max(done.seconds, 1e-6), 1),
     }
+    model = job.task.forward.model
+    if isinstance(model, OnnxModel) and model.agreement is not None:
+        print(model.agreement, flush=True)
     if config.evaluate:
         scores = job.task.scores(score_inputs)
         result |= {"metrics": scores, **job.task.score_details(score_inputs)}
@@ -295,11 +299,15 @@ def identity(config: PredictConfig, device: torch.device) -> dict[str, Any]:
     known = [config.model / name for name in (CONFIG, TOKENIZER, TOKENIZER_FILE, VOCABULARY)]
     return {
         "config": {**shaping, "window": config.batching.window, "form": config.output.suffix},
-        "precision": resolve_precision(config.batching.precision, device),
+        "precision": _precision(config, device),
         "weights": initial_weights(config.model),
         "model": [file_sha256(path) if path.is_file() else None for path in known],
         "input": [file_sha256(path) for path in config.input],
     }
+
+
+def _precision(config: PredictConfig, device: torch.device) -> str:
+    return "fp32" if config.runtime == "onnx" else resolve_precision(config.batching.precision, device)
 
 
 def digest(document: dict[str, Any]) -> str:
@@ -316,7 +324,7 @@ def describe(job: PredictJob) -> str:
         f"task       {what}" + (f": {shown}" if folder.labels else ""),
         f"rows       {job.input.rows:,} of {', '.join(map(str, config.input[:3]))}{' ...' if config.input[3:] else ''}",
         f"model      {config.model}, sequences of up to {job.task.max_length} tokens",
-        *describe_arithmetic(config.batching.precision, world.device),
+        *describe_arithmetic(_precision(config, world.device), world.device),
     ]
     return "\n".join([*lines, *(f"warning: {note}" for note in job.input.notes)])
 

@@ -121,11 +121,14 @@ START = (
         "doctor",
         "find problems that prevent runs",
         "Check Python, packages, devices, disks, locks, ports and the tracking store, and print a fix for each problem;"
-        " for Azure also check sign-in, workspace, datastore and quota. The exit code is 1 if a check fails.",
-        ["doctor -b azure"],
+        " for Azure also check sign-in, workspace, datastore and quota. With --gpu, check what training on this"
+        " machine's GPUs needs, from the driver to a compiled step. The exit code is 1 if a check fails, 8 if"
+        " one of --gpu does.",
+        ["doctor -b azure", "doctor --gpu"],
         "setup.doctor",
         [
             argument("-b", "--backend", metavar="NAME", help="backend to check (default: the project's)"),
+            argument("--gpu", action="store_true", help="also check and measure the GPUs, in about a minute"),
             OUTPUT,
         ],
     ),

@@ -11,10 +11,11 @@ from pathlib import Path
 from orchestrator.backends import load_backend
 from orchestrator.backends.capabilities import Examines
 from orchestrator.doctor import machine, packages, project
+from orchestrator.doctor.gpus import gpu_findings
 from orchestrator.doctor.project import Behind, no_sweeps
 from orchestrator.support.finding import Finding
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "gpu_findings"]
 
 
 def examine(

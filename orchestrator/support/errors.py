@@ -16,6 +16,7 @@
       TrainingError      training            1      training cannot continue
       OutOfMemoryError   memory              1      memory ran out, and smaller micro batches do not fix it
       PeerError          peer                1      another process of the job ended
+      MachineError       machine             8      this machine cannot run it: driver, GPU, a missing program
       HangError          hang               76      a process of the job makes no progress
       InternalError      bug                 1      a bug of ours
       JobFailed          job-failed          1      or the job's own exit code
@@ -33,6 +34,7 @@ from train_jobs.config.errors import (
     DataError,
     HangError,
     InternalError,
+    MachineError,
     OutOfMemoryError,
     PeerError,
     SpecError,
@@ -51,6 +53,7 @@ __all__ = [
     "InternalError",
     "Interrupted",
     "JobFailed",
+    "MachineError",
     "NotFoundError",
     "OutOfMemoryError",
     "PeerError",

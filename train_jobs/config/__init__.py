@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         DataError,
         HangError,
         InternalError,
+        MachineError,
         OutOfMemoryError,
         PeerError,
         SpecError,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "errors": (
-        "ConflictError DataError HangError InternalError OutOfMemoryError PeerError SpecError StorageError"
+        "ConflictError DataError HangError InternalError MachineError OutOfMemoryError PeerError SpecError StorageError"
         " TrainingError UserError did_you_mean in_shell rename_command"
     ),
     "fields": "Config",
@@ -72,6 +73,7 @@ __all__ = [
     "FinetuneConfig",
     "HangError",
     "InternalError",
+    "MachineError",
     "MetricsConfig",
     "ModelConfig",
     "ObjectiveConfig",

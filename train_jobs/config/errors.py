@@ -97,6 +97,10 @@ class HangError(UserError, kind="hang", exit_code=76):
     """A process of the job made no progress for too long; its stacks are written to a file."""
 
 
+class MachineError(UserError, kind="machine", exit_code=8):
+    """This machine cannot run the job: its driver is too old, a GPU is broken, a program is missing."""
+
+
 class InternalError(UserError, kind="bug"):
     """A bug in this project; the traceback is in the log."""
 

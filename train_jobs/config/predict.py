@@ -184,6 +184,12 @@ class PredictConfig(CheckedConfig):
     """Score the predictions against labels, answers or tags in the input; for fill-mask, against words masked here."""
     top_k: Positive | None = None
     """Number of most probable labels per text, or words per mask, to report. None: all labels, 5 words."""
+    runtime: Literal["auto", "torch", "onnx"] = "auto"
+    """What runs the model. onnx: onnxruntime on the CPU, in fp32, with the file model.onnx of the model's folder
+    (docs/predict.md); within 1e-4 of torch. auto: torch; for single texts of a server on a CPU, onnxruntime if it is
+    installed and the folder has the file."""
+    int8: bool = False
+    """Runtime onnx: weights in 8 bits, smaller and faster. The job prints how often its answers are those of fp32."""
     data: InputConfig = InputConfig()
     batching: BatchingConfig = BatchingConfig()
     answers: AnswersConfig = AnswersConfig()
@@ -198,6 +204,10 @@ class PredictConfig(CheckedConfig):
         """Yield one message per contradiction between values of the section."""
         if self.evaluate and self.task == EMBEDDINGS:
             yield "evaluate: embeddings have no reference to score against"
+        if self.int8 and self.runtime != "onnx":
+            yield "int8: only for runtime onnx"
+        if self.runtime == "onnx" and self.batching.precision in {"bf16", "fp16"}:
+            yield f"batching.precision: {self.batching.precision} is not available with runtime onnx"
         if self.output.suffix == ".npz" and self.task not in {AUTO, EMBEDDINGS}:
             yield "output: .npz is only for embeddings"
         if self.output.suffix == ".npz" and self.data.keep:

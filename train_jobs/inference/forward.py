@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from train_jobs.config import OutOfMemoryError
 from train_jobs.engine.runtime.devices import is_out_of_memory, release_memory
 from train_jobs.inference.model_folder import Model
+from train_jobs.inference.onnx_model import OnnxModel
 from train_jobs.models.bert.attention import attend, attend_packed
 from train_jobs.models.bert.encoder import EncoderLayer, SelfAttention, TokenPositions, require_compiler
 from train_jobs.models.bert.task_heads import OutputLayer
@@ -82,12 +83,18 @@ class Forward:
         model: result of `prepare_model`.
         batch_tokens: maximum tokens of a batch. None: a default for the device.
         beat: called after each batch.
+        unpad: whether to pack the tokens of a batch if that saves computation.
     """
 
     def __init__(
-        self, model: Model, *, batch_tokens: int | None = None, beat: Callable[[], None] = lambda: None
+        self,
+        model: Model | OnnxModel,
+        *,
+        batch_tokens: int | None = None,
+        beat: Callable[[], None] = lambda: None,
+        unpad: bool = True,
     ) -> None:
-        self.model = model
+        self.model, self._unpad = model, unpad
         self.device = next(model.parameters()).device
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         self._beat = beat
@@ -133,7 +140,9 @@ class Forward:
             rows: their indices, for `TokenBatch.rows`.
         """
         seconds = np.fromiter((one.second for one in sequences), np.int64, len(sequences))
-        return TokenBatch.on_device(padded([one.ids for one in sequences], seconds), self.device, rows=rows)
+        return TokenBatch.on_device(
+            padded([one.ids for one in sequences], seconds), self.device, unpad=self._unpad, rows=rows
+        )
 
     def _halve(self, rows: int, tokens: int) -> None:
         # from the size of the failed batch, not of the limit: it may have been much smaller

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from train_jobs.config import PredictConfig
+from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import (
     AUTO,
     CLASSIFICATION,
@@ -18,7 +18,8 @@ from train_jobs.config.predict import (
 )
 from train_jobs.engine.runtime.devices import resolve_precision
 from train_jobs.inference.forward import Forward, prepare_model
-from train_jobs.inference.model_folder import read_folder
+from train_jobs.inference.model_folder import Folder, Model, read_folder
+from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel, agrees, require_graph
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor, TagPredictor
 from train_jobs.inference.text_predictors import LabelPredictor, MaskPredictor, VectorPredictor, with_task_columns
@@ -33,13 +34,20 @@ PREDICTORS: dict[str, type[Predictor]] = {
 }
 
 
-def load_predictor(config: PredictConfig, device: torch.device, beat: Callable[[], None] = lambda: None) -> Predictor:
+def load_predictor(
+    config: PredictConfig,
+    device: torch.device,
+    beat: Callable[[], None] = lambda: None,
+    *,
+    single_texts: bool = False,
+) -> Predictor:
     """Return the predictor of a configuration, with its model on the device.
 
     Args:
         config: the configuration.
         device: device to compute on.
         beat: called after each batch, for the watchdog.
+        single_texts: whether most batches have one text, as those of a server, so that latency counts.
 
     Raises:
         UserError: the folder contains no model of this kind, or it cannot be loaded.
@@ -48,12 +56,32 @@ def load_predictor(config: PredictConfig, device: torch.device, beat: Callable[[
     kind = config.task if config.task in (AUTO, *KINDS) else CLASSIFICATION
     folder = read_folder(config.model, kind, config.trust)
     batching = config.batching
-    model = prepare_model(
+    tokens = None if batching.batch_tokens == AUTO else batching.batch_tokens
+    if config.runtime == "onnx":
+        if device.type != "cpu":
+            raise SpecError("cannot use runtime onnx on a GPU", fix="--set compute.device=cpu, or --set runtime=torch")
+        forward = Forward(OnnxModel(folder, int8=config.int8), batch_tokens=tokens, beat=beat, unpad=False)
+        return PREDICTORS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)
+    fast = config.runtime == AUTO and single_texts and device.type == "cpu" and _checked_graph(folder)
+    model: Model = prepare_model(
         folder.model(),
         precision=resolve_precision(batching.precision, device),
         device=device,
         compiled=is_compiled(batching.compile, device),
     )
-    tokens = None if batching.batch_tokens == AUTO else batching.batch_tokens
-    forward = Forward(model, batch_tokens=tokens, beat=beat)
+    runner = OnnxModel(folder, many=model) if fast else model
+    forward = Forward(runner, batch_tokens=tokens, beat=beat)
     return PREDICTORS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)
+
+
+def _checked_graph(folder: Folder) -> bool:
+    """Return whether onnxruntime and the graph of a folder are there; a graph of other weights is a warning."""
+    try:
+        require_graph(folder)
+    except SpecError:
+        return False
+    if agrees(OnnxModel(folder), folder.model().eval(), folder):
+        return True
+    path = folder.path / GRAPH_FILE
+    print(f"warning: {path} is not of these weights, so torch computes single texts too; export it again", flush=True)
+    return False

@@ -53,7 +53,7 @@ def load(folder: Path, trust: dict[str, Any] | None = None) -> Predictor:
     from train_jobs.inference.loaded_model import load_predictor
 
     config = PredictConfig.model_validate({"model": folder, "input": "inputs.jsonl", "trust": trust or {}})
-    task = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    task = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"), single_texts=True)
     _LOADED["task"] = task
     return task
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import textwrap
@@ -65,24 +66,27 @@ def _key_lines(entry: dict[str, Any]) -> list[str]:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print each finding; the exit code is 1 if a check fails."""
-    from orchestrator.doctor import examine
+    """Print each finding; the exit code is 1 if a check fails, 8 if it is one of the GPUs."""
+    from orchestrator.doctor import examine, gpu_findings
     from orchestrator.sweep import Sweeps
 
-    found, home = [], home_folder(os.environ)
-    for finding in examine(
+    found, home, code = [], home_folder(os.environ), 0
+    machine = examine(
         home=home,
         folder=Path.cwd(),
         environ=os.environ,
         backend_name=arguments.backend,
         sweeps_behind=Sweeps(home).behind,
-    ):
+    )
+    gpus = gpu_findings(os.environ) if arguments.gpu else ()
+    for finding, failed in itertools.chain(zip(machine, itertools.repeat(1)), zip(gpus, itertools.repeat(8))):
         found.append(finding)
+        code = failed if finding.level == "fail" else code
         if arguments.output == "text":
             write_line("\n".join(_finding_lines(finding)), sys.stdout)
     if arguments.output != "text":
         print_document([finding.model_dump(mode="json") for finding in found], arguments.output)
-    return 1 if any(finding.level == "fail" for finding in found) else 0
+    return code
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:

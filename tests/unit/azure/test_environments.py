@@ -45,7 +45,7 @@ def test_dockerfile_copies_only_files_of_its_context() -> None:
 
 
 def test_dockerfile_installs_pins_into_first_python() -> None:
-    conda, pip = arguments("RUN")
+    _, conda, pip = arguments("RUN")
     assert f"python={PYTHON}" in conda.split()
     (prefix,) = re.findall(r"--prefix (\S+)", conda)
     assert f"PATH={prefix}/bin:${{PATH}}" in " ".join(arguments("ENV"))
@@ -53,6 +53,17 @@ def test_dockerfile_installs_pins_into_first_python() -> None:
     for option, file in (("--constraint", "constraints.txt"), ("--requirement", "requirements.txt")):
         assert re.search(rf"{option} /opt/{file}(?!\S)", pip)
     assert "torch.version.cuda" in pip  # the CPU build ends the build
+
+
+def test_dockerfile_has_driver_libraries_of_pinned_cuda() -> None:
+    pins = dict(
+        line.split("==") for line in (ENVIRONMENTS.parent / "constraints.txt").read_text().split() if "==" in line
+    )
+    major, minor, *_ = pins["cuda-toolkit"].split(".")
+    system, *_ = arguments("RUN")
+    assert f" cuda-compat-{major}-{minor} " in system
+    assert f"ln -s /usr/local/cuda-{major}.{minor}/compat /usr/local/cuda/compat" in system
+    assert " gcc " in system  # of Triton
 
 
 @pytest.mark.slow  # needs hadolint, which few machines have

@@ -11,7 +11,7 @@ import pytest
 
 from train_jobs.config import ConflictError, DataConfig, ObjectiveConfig
 from train_jobs.corpus.examples import epoch_order
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -111,12 +111,17 @@ def test_pairs_differ_between_epochs_and_seeds(store: TokenStore) -> None:
         assert len(left & right) < 0.5 * len(left)
 
 
-def test_shares_are_consecutive_and_complete(store: TokenStore) -> None:
-    spans, _ = stream(store).take(Cursor(), 200)
+@pytest.mark.parametrize("windows", [40, 2048])
+def test_shares_join_to_whole_batch(store: TokenStore, monkeypatch: pytest.MonkeyPatch, windows: int) -> None:
+    """Windows smaller than the batch, of which a process reads only its share, and one that is larger."""
+    monkeypatch.setattr(epoch_order, "WINDOW_SEQUENCES", windows)
+    spans, end = stream(store).take(Cursor(), 200)
     cuts = [0, 1, 60, 61, 150, 200]
-    parts = [list(share(spans, start, stop)) for start, stop in pairwise(cuts)]
-    assert [sum(map(len, part)) for part in parts] == [1, 59, 1, 89, 50]
-    assert [name for part in parts for name in names(part)] == names(spans)
+    found = [stream(store).take(Cursor(), 200, bounds) for bounds in pairwise(cuts)]
+    assert [sum(map(len, part)) for part, _ in found] == [1, 59, 1, 89, 50]
+    assert [name for part, _ in found for name in names(part)] == names(spans)
+    assert [text for part, _ in found for text in texts(part)] == texts(spans)
+    assert {cursor for _, cursor in found} == {end}
 
 
 def test_static_examples_repeat_after_given_epochs(store: TokenStore) -> None:

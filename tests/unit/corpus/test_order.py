@@ -22,7 +22,7 @@ from train_jobs.corpus.examples.epoch_order import (
     Visit,
     epoch_order,
 )
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, share, source_blocks
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleStream, source_blocks
 from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.store.token_store import TokenStore
 
@@ -172,9 +172,9 @@ def test_each_example_once_over_restarts_and_world_sizes(store: TokenStore) -> N
         for _ in range(10):
             shares = []
             for rank, stream in enumerate(streams):
-                spans, after = stream.take(Cursor.from_dict(json.loads(saved)), batch)
                 bounds = batch * rank // world, batch * (rank + 1) // world
-                shares.append(names(list(share(spans, *bounds))))
+                spans, after = stream.take(Cursor.from_dict(json.loads(saved)), batch, bounds)
+                shares.append(names(spans))
             saved = json.dumps(after.as_dict())
             assert all(shares)
             found += [name for part in shares for name in part]

@@ -1,4 +1,4 @@
-"""Prefetching batches one step ahead does not change them."""
+"""Prefetching batches some steps ahead does not change them."""
 
 from __future__ import annotations
 
@@ -24,32 +24,43 @@ def test_prefetching_run_is_bit_exact(tmp_path: Path) -> None:
     assert found[0][1] == found[1][1]
 
 
-def test_prefetcher_prepares_next_batch_in_background() -> None:
-    made = threading.Event()
+def test_prefetcher_prepares_next_batches_in_background() -> None:
+    made: list[int] = []
+    enough, more = threading.Event(), threading.Event()
 
     def make(cursor: dict[str, int]) -> tuple[str, dict[str, int]]:
-        if cursor["at"] == 1:
-            made.set()
+        made.append(cursor["at"])
+        if cursor["at"] == 3:
+            enough.set()
+        if cursor["at"] == 4:
+            more.set()
         return f"batch {cursor['at']}", {"at": cursor["at"] + 1}
 
-    with Prefetcher(make) as ahead:
+    with Prefetcher(make, depth=3) as ahead:
         assert ahead({"at": 0}) == ("batch 0", {"at": 1})
-        assert made.wait(10)  # before it is requested
+        assert enough.wait(10)  # before they are requested
+        assert made == [0, 1, 2, 3]  # and no more than the depth
         assert ahead({"at": 1}) == ("batch 1", {"at": 2})
-        assert ahead({"at": 7}) == ("batch 7", {"at": 8})  # not the prefetched batch
+        assert more.wait(10)
+        assert ahead({"at": 7}) == ("batch 7", {"at": 8})  # not a prefetched batch
+        assert ahead({"at": 8}) == ("batch 8", {"at": 9})
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
 def test_prefetcher_error_raised_when_batch_is_requested() -> None:
+    failures = iter([True, False])
+
     def make(cursor: dict[str, int]) -> tuple[str, dict[str, int]]:
-        if cursor["at"] == 1:
+        if cursor["at"] == 2 and next(failures, False):
             raise ValueError("no more")
-        return "batch", {"at": cursor["at"] + 1}
+        return f"batch {cursor['at']}", {"at": cursor["at"] + 1}
 
     with Prefetcher(make) as ahead:
         ahead({"at": 0})
+        ahead({"at": 1})
         with pytest.raises(ValueError, match="no more"):
-            ahead({"at": 1})
+            ahead({"at": 2})
+        assert ahead({"at": 2})[0] == "batch 2"  # a second call tries again
 
 
 def test_prefetch_thread_ends_with_run_in_all_cases(tmp_path: Path) -> None:

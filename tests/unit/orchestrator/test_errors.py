@@ -14,6 +14,7 @@ TREE = {
     "ConflictError": ("conflict", 1),
     "DataError": ("data", 2),
     "HangError": ("hang", 76),
+    "MachineError": ("machine", 8),
     "Interrupted": ("interrupted", 130),
     "JobFailed": ("job-failed", 1),
     "NotFoundError": ("not-found", 5),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from train_jobs.artifacts.store_manifest import SpecialIds, Split
 from train_jobs.config.pretrain import DataConfig, ObjectiveConfig
-from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, share, source_blocks
+from train_jobs.corpus.examples.example_stream import Cursor, ExampleSpan, ExampleStream, source_blocks
 from train_jobs.corpus.examples.masking import Flags, Ids, MaskingRule, keys, mask_tokens
 from train_jobs.corpus.examples.pairs import Plan, PlanBlock
 from train_jobs.corpus.examples.validation_sample import VALIDATION_SEED, HeldOutSample, validation_sample
@@ -152,9 +152,8 @@ class PretrainingData:
         for any number of processes.
         """
         assert global_batch_size >= world_size, "a process without a sequence"
-        spans, following = self._stream.take(cursor, global_batch_size)
-        start, stop = _bounds(global_batch_size, rank, world_size)
-        return self._collate(list(share(spans, start, stop)), self._rule, self._seed), following
+        spans, following = self._stream.take(cursor, global_batch_size, _bounds(global_batch_size, rank, world_size))
+        return self._collate(spans, self._rule, self._seed), following
 
     @cached_property
     def _validation_rule(self) -> MaskingRule:

@@ -3,8 +3,9 @@
 A block's plan (see `pairs`) is made again for each pass over it, so pairs differ from epoch to epoch. Order and
 plan are functions of the seed, the epoch and the block alone: a cursor of three numbers is all there is to save.
 
-Examples are read a window at a time, see `epoch_order`. A window copies the tokens of its examples out of the mapped
-blocks, so a batch costs the same as if all came from one block.
+Examples are read a window at a time, see `epoch_order`. A window that serves several batches copies the tokens of its
+examples out of the mapped blocks once, so a batch costs the same as if all came from one block. Of windows that are
+smaller than the global batch, each process copies its own share of the batch only.
 
 Static data, as `create_pretraining_data.py` writes it, is a number of copies of the text, each with its own pairs and
 masks, which training repeats. Here nothing is written: a copy is the data of an early pass, and pass p has the examples
@@ -13,9 +14,9 @@ of copy p % duplicates, with the names under which their masks were drawn, reshu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +108,69 @@ class PlannedVisit(NamedTuple):
     """[tokens] of the block, with the separators of documents if sequences may span them."""
 
 
+class WindowPart(NamedTuple):
+    """The examples low ... high - 1 of a visit."""
+
+    block: int
+    """Number of the block in the split."""
+    planned: PlannedVisit
+    low: int
+    high: int
+
+    def chosen(self, places: Numbers) -> ExampleSpan:
+        """Return the examples at places of this part."""
+        places = places + self.low
+        tokens, rows = copy_ranges(self.planned.tokens, self.planned.rows[places])
+        copies, blocks = (np.full(len(places), value, np.int64) for value in (self.planned.copy, self.block))
+        return ExampleSpan(copies, blocks, self.planned.numbers[places], rows, tokens)
+
+
+class Window:
+    """The examples of a window, shuffled.
+
+    Args:
+        parts: what it contains.
+        permutation: draws the order of a number of examples; called once.
+    """
+
+    def __init__(self, parts: Sequence[WindowPart], permutation: Callable[[int], Numbers]) -> None:
+        self._parts, self._permutation = parts, permutation
+        self._starts = np.cumsum([0, *(part.high - part.low for part in parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def examples(self, start: int, stop: int, *, reused: bool) -> ExampleSpan:
+        """Return examples start ... stop - 1.
+
+        Args:
+            start, stop: range of at least one.
+            reused: read all of the window, because the window serves several batches.
+        """
+        return self._whole.slice(start, stop) if reused else self._chosen(self._order[start:stop])
+
+    @cached_property
+    def _order(self) -> Numbers:
+        return self._permutation(len(self))
+
+    @cached_property
+    def _whole(self) -> ExampleSpan:
+        return self._chosen(self._order)
+
+    def _chosen(self, order: Numbers) -> ExampleSpan:
+        """Return the examples at places of the window, in this order."""
+        part_of = np.searchsorted(self._starts, order, side="right") - 1
+        by_part = np.argsort(part_of, kind="stable")
+        numbers, firsts = np.unique(part_of[by_part], return_index=True)
+        pieces = [
+            self._parts[number].chosen(order[places] - self._starts[number])
+            for number, places in zip(numbers.tolist(), np.split(by_part, firsts[1:]), strict=True)
+        ]
+        inverse = np.empty_like(by_part)
+        inverse[by_part] = np.arange(len(by_part))
+        return concatenate(pieces).reordered(inverse)
+
+
 class ExampleStream:
     """The endless examples of one split.
 
@@ -140,32 +204,42 @@ class ExampleStream:
         self._order = lru_cache(maxsize=1)(
             lambda epoch: epoch_order(sources, seed=seed, sequence_length=data.sequence_length, epoch=epoch)
         )
-        self._window = lru_cache(maxsize=1)(self._read_window)  # the next batch usually continues in the same window
+        self._window = lru_cache(maxsize=1)(self._plan_window)  # the next batch usually continues in the same window
         self._open: dict[Visit, PlannedVisit] = {}
 
-    def take(self, cursor: Cursor, count: int) -> tuple[list[ExampleSpan], Cursor]:
-        """Return the next `count` examples, across the ends of windows and epochs, and the cursor after them.
+    def take(
+        self, cursor: Cursor, count: int, share: tuple[int, int] | None = None
+    ) -> tuple[list[ExampleSpan], Cursor]:
+        """Return examples of the next `count`, across the ends of windows and epochs, and the cursor after all of them.
+
+        Args:
+            cursor: the next example.
+            count: examples to go forward.
+            share: range of them to return, so that a process does not read those of others. None: all.
 
         Raises:
             DataError: the whole text has no example.
         """
         spans: list[ExampleSpan] = []
-        barren = 0
-        while count > 0:
+        start, stop = share or (0, count)
+        barren = passed = 0
+        while passed < count:
             order = self._order(cursor.epoch)
             if cursor.window >= order.windows:  # small weights and few blocks leave epochs empty
                 cursor = Cursor(cursor.epoch + 1)
                 continue
-            whole = self._window(cursor.epoch, cursor.window)
-            taken = whole.slice(cursor.offset, cursor.offset + count)
-            count -= len(taken)
-            spans += [taken] if len(taken) else []
-            done = cursor.offset + len(taken) == len(whole)
-            if done and not spans and cursor.window + 1 == order.windows:
+            window = self._window(cursor.epoch, cursor.window)
+            taken = min(len(window) - cursor.offset, count - passed)
+            low, high = (cursor.offset + min(max(bound - passed, 0), taken) for bound in (start, stop))
+            if low < high:
+                spans.append(window.examples(low, high, reused=count < len(window)))
+            passed += taken
+            done = cursor.offset + taken == len(window)
+            if done and passed == 0 and cursor.window + 1 == order.windows:
                 barren += len(order.visits)
                 if barren > 2 * self._store.blocks(self._split):
                     raise DataError("cannot build any example from the text", fix="--data PATH with more text")
-            cursor = self._after(cursor, len(taken), window_done=done)
+            cursor = self._after(cursor, taken, window_done=done)
         return spans, cursor
 
     def _after(self, cursor: Cursor, taken: int, *, window_done: bool) -> Cursor:
@@ -175,21 +249,17 @@ class ExampleStream:
             return Cursor(cursor.epoch, cursor.window + 1)
         return Cursor(cursor.epoch + 1)
 
-    def _read_window(self, epoch: int, window: int) -> ExampleSpan:
-        """Return all examples of a window, shuffled. Plans of visits that later windows need stay open."""
+    def _plan_window(self, epoch: int, window: int) -> Window:
+        """Return a window. Plans of visits that later windows need stay open."""
         still_open: dict[Visit, PlannedVisit] = {}
-        found: list[ExampleSpan] = []
+        parts: list[WindowPart] = []
         for part in self._order(epoch).parts(window):
             planned = self._open.get(part.visit) or self._planned(part.visit)
             if part.goes_on:
                 still_open[part.visit] = planned
-            low, high = part.bounds(len(planned.rows))
-            tokens, rows = copy_ranges(planned.tokens, planned.rows[low:high])
-            copies, blocks = (np.full(high - low, value, np.int64) for value in (planned.copy, part.visit.block))
-            found.append(ExampleSpan(copies, blocks, planned.numbers[low:high], rows, tokens))
+            parts.append(WindowPart(part.visit.block, planned, *part.bounds(len(planned.rows))))
         self._open = still_open
-        whole = concatenate(found)
-        return whole.reordered(generator(self._seed, WINDOW_STREAM, epoch, window).permutation(len(whole)))
+        return Window(parts, lambda count: generator(self._seed, WINDOW_STREAM, epoch, window).permutation(count))
 
     def _planned(self, visit: Visit) -> PlannedVisit:
         """Return all examples of a visit."""
@@ -251,11 +321,3 @@ def concatenate(parts: Sequence[ExampleSpan]) -> ExampleSpan:
         for name in ("copies", "blocks", "numbers", "tokens")
     }
     return ExampleSpan(rows=rows, **arrays)
-
-
-def share(spans: list[ExampleSpan], start: int, stop: int) -> Iterator[ExampleSpan]:
-    """Yield examples start ... stop - 1 of all examples of the spans."""
-    for span in spans:
-        if start < len(span) and stop > 0:
-            yield span.slice(max(start, 0), min(stop, len(span)))
-        start, stop = start - len(span), stop - len(span)

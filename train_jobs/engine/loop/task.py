@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -83,34 +84,52 @@ Cursor = dict[str, int]
 MadeT = TypeVar("MadeT")
 
 
+DEPTH = 3  # a report, a validation or a slow read of one batch then delays no step
+
+
 class Prefetcher(Generic[MadeT]):
-    """Prefetcher of one batch, in a thread of the host, while the device computes.
+    """Prefetcher of the next batches, in a thread of the host, while the device computes.
 
     A batch depends only on its cursor, so reading it earlier does not change it. An error is raised when the batch is
     due.
 
     Args:
         make: function that returns the batch at a cursor and the next cursor; called by one thread at a time.
+        depth: most batches that are made before they are due.
     """
 
-    def __init__(self, make: Callable[[Cursor], tuple[MadeT, Cursor]]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Cursor], tuple[MadeT, Cursor]], depth: int = DEPTH) -> None:
+        self._make, self._depth = make, depth
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self._next: tuple[Cursor, Future[tuple[MadeT, Cursor]]] | None = None
+        self._due: Cursor | None = None
+        self._made: deque[Future[tuple[MadeT, Cursor]]] = deque()
 
     def __call__(self, cursor: Cursor) -> tuple[MadeT, Cursor]:
         """Return the batch at `cursor`, and the cursor after it."""
+        if self._due != cursor:
+            for waiting in self._made:
+                waiting.cancel()
+            self._made.clear()
         # Forgotten first: if making the batch raised, a second call must try again and not return the old error.
-        expected, self._next = self._next, None
-        if expected is None or expected[0] != cursor:
-            expected = cursor, self._thread.submit(self._make, cursor)
-        batch, following = expected[1].result()
-        self._next = following, self._thread.submit(self._make, following)
+        self._due = None
+        first = self._made.popleft() if self._made else self._thread.submit(self._make, cursor)
+        try:
+            while len(self._made) < self._depth:
+                self._made.append(self._thread.submit(self._after, self._made[-1] if self._made else first))
+            batch, following = first.result()
+        except BaseException:
+            self._made.clear()
+            raise
+        self._due = following
         return batch, following
+
+    def _after(self, before: Future[tuple[MadeT, Cursor]]) -> tuple[MadeT, Cursor]:
+        """Make the batch after another one, which the same thread has made already."""
+        return self._make(before.result()[1])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Wait for the batch that is being made; it is discarded."""
+        """Wait for the batch that is being made; all that were made are discarded."""
         self._thread.shutdown(cancel_futures=True)

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from train_jobs.config import PeerError, SpecError
+from train_jobs.engine.runtime.gpu_check import require_usable_gpu
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
@@ -243,6 +244,7 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
 
     Raises:
         SpecError: there is no GPU although one is required, or fewer GPUs than processes on this node.
+        MachineError: the GPU cannot be used: an old driver, a build of torch without code for it, a broken GPU.
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -257,7 +259,7 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
         )
     place = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if place.type == "cuda":
-        torch.cuda.set_device(place)  # before the group: nccl binds a rank to the current device
+        require_usable_gpu(place)  # before the group: nccl binds a rank to the current device
     if size > 1:
         gpu = place.type == "cuda"
         dist.init_process_group(

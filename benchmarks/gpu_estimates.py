@@ -1,0 +1,183 @@
+"""Estimates of pretraining on GPUs, line by line of a roofline: nothing here is measured.
+
+    python -m benchmarks.gpu_estimates          # the tables of docs/speed.md and docs/gpu.md
+
+The seconds of a step are the sum of its lines. Each line is work divided by a rate:
+
+- products: model FLOPs without attention, at the rate of large bf16 products;
+- attention: its FLOPs, at a share of that rate: FlashAttention at 128 tokens is bound by memory and small tiles;
+- elementwise: GELU, dropout, LayerNorm, residuals, casts and their backward passes, fused: 94 bytes a token, layer and
+  unit of the hidden size, at the rate of the memory;
+- accumulation: gradients of a micro batch read and added, 12 bytes a parameter;
+- optimizer: LAMB and the copy of weights in bf16, 48 bytes a parameter and step;
+- gaps: 13% of all above, for what published runs lose to tails of kernels and to the power limit;
+- launches: if the host needs longer to launch the kernels of a micro batch than the GPU to run them, the difference.
+
+Rates: large products reach 65 to 70% of the data sheet and copies 83 to 85% of its bandwidth (published measurements of
+A100 and H100; H200's product rate is the H100's). A launch takes 4.5 us from Python. benchmarks/gpu_day.py measures the
+same figures and reports the error of each estimate.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from orchestrator.estimates.memory import activation_memory, state_bytes
+from train_jobs.artifacts.layers import merge, read_preset
+from train_jobs.config import PretrainConfig
+from train_jobs.config.arithmetic import flops_per_token, parameter_count
+
+PIECES = 30_522
+BF16 = 2
+ELEMENTWISE, ACCUMULATION, OPTIMIZER = 94, 12, 48  # bytes
+GAPS, LAUNCH = 0.13, 4.5e-6
+KERNELS_PER_LAYER, OTHER_KERNELS = 26, 70  # of a micro batch, forward and backward, compiled
+ATTENTION_SHARE = {128: 0.24, 512: 0.47}  # of the rate of large products
+RESERVE = 0.08  # of the memory: CUDA context, NCCL, fragments
+MICRO_BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+ROUND_TO = 2  # significant digits
+
+
+class Card(NamedTuple):
+    """One GPU."""
+
+    products: float
+    """FLOP/s of large products in 16 bit."""
+    memory: float
+    """Bytes a second of its memory."""
+    bytes: float
+    """Size of its memory."""
+
+
+CARDS = {
+    "T4 16 GB": Card(26e12, 0.25e12, 16e9),
+    "A100 40 GB": Card(215e12, 1.3e12, 42e9),
+    "A100 80 GB": Card(215e12, 1.65e12, 85e9),
+    "H100 80 GB": Card(640e12, 2.8e12, 85e9),
+    "H200 141 GB": Card(640e12, 4.0e12, 150e9),
+}
+
+
+class Lines(NamedTuple):
+    """Seconds of each line of a step."""
+
+    products: float
+    attention: float
+    elementwise: float
+    accumulation: float
+    optimizer: float
+    gaps: float
+    launches: float
+
+
+class Workload(NamedTuple):
+    """Work of a step."""
+
+    recipe: str
+    length: int
+    sequences: int
+    """Of a step on this GPU."""
+
+    def config(self) -> PretrainConfig:
+        """Return the recipe at this length."""
+        tree = merge(read_preset(self.recipe)).tree
+        data = {**tree.get("data", {}), "sequence_length": self.length}
+        return PretrainConfig.model_validate({**tree, "data": data})
+
+
+def lines(card: Card, work: Workload, micro_batch: int) -> Lines:
+    """Return the lines of a step."""
+    config = work.config()
+    model, tokens = config.model, work.sequences * work.length
+    parameters = parameter_count(model, PIECES)
+    flops = flops_per_token(model, PIECES, sequence_length=work.length, max_predictions=config.max_predictions)
+    attended = 12 * model.num_hidden_layers * model.hidden_size * work.length
+    micro_batches = max(round(work.sequences / micro_batch), 1)
+    products = tokens * (flops - attended) / card.products
+    attention = tokens * attended / (ATTENTION_SHARE[work.length] * card.products)
+    elementwise = tokens * ELEMENTWISE * model.num_hidden_layers * model.hidden_size / card.memory
+    accumulation = micro_batches * ACCUMULATION * parameters / card.memory
+    optimizer = OPTIMIZER * parameters / card.memory
+    gaps = GAPS * (products + attention + elementwise + accumulation + optimizer)
+    busy = (products + attention + elementwise + accumulation) * (1 + GAPS)
+    host = micro_batches * LAUNCH * (KERNELS_PER_LAYER * model.num_hidden_layers + OTHER_KERNELS)
+    return Lines(products, attention, elementwise, accumulation, optimizer, gaps, max(host - busy, 0.0))
+
+
+def rate(card: Card, work: Workload, micro_batch: int) -> float:
+    """Return sequences a second of one GPU."""
+    return work.sequences / sum(lines(card, work, micro_batch))
+
+
+def largest_micro_batch(card: Card, work: Workload) -> int | None:
+    """Return the largest micro batch that fits by the plan's own estimate of memory; None: none does."""
+    config = work.config()
+    parameters = parameter_count(config.model, PIECES)
+    state = state_bytes(parameters, activation_bytes=BF16, with_moments=parameters)
+    for size in MICRO_BATCHES:
+        held = activation_memory(config, PIECES, micro_batch_size=size, activation_bytes=BF16, on_cpu=False)
+        if state + held <= (1 - RESERVE) * card.bytes:
+            return size
+    return None
+
+
+def rounded(value: float) -> str:
+    """Return a number with two significant digits, as an estimate deserves."""
+    return f"{float(f'{value:.{ROUND_TO}g}'):,.0f}" if value >= 10 else f"{float(f'{value:.{ROUND_TO}g}'):g}"
+
+
+def roofline_table() -> str:
+    """Return microseconds a sequence of each line, with 1,024 sequences a step, and the rate, for docs/speed.md."""
+    heads = [
+        "estimated us a sequence",
+        "micro batch",
+        *(name.replace("_", " ") for name in Lines._fields),
+        "sequences/s",
+    ]
+    rows = [f"| {' | '.join(heads)} |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    for recipe, length in (("base", 128), ("base", 512), ("large", 128), ("large", 512)):
+        for name in ("A100 80 GB", "H100 80 GB", "H200 141 GB"):
+            work = Workload(recipe, length, 1024)
+            size = largest_micro_batch(CARDS[name], work) or 1
+            parts = lines(CARDS[name], work, size)
+            cells = [f"{recipe}, {length}, {name.split()[0]}", f"{size}"]
+            cells += [rounded(1e6 * part / work.sequences) for part in parts]
+            rows.append(f"| {' | '.join([*cells, rounded(rate(CARDS[name], work, size))])} |")
+    return "\n".join(rows)
+
+
+RUNS = {  # 1M steps of 256 sequences, 90% at 128 (Devlin et al. 2019); NVIDIA's two phases with LAMB
+    "BERT-base": (("base", 128, 900_000 * 256), ("base", 512, 100_000 * 256)),
+    "BERT-large": (("large", 128, 7038 * 65_536), ("large", 512, 1563 * 32_768)),
+}
+
+
+def sizing_table() -> str:
+    """Return micro batch, rate and hours of each GPU, for docs/gpu.md."""
+    rows = [
+        "| GPU | model | micro batch at 128, 512 | sequences/s at 128, 512 | hours of pretraining, 1 GPU | 8 GPUs |",
+        "| --- | --- | --- | --- | ---: | ---: |",
+    ]
+    for name, card in CARDS.items():
+        for run, phases in RUNS.items():
+            sizes, rates, hours = [], [], 0.0
+            for recipe, length, sequences in phases:
+                work = Workload(recipe, length, 1024)
+                size = largest_micro_batch(card, work)
+                sizes.append(str(size or "-"))
+                rates.append(rate(card, work, size or 1))
+                hours += sequences / rates[-1] / 3600
+            shown = ", ".join(rounded(one) for one in rates)
+            # 95% of eight times the rate of one: the model of docs/scaling.md without overlap
+            eight = rounded(hours / (8 * 0.95))
+            rows.append(f"| {name} | {run} | {', '.join(sizes)} | {shown} | {rounded(hours)} | {eight} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Print both tables."""
+    print(roofline_table(), sizing_table(), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,501 @@
+"""Rows of the GPU day: each measures one thing with the engine as it is, on any device.
+
+    python -m benchmarks.gpu_rows ROW FOLDER [--rehearse]     # one row, as benchmarks.gpu_day starts it
+
+A row returns its figures, and the estimates that they test: name -> (estimated, measured). A rehearsal runs the same
+functions on the CPU; only `Day.device` and `Day.size` differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu_estimates import CARDS, PIECES, Workload, lines, rate
+from benchmarks.input_pipeline import Pipeline, make_loop, timed_steps
+from orchestrator.estimates.memory import activation_memory, state_bytes
+from train_jobs.config import OptimizerConfig
+from train_jobs.config.arithmetic import parameter_count
+from train_jobs.engine.loop.loop import Loop
+from train_jobs.engine.loop.task import Prefetcher
+from train_jobs.engine.runtime.devices import autocast, memory_bytes
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.models.packing import packing_arrays
+from train_jobs.optim.factory import build_optimizer
+from train_jobs.tools import gpu_report
+
+ALLOWED_SYNCHRONISATIONS = 2  # of a step that reports
+ALLOWED_VARIANTS = 4  # of a compiled function
+PARITY_SEQUENCES = 48
+PARITY, PACKED = 1e-3, 1e-4  # relative: fp32 on a GPU sums in another order
+
+
+class RowFailed(Exception):  # noqa: N818
+    """A promise that did not hold."""
+
+
+class Size(NamedTuple):
+    """Sizes of the measurements."""
+
+    small: str
+    """Recipe of checks."""
+    large: str
+    """Recipe of figures about optimizer and memory."""
+    length: int
+    micro_batch: int
+    steps: int
+    rounds: int
+    probe: tuple[int, ...]
+    """Micro batches to search, the largest first."""
+
+
+GPU = Size("base", "large", 128, 128, 10, 5, (2048, 1024, 512, 256, 128, 64))
+REHEARSAL = Size("tiny", "tiny", 32, 4, 2, 1, (8, 4))
+
+
+class Day(NamedTuple):
+    """Device, sizes, and a folder for files."""
+
+    folder: Path
+    device: torch.device
+    size: Size
+    gpus: int
+
+    @property
+    def kind(self) -> str:
+        """The device, as the commands name it."""
+        return "gpu" if self.device.type == "cuda" else "cpu"
+
+    @property
+    def world(self) -> World:
+        """This process alone."""
+        return World(rank=0, local_rank=0, size=1, device=self.device)
+
+    def loop(self, recipe: str, *, short: float = 0.1, **train: Any) -> tuple[Loop, Pipeline]:
+        """Return a loop of a recipe over the embedded text.
+
+        Args:
+            recipe: name of the recipe.
+            short: share of sequences to shorten.
+            train: changes of its section `train`.
+        """
+        size = self.size
+        settings = {"global_batch_size": 2 * size.micro_batch, "micro_batch_size": size.micro_batch, "seed": 1}
+        changes = {
+            "train": {**settings, **train},
+            "data": {"sequence_length": size.length, "short_sequence_probability": short},
+        }
+        place = self.folder.parent / "loops"  # one store of the text for all rows
+        place.mkdir(parents=True, exist_ok=True)
+        return make_loop(recipe, place, self.world, changes)
+
+    def run(self, module: str, *words: str, ranks: int = 0) -> str:
+        """Run a module in a process of its own, or in `ranks` of torchrun; return its output.
+
+        Raises:
+            RowFailed: it failed.
+        """
+        head = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+        done = subprocess.run([sys.executable, *head, "-m", module, *words], capture_output=True, text=True)
+        if done.returncode:
+            raise RowFailed(f"{module} ended with {done.returncode}: {(done.stderr + done.stdout)[-1500:]}")
+        return done.stdout
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Measured(NamedTuple):
+    """Result of a row."""
+
+    figures: dict[str, Any]
+    estimates: dict[str, tuple[float, float]] = {}  # noqa: RUF012 - never changed
+    raw: str = ""
+    """Output of programs."""
+
+
+def card() -> str | None:
+    """Return the name of this GPU among the estimates; None for another one or a CPU."""
+    if not torch.cuda.is_available():
+        return None
+    name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
+    same = [one for one in CARDS if one.split()[0] in name]
+    return min(same, key=lambda one: abs(CARDS[one].bytes - memory), default=None)
+
+
+def expect(condition: bool, text: str) -> None:
+    """Raise RowFailed with a text unless a condition holds."""
+    if not condition:
+        raise RowFailed(text)
+
+
+def machine(day: Day) -> Measured:
+    found = list(gpu_report.checks(day.kind))
+    bad = [f"{one.name}: {one.text}" for one in found if one.level == "fail"]
+    expect(not bad, "; ".join(bad))
+    return Measured({one.name: f"{one.text}{'' if one.level == 'ok' else ' (warning)'}" for one in found})
+
+
+@contextmanager
+def sync_mode(day: Day, mode: str) -> Iterator[None]:
+    """Make torch warn or raise at each synchronisation of the host with a GPU."""
+    if day.device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
+    try:
+        yield
+    finally:
+        if day.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def synchronisations(day: Day) -> Measured:
+    loop, task = day.loop(day.size.small)
+    timed_steps(loop, 2)
+    with warnings.catch_warnings(record=True) as said, sync_mode(day, "warn"):
+        warnings.simplefilter("always")
+        timed_steps(loop, 1)
+    waits = sum("synchroniz" in str(one.message) for one in said)
+    expect(
+        waits <= ALLOWED_SYNCHRONISATIONS,
+        f"{waits} synchronisations in a step: {[str(one.message)[:99] for one in said]}",
+    )
+    batch, _ = task.train_batch({})
+    micro = batch.slice(0, day.size.micro_batch)
+    totals = torch.ones(len(task.counts(batch)), device=day.device)
+    with sync_mode(day, "error"), task.accumulating(), autocast(loop.policy.precision, day.device):
+        loss, _ = task.loss(micro, totals)
+        loss.backward()
+    return Measured({"synchronisations of a step": waits, "of a micro batch": 0})
+
+
+def compilations(day: Day) -> Measured:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    loop, task = day.loop(day.size.small, compile=True)
+    started = time.perf_counter()
+    timed_steps(loop, 2)
+    took = time.perf_counter() - started
+    for size in {1, 3, day.size.micro_batch // 2 or 1}:  # rests of validation, a halving
+        task.validate(size)
+    breaks, graphs = dict(counters["graph_break"]), counters["stats"]["unique_graphs"]
+    expect(not breaks, f"graph breaks: {breaks}")
+    expect(graphs <= 2 * ALLOWED_VARIANTS, f"{graphs} graphs: recompiled for shapes of the job")
+    return Measured({"graph breaks": 0, "graphs": graphs, "first steps, s": round(took, 1)})
+
+
+def parity(day: Day) -> Measured:
+    def gradients(device: torch.device, unpad: bool) -> tuple[float, float]:
+        made = day._replace(device=device)
+        loop, task = made.loop(
+            day.size.small, short=0.9, precision="fp32", unpad=unpad, compile=False, global_batch_size=64
+        )
+        task.model.eval()  # no dropout: its random numbers differ between devices
+        batch, _ = task.train_batch({})
+        totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=device)
+        micro = batch.slice(0, PARITY_SEQUENCES)
+        expect(bool(packing_arrays(micro.lengths, day.size.length)), "these sequences have no padding to leave out")
+        loss, _ = task.loss(micro, totals)
+        loss.backward()
+        return float(loss.detach()), float(loop.gradients.flat.double().norm())
+
+    here, there = gradients(day.device, True), gradients(torch.device("cpu"), True)
+    padded = gradients(day.device, False)
+    far = max(abs(a - b) / abs(b) for a, b in zip(here, there, strict=True))
+    packed = max(abs(a - b) / abs(b) for a, b in zip(here, padded, strict=True))
+    expect(far <= PARITY, f"loss and gradient norm {here} instead of {there} on a CPU")
+    expect(packed <= PACKED, f"loss and gradient norm {here} packed, {padded} padded")
+    return Measured({"difference from a CPU": f"{far:.1e}", "packed from padded": f"{packed:.1e}"})
+
+
+def resume(day: Day) -> Measured:
+    from train_jobs.artifacts.files import file_sha256
+
+    def train(folder: Path) -> str:
+        sets = ("train.steps=6", "checkpoint.every=3", "checkpoint.keep_last=2", "validation.every=6")
+        sets += ("train.deterministic=true", "train.log_every=1", "train.global_batch_size=16")
+        sets += ("train.micro_batch_size=8", f"data.sequence_length={day.size.length}")
+        day.run("train_jobs.pretrain", "--config", "tiny", "--device", day.kind, "--output", str(folder),
+                *(word for one in sets for word in ("--set", one)))  # fmt: skip
+        return file_sha256(next(folder.rglob("model.safetensors")))
+
+    straight, stopped = day.folder / "straight", day.folder / "stopped"
+    for folder in (straight, stopped):
+        shutil.rmtree(folder, ignore_errors=True)
+    expected = train(straight)
+    shutil.copytree(straight, stopped)
+    newest = sorted(path for path in (stopped / "checkpoints").iterdir() if path.name.startswith("step-"))[-1]
+    shutil.rmtree(newest)
+    shutil.rmtree(stopped / "model")
+    found = train(stopped)
+    expect(found == expected, "the weights of a resumed run differ from those of an undisturbed one")
+    return Measured({"weights after a resume": f"bit-exact ({found[:12]})"})
+
+
+def memory_probe(day: Day) -> Measured:
+    loop, _ = day.loop(day.size.small, micro_batch_size="auto", global_batch_size=max(day.size.probe))
+    loop.find_micro_batch(day.size.probe)
+    chosen = loop.micro_batch_size
+    timed_steps(loop, 2)
+    expect(loop.micro_batch_size == chosen, f"out of memory with the chosen micro batch of {chosen}")
+    return Measured({"micro batch found": chosen, "peak memory, GB": round(memory_bytes(day.device) / 1e9, 2)})
+
+
+def throughput(recipe: str, length: int) -> Callable[[Day], Measured]:
+    """Return the row that compares with the Trainer, at a length and for a recipe."""
+
+    def row(day: Day) -> Measured:
+        gpu = day.device.type == "cuda"
+        model = recipe if gpu else "tiny"
+        tokens = length if gpu else day.size.length
+        micro = {("base", 128): 128, ("base", 512): 32, ("large", 128): 64, ("large", 512): 16}[recipe, length]
+        micro = micro if gpu else day.size.micro_batch
+        out = day.run(
+            "benchmarks.pretrain_throughput", "--device", day.kind, "--recipe", model, "--length", str(tokens),
+            "--micro-batch", str(micro), "--accumulation", "2", "--rounds", str(day.size.rounds),
+            "--warmup", "3" if gpu else "1",
+            "--peers", "ours", "Trainer", "Trainer, torch_compile",
+        )  # fmt: skip
+        rates = dict(table_rows(out))
+        expect(set(rates) == {"ours", "Trainer", "Trainer, torch_compile"}, f"rows are missing: {sorted(rates)}")
+        ours = rates["ours"]
+        figures = {f"{name}, sequences/s": value for name, value in rates.items()}
+        figures |= {f"times {name}": round(ours / value, 2) for name, value in rates.items() if name != "ours"}
+        name = card()
+        expected = {} if name is None else {
+            f"{recipe} at {length}, sequences/s": (rate(CARDS[name], Workload(recipe, length, 2 * micro), micro), ours)
+        }  # fmt: skip
+        return Measured(figures, expected, out)
+
+    return row
+
+
+def table_rows(out: str) -> Iterator[tuple[str, float]]:
+    """Yield name and median rate of the rows of `pretrain_throughput`'s table."""
+    for line in out.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) == 7 and cells[1][:1].isdigit():
+            yield cells[0], float(cells[1].split()[0].replace(",", ""))
+
+
+def lamb(day: Day) -> Measured:
+    taken = {}
+    for name in ("lamb", "adamw"):
+        loop, task = day.loop(day.size.large)
+        optimizer = build_optimizer(OptimizerConfig(name=name), task.model.named_parameters())
+        for parameter in task.model.parameters():
+            parameter.grad = torch.full_like(parameter, 1e-3)
+        taken[name] = gpu_report.fastest(optimizer.step, day.device)
+        del loop, task, optimizer
+        gc.collect()
+    figures = {f"{name}, ms": round(1000 * seconds, 2) for name, seconds in taken.items()}
+    name = card()
+    expected = {} if name is None else {
+        "LAMB of large, ms": (1e3 * lines(CARDS[name], Workload("large", 128, 256), 256).optimizer, 1e3 * taken["lamb"])
+    }  # fmt: skip
+    return Measured({**figures, "LAMB / AdamW": round(taken["lamb"] / taken["adamw"], 2)}, expected)
+
+
+def input_pipeline(day: Day) -> Measured:
+    loop, task = day.loop(day.size.small)
+    task.seconds = []
+    timed_steps(loop, 2)
+    taken: dict[str, list[float]] = {"resident": [], "loader": []}
+    with Prefetcher(task.train_batch) as ahead:
+        for _ in range(day.size.rounds):
+            for name, seconds in taken.items():
+                task.resident = name == "resident"
+                loop._next_batch = task.train_batch if task.resident else ahead
+                seconds.append(timed_steps(loop, day.size.steps) / day.size.steps)
+    ratio = statistics.median(b / a for a, b in zip(*taken.values(), strict=True))
+    figures = {f"step with {name}, ms": round(1000 * statistics.median(some), 2) for name, some in taken.items()}
+    return Measured({**figures, "loader / resident": round(ratio, 3)})
+
+
+def squad(day: Day) -> Measured:
+    folder = day.folder / "squad"
+    folder.mkdir(exist_ok=True)
+    context = " ".join(f"word{number} answers question {number}." for number in range(60))
+    questions = [
+        {"id": str(number), "question": f"What answers question {number}?",
+         "answers": [{"text": f"word{number}", "answer_start": context.index(f"word{number} ")}]}
+        for number in range(60)
+    ]  # fmt: skip
+    paragraphs = {"paragraphs": [{"context": context, "qas": questions}], "title": "rehearsal"}
+    copies = 20 if day.device.type == "cuda" else 1
+    for name in ("train", "dev"):
+        document = {"version": "1.1", "data": [paragraphs] * (copies if name == "train" else 1)}
+        (folder / f"{name}-v1.1.json").write_text(json.dumps(document))
+    model = random_model(day, "BertForPreTraining", positions=384 if day.device.type == "cuda" else 128)
+    length = 384 if day.device.type == "cuda" else 128
+    config = {
+        "task": "SQuAD-1.1",
+        "init_from": str(model),
+        "data": {"squad": str(folder), "max_length": length},
+        "train": {"epochs": 1, "log_every": 1, "global_batch_size": 12, "micro_batch_size": 12},
+    }
+    (day.folder / "squad.json").write_text(json.dumps(config))
+    shutil.rmtree(day.folder / "tuned", ignore_errors=True)
+    words = ("--config", str(day.folder / "squad.json"), "--output", str(day.folder / "tuned"))
+    day.run("train_jobs.finetune", *words, "--device", day.kind)
+    rates = [one["sequences_per_second"] for one in reports(day.folder / "tuned", "sequences_per_second")]
+    return Measured({"sequences/s": round(statistics.median(rates[len(rates) // 3 :]), 1), "length": length})
+
+
+def random_model(day: Day, kind: str, *, positions: int = 512) -> Path:
+    """Save a model of transformers with drawn weights and a small vocabulary; return its folder."""
+    import transformers
+
+    base = day.device.type == "cuda"
+    hidden, layers = (768, 12) if base else (64, 2)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789.?"]
+    words += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    words += ["word", "answers", "question", "what"]
+    folder = day.folder / kind
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    shape = transformers.BertConfig(
+        vocab_size=len(words), hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 32,
+        intermediate_size=4 * hidden, max_position_embeddings=positions,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    getattr(transformers, kind)(shape).save_pretrained(folder)
+    transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=positions).save_pretrained(folder)
+    return folder
+
+
+def inference(day: Day) -> Measured:
+    import transformers
+
+    from train_jobs.config import PredictConfig
+    from train_jobs.inference.loaded_model import load_predictor
+    from train_jobs.readers.tables import RowTable
+
+    folder = random_model(day, "BertForSequenceClassification")
+    task = load_predictor(PredictConfig.model_validate({"model": folder, "input": "r.jsonl"}), day.device)
+    dtype = torch.bfloat16 if day.device.type == "cuda" else torch.float32
+    pipe = transformers.pipeline(
+        "text-classification", model=str(folder), device=day.device, dtype=dtype, batch_size=64, top_k=None
+    )
+    texts = [" ".join(["what answers question", str(number)] * (1 + number % 9)) for number in range(64)]
+    answers = {
+        "ours": lambda some: task.predict(RowTable(Path("r"), {"text": some}, [0] * len(some)), 0),
+        "pipeline": lambda some: pipe(some),
+    }
+    figures = {}
+    for count in (1, 64):
+        for name, answer in answers.items():
+            seconds = gpu_report.fastest(lambda ask=answer, some=texts[:count]: ask(some), day.device)
+            figures[f"{name}, {count} texts, per second"] = round(count / seconds, 1)
+    return Measured(figures)
+
+
+def memory(day: Day) -> Measured:
+    loop, task = day.loop(day.size.large)
+    if day.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(day.device)
+    timed_steps(loop, 2)
+    measured = memory_bytes(day.device)
+    config = task._config
+    parameters = parameter_count(config.model, PIECES)
+    width = 4 if loop.policy.precision == "fp32" else 2
+    estimated = state_bytes(parameters, activation_bytes=width, with_moments=parameters) + activation_memory(
+        config, PIECES, micro_batch_size=day.size.micro_batch, activation_bytes=width, on_cpu=day.kind == "cpu"
+    )
+    pair = (round(estimated / 1e9, 3), round(measured / 1e9, 3))
+    return Measured({"estimated, GB": pair[0], "measured, GB": pair[1]}, {f"memory of {day.size.large}, GB": pair})
+
+
+def scaling(day: Day) -> Measured:
+    counts = [count for count in (1, 2, 4, 8) if count <= max(day.gpus, 2 if day.kind == "cpu" else 1)]
+    rates = {}
+    for count in counts:
+        folder = day.folder / f"scaling-{count}"
+        shutil.rmtree(folder, ignore_errors=True)
+        steps, batch = day.size.steps, 2 * day.size.micro_batch * count
+        sets = (f"train.steps={steps}", f"train.global_batch_size={batch}", "train.log_every=1")
+        sets += (f"train.micro_batch_size={day.size.micro_batch}", f"data.sequence_length={day.size.length}")
+        day.run("train_jobs.pretrain", "--config", day.size.small, "--device", day.kind, "--output", str(folder),
+                *(word for one in sets for word in ("--set", one)), ranks=count)  # fmt: skip
+        found = [one["sequences_per_second"] for one in reports(folder, "sequences_per_second")]
+        rates[count] = statistics.median(found[len(found) // 2 :])
+    figures = {f"{count} processes, sequences/s": round(value, 1) for count, value in rates.items()}
+    last = counts[-1]
+    efficiency = rates[last] / (last * rates[1])
+    return Measured({**figures, f"efficiency of {last}": round(efficiency, 3)})
+
+
+def reports(folder: Path, key: str) -> list[dict[str, float]]:
+    """Return the reports of a run that have a metric."""
+    path = next(iter(folder.rglob("metrics.jsonl")))
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    found = [one.get("metrics", one) for one in found]
+    return [one for one in found if key in one]
+
+
+class Row(NamedTuple):
+    """A row and the seconds that it may take on a GPU."""
+
+    measure: Callable[[Day], Measured]
+    budget: int
+
+
+ROWS = {
+    "machine": Row(machine, 60),
+    "synchronisations": Row(synchronisations, 50),
+    "compilations": Row(compilations, 90),
+    "parity": Row(parity, 60),
+    "resume": Row(resume, 120),
+    "memory probe": Row(memory_probe, 60),
+    "base at 128": Row(throughput("base", 128), 160),
+    "base at 512": Row(throughput("base", 512), 130),
+    "large at 128": Row(throughput("large", 128), 160),
+    "large at 512": Row(throughput("large", 512), 130),
+    "LAMB": Row(lamb, 40),
+    "input pipeline": Row(input_pipeline, 60),
+    "SQuAD": Row(squad, 120),
+    "inference": Row(inference, 60),
+    "memory": Row(memory, 50),
+    "scaling": Row(scaling, 150),
+}
+
+
+def main() -> None:
+    """Run one row and print its result as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("row", choices=list(ROWS))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rehearse", action="store_true")
+    arguments = parser.parse_args()
+    gpus = 0 if arguments.rehearse else torch.cuda.device_count()
+    device = torch.device("cpu") if arguments.rehearse else torch.device("cuda", 0)
+    place = arguments.folder / "files" / hashlib.sha256(arguments.row.encode()).hexdigest()[:8]
+    place.mkdir(parents=True, exist_ok=True)
+    day = Day(place, device, REHEARSAL if arguments.rehearse else GPU, gpus)
+    try:
+        found = ROWS[arguments.row].measure(day)
+    except RowFailed as problem:
+        print(json.dumps({"failed": str(problem)}))
+        return
+    print(json.dumps({"figures": found.figures, "estimates": found.estimates, "raw": found.raw}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Reports of GPUs that cannot compute, as such: by preflight, by a start on this machine, by doctor.
+
+The boundary is torch.cuda and nvidia-smi, which are replaced by doubles with an answer of a real machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from train_jobs.config import MachineError
+from train_jobs.engine.runtime import distributed
+from train_jobs.engine.runtime.gpu_check import has_code, require_driver, require_usable_gpu
+from train_jobs.tools import gpu_report
+from train_jobs.tools.preflight import main as preflight
+
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "found"),
+    [
+        ((7, 0), CUDA_13, False),  # V100
+        ((7, 5), CUDA_13, True),  # T4
+        ((8, 9), CUDA_13, True),  # code for its generation
+        ((9, 0), ["sm_80", "sm_90a"], True),
+        ((9, 0), ["sm_80", "compute_80"], True),  # compiled from PTX when it is loaded
+        ((9, 0), ["sm_80", "sm_86"], False),
+        ((8, 0), ["sm_86", "compute_90"], False),
+        ((12, 1), CUDA_13, True),
+        ((9, 4), ["gfx942"], True),  # unknown
+    ],
+)
+def test_gpu_support_is_read_from_torch_build(capability: tuple[int, int], built: list[str], found: bool) -> None:
+    assert has_code(capability, built) == found
+
+
+class Machine:
+    """A machine with GPUs, as torch.cuda and nvidia-smi describe it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self._patch, self._folder = monkeypatch, folder
+        self.built("13.0")
+        self.driver("580.95.05", 13000)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # through NVML, which any driver answers
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CUDA_13)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+        monkeypatch.setattr(torch.cuda, "set_device", self._refuse)
+
+    def built(self, cuda: str) -> None:
+        """Set the CUDA that torch was built for."""
+        self._patch.setattr(torch.version, "cuda", cuda)
+
+    def driver(self, release: str, supports: int) -> None:
+        """Set the driver, by its release and the CUDA that it supports, as 1000 x major + 10 x minor."""
+        self.supports = supports
+        self._patch.setattr(torch._C, "_cuda_getDriverVersion", lambda: supports, raising=False)
+        smi = self._folder / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\necho {release}\n")
+        smi.chmod(0o755)
+        self._patch.setenv("PATH", str(self._folder), prepend=os.pathsep)
+
+    def _refuse(self, device: torch.device) -> None:
+        if self.supports < 13000:
+            raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nPlease update")
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return Machine(monkeypatch, tmp_path)
+
+
+def test_old_driver_is_named_with_its_fix(machine: Machine) -> None:
+    machine.driver("535.161.08", 12020)
+    with pytest.raises(MachineError, match="the NVIDIA driver is too old for torch") as caught:
+        require_usable_gpu(torch.device("cuda", 0))
+    assert caught.value.facts == {
+        "need": "driver 580 or newer, for CUDA 13.0",
+        "have": "driver 535.161.08, for CUDA 12.2",
+    }
+    assert caught.value.exit_code == 8
+    assert "cuda-compat" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("built", "supports"),
+    [("13.0", 13010), ("12.8", 12020), ("12.6", 13000)],  # newer; older of the same major release; a newer major one
+)
+def test_driver_of_same_or_newer_major_release_suffices(machine: Machine, built: str, supports: int) -> None:
+    machine.built(built)
+    machine.driver("570.1", supports)
+    require_driver()
+
+
+def test_build_without_cuda_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    require_driver()
+
+
+def test_start_on_this_machine_reports_old_driver(machine: Machine) -> None:
+    machine.driver("535.161.08", 12020)
+    with pytest.raises(MachineError, match="too old"):
+        distributed.start("auto")
+
+
+def test_preflight_reports_old_driver_not_network(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.driver("535.161.08", 12020)
+    assert preflight(["--device", "gpu"]) == 8
+    said = capsys.readouterr().err
+    assert "the NVIDIA driver is too old" in said
+    assert "have driver 535.161.08" in said
+    assert "cannot reach" not in said
+
+
+def test_broken_gpu_is_reported_with_its_words(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preflight(["--device", "gpu"]) == 8
+    assert "uncorrectable ECC error" in capsys.readouterr().err
+
+
+def test_unsupported_gpu_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100-SXM2-32GB")
+    with pytest.raises(MachineError, match="has no code for it") as caught:
+        require_usable_gpu(torch.device("cuda", 0))
+    assert caught.value.facts["need"] == "sm_70"
+    assert "V100" in caught.value.message
+
+
+def test_report_ends_with_old_driver(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.driver("535.161.08", 12020)
+    assert gpu_report.main([]) == 8
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (last["name"], last["level"]) == ("gpu driver", "fail")
+    assert last["text"].startswith("the NVIDIA driver is too old: need driver 580 or newer")
+    assert "cuda-compat" in last["fix"]
+
+
+def test_report_names_gpu_that_does_not_compute(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_report.main([]) == 8
+    *_, before, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (before["name"], before["level"]) == ("gpu driver", "ok")
+    assert before["text"].startswith("580.95.05, for CUDA 13.0")
+    assert (last["name"], last["level"]) == ("gpu 0", "fail")
+    assert "uncorrectable ECC error" in last["text"]
+
+
+def test_report_shows_memory_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_report.gpu_check, "require_usable_gpu", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    free = iter([(79e9, 80e9), (20e9, 80e9), (11e9, 12e9)])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(free))
+    found = list(gpu_report.usable([torch.device("cuda", number) for number in range(3)]))
+    assert [one.level for one in found] == ["ok", "warn", "warn"]
+    assert "20.0 of 80.0 GB free" in found[1].text
+    assert all(one.fix for one in found[1:])
+
+
+def test_report_without_compiler_or_numba_has_fixes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(gpu_report.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    found = gpu_report.compiler()
+    assert (found.level, found.text) == ("warn", f"no C compiler and no Python.h ({tmp_path}): torch.compile fails")
+    assert "gcc python3-dev" in str(found.fix)
+    monkeypatch.setattr(gpu_report, "find_spec", lambda name: None)
+    assert gpu_report.planner().level == "warn"
+
+
+def test_report_names_gpus_without_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_report.dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: {a.index, b.index} != {0, 2})
+    answer = subprocess.CompletedProcess([], 1, "", "preflight: rank 2 on node: an all-reduce gave 2 to 3, not 3\n")
+    monkeypatch.setattr(gpu_report.subprocess, "run", lambda *words, **more: answer)
+    peers, nccl = gpu_report.links([torch.device("cuda", number) for number in range(3)])
+    assert peers.level == "warn"
+    assert "0-2, 2-0" in peers.text
+    assert nccl.level == "fail"
+    assert "an all-reduce gave 2 to 3" in nccl.text
+
+
+def test_rates_are_measured_on_cpu() -> None:
+    cpu = torch.device("cpu")
+    assert gpu_report.matrix_rate(cpu, "fp32", 64).level == "ok"
+    assert gpu_report.bandwidth(cpu, 1 << 16).level == "ok"
+
+
+@pytest.mark.slow
+def test_compiled_step_agrees_with_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert gpu_report.compiled_step(cpu, "fp32", 64).level == "ok"
+    monkeypatch.setattr(gpu_report, "TOLERANCE", -1.0)  # whatever it computes is then wrong
+    assert gpu_report.compiled_step(cpu, "fp32", 64).level == "fail"

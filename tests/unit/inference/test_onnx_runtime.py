@@ -1,0 +1,152 @@
+"""Prediction by onnxruntime: the results of torch within 1e-4, int8 with its agreement, and refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run
+
+from train_jobs.artifacts.layers import ConfigLayer, build, merge
+from train_jobs.config import SpecError
+from train_jobs.config.predict import PredictConfig
+from train_jobs.inference import onnx_model
+from train_jobs.inference.loaded_model import load_predictor
+from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
+from train_jobs.readers.tables import RowTable
+from train_jobs.tools import onnx as export
+from train_jobs.tools import serve
+
+INSTALLED = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
+pytestmark = pytest.mark.skipif(not INSTALLED, reason='needs onnxruntime: pip install -e ".[onnx]"')
+Saved = Callable[..., Path]
+NAMES = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+
+
+@pytest.fixture(scope="module")
+def exported(saved: Saved, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Return a factory of copies of model folders with their graph."""
+
+    def make(kind: str, task: str = "auto", **settings: Any) -> Path:
+        folder = tmp_path_factory.mktemp("exported") / kind
+        shutil.copytree(saved(kind, **settings), folder)
+        arguments = ["--model", str(folder), "--task", task, "--output", str(folder / GRAPH_FILE)]
+        assert export.main(arguments) == 0
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def classifier(exported: Saved) -> Path:
+    return exported("BertForSequenceClassification", **NAMES)
+
+
+def numbers(value: Any) -> list[float]:
+    """Return all numbers of a JSON value, in their order."""
+    if isinstance(value, dict):
+        return [one for key in sorted(value) for one in numbers(value[key])]
+    if isinstance(value, list):
+        return [one for item in value for one in numbers(item)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def config(model: Path, **keys: Any) -> PredictConfig:
+    return build(PredictConfig, merge([ConfigLayer("test", {"model": str(model), "input": "rows.jsonl", **keys})]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("BertForSequenceClassification", "auto"),
+        ("BertForTokenClassification", "auto"),
+        ("BertForQuestionAnswering", "auto"),
+        ("BertModel", "embeddings"),
+    ],
+)
+def test_onnx_predictions_equal_torch(
+    exported: Saved, run: Run, texts: list[str], jsonl: Callable[..., Path], kind: str, task: str
+) -> None:
+    labels = NAMES if kind.endswith(("SequenceClassification", "TokenClassification")) else {}
+    model = exported(kind, task, **labels)
+    rows = [{"text": text, "question": "w1 w2", "context": text} for text in texts]
+    if kind != "BertForQuestionAnswering":
+        rows = [{"text": row["text"]} for row in rows]
+    source = jsonl(rows)
+    settings = {"task": task, "resume": "never"}
+    expected = run(model, source, runtime="torch", **settings)
+    found = run(model, source, runtime="onnx", **settings)
+    assert len(found) == len(texts)
+    np.testing.assert_allclose(numbers(found), numbers(expected), atol=1e-4)
+
+
+def test_int8_prints_its_agreement(
+    classifier: Path, run: Run, texts: list[str], jsonl: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(classifier, jsonl([{"text": text} for text in texts]), runtime="onnx", int8=True)
+    exact = run(classifier, jsonl([{"text": text} for text in texts]), runtime="torch", resume="never")
+    said = capsys.readouterr().out
+    assert "of the answers as in fp32" in said
+    assert "over the first 25 sequences" in said
+    differences = np.abs(np.array(numbers(found)) - np.array(numbers(exact)))
+    assert 0 < differences.max() < 0.2  # int8 is not the fp32 graph, and not nonsense
+
+
+def test_server_uses_graph_for_single_texts_only(classifier: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    computed = OnnxModel._run
+    monkeypatch.setattr(
+        OnnxModel, "_run", lambda self, session, arrays: calls.append(1) or computed(self, session, arrays)
+    )
+    task = serve.load(classifier)
+    calls.clear()  # the comparison with torch
+    one = task.predict(RowTable(Path("r"), {"text": ["w1 w2 w3"]}, [0]), 0).records
+    assert len(calls) == 1
+    two = task.predict(RowTable(Path("r"), {"text": ["w1 w2 w3", "w4"]}, [0, 1]), 0).records
+    assert len(calls) == 1
+    np.testing.assert_allclose(numbers(two[0]), numbers(one[0]), atol=1e-2)  # bf16 where the CPU has it
+
+
+def test_graph_of_other_weights_is_not_served(
+    classifier: Path, exported: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = exported("BertForSequenceClassification", initializer_factor=2.0, **NAMES)
+    folder = shutil.copytree(classifier, tmp_path / "mixed")
+    shutil.copyfile(other / GRAPH_FILE, folder / GRAPH_FILE)
+    task = serve.load(folder)
+    assert not isinstance(task.forward.model, OnnxModel)
+    assert "not of these weights" in capsys.readouterr().out
+
+
+def test_model_without_graph_names_the_export(saved: Saved) -> None:
+    folder = saved("BertForSequenceClassification", **NAMES)
+    with pytest.raises(SpecError, match=r"model\.onnx does not exist") as caught:
+        load_predictor(config(folder, runtime="onnx"), torch.device("cpu"))
+    assert "train_jobs.tools.onnx --model" in str(caught.value.fix)
+    assert not isinstance(serve.load(folder).forward.model, OnnxModel)
+
+
+def test_fill_mask_and_missing_package_are_refused(
+    saved: Saved, classifier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SpecError, match="fill-mask"):
+        load_predictor(config(saved("BertForMaskedLM"), runtime="onnx"), torch.device("cpu"))
+    monkeypatch.setattr(onnx_model, "find_spec", lambda name: None)
+    with pytest.raises(SpecError, match="onnxruntime is not installed"):
+        load_predictor(config(classifier, runtime="onnx"), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [({"int8": True}, "int8: only for runtime onnx"), ({"runtime": "onnx", "batching": {"precision": "bf16"}}, "bf16")],
+)
+def test_contradictions_are_refused(classifier: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        config(classifier, **keys)
+    assert message in str(caught.value)

@@ -1,0 +1,126 @@
+"""The GPU day: budgets, resuming, a table of results; its estimates are those of the documentation."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_day, gpu_estimates
+from benchmarks.gpu_day import Result
+from benchmarks.gpu_estimates import CARDS, Workload, largest_micro_batch, lines, rate
+from benchmarks.gpu_rows import ROWS, table_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_budgets_sum_to_25_minutes() -> None:
+    assert sum(row.budget for row in ROWS.values()) == 25 * 60
+
+
+def passed(name: str, **estimates: tuple[float, float]) -> Result:
+    return Result(name, "passed", 3.0, {"figure": 1}, dict(estimates), "its output")
+
+
+def test_day_resumes_after_rows_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[str] = []
+    answers = {"LAMB": [Result("LAMB", "late", 40.0, {}, {}, "no result within 40 s"), passed("LAMB", ms=(2.0, 3.0))]}
+
+    def measure(row: str, folder: Path, *, rehearse: bool) -> Result:
+        assert rehearse
+        started.append(row)
+        return answers[row].pop(0) if row in answers else passed(row)
+
+    monkeypatch.setattr(gpu_day, "measure", measure)
+    words = ["--rehearse", "--folder", str(tmp_path)]
+    assert gpu_day.main(words) == 1  # a row without a result fails the day
+    assert started == list(ROWS)
+    assert "late    LAMB (40 s): no result within 40 s" in capsys.readouterr().out
+    assert gpu_day.main(words) == 0
+    assert started == [*ROWS, "LAMB"]
+    table = (tmp_path / "table.md").read_text()
+    assert "no figure here was measured on a GPU" in table
+    assert "| ms | 2 | 3 | 1.50 |" in table
+    assert "## LAMB\n\n```\nits output" in table
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(ROWS) + 1
+
+
+def test_row_that_did_not_run_is_in_table() -> None:
+    text = gpu_day.table({"LAMB": passed("LAMB")}, "head")
+    assert text.count("not run") == len(ROWS) - 1
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "text"),
+    [
+        ('print(\'{"failed": "2 synchronisations"}\')', "failed", "2 synchronisations"),
+        ("raise SystemError('the driver')", "failed", "the driver"),
+        ("import time; time.sleep(60)", "late", "no result within"),
+    ],
+)
+def test_row_that_fails_or_hangs_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, state: str, text: str
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_day.sys, "executable", str(program))
+    monkeypatch.setitem(ROWS, "LAMB", ROWS["LAMB"]._replace(budget=2))
+    monkeypatch.setattr(gpu_day, "SLOWER", 1)
+    found = gpu_day.measure("LAMB", tmp_path, rehearse=True)
+    assert found.state == state
+    assert text in found.raw
+
+
+def test_rates_are_read_from_the_table() -> None:
+    out = "| | sequences/s | b | c | d | e | f |\n|---|---|---|---|---|---|---|\n"
+    out += "| ours | 1,010.03 (8.24-11.06) | 1 | 0.59 | 3.8 | 1.00 | 9.9 |\n"
+    out += "| Trainer | 4.27 (4-5) | 4 | 0.25 | 4.9 | 2 | 9 |\n"
+    assert dict(table_rows(out)) == {"ours": 1010.03, "Trainer": 4.27}
+
+
+def test_documented_estimates_are_those_of_the_script() -> None:
+    assert gpu_estimates.roofline_table() in (ROOT / "docs" / "speed.md").read_text()
+    assert gpu_estimates.sizing_table() in (ROOT / "docs" / "gpu.md").read_text()
+
+
+def test_lines_of_roofline_computed_by_hand() -> None:
+    """BERT-large at 128 on an H100: 336.2 M parameters, 240.6 GFLOP a sequence, 4.8 of them attention."""
+    found = lines(CARDS["H100 80 GB"], Workload("large", 128, 1024), 256)
+    tokens = 1024 * 128
+    assert found.products == pytest.approx(1024 * (240.6e9 - 4.83e9) / 640e12, rel=0.01)
+    assert found.attention == pytest.approx(1024 * 4.83e9 / (0.24 * 640e12), rel=0.01)
+    assert found.elementwise == pytest.approx(tokens * 94 * 24 * 1024 / 2.8e12)
+    assert found.accumulation == pytest.approx(4 * 12 * 336.2e6 / 2.8e12, rel=0.01)
+    assert found.optimizer == pytest.approx(48 * 336.2e6 / 2.8e12, rel=0.01)
+    assert found.launches == 0
+
+
+def test_small_micro_batches_wait_for_launches() -> None:
+    card, work = CARDS["H100 80 GB"], Workload("base", 128, 1024)
+    assert lines(card, work, 4).launches > 0
+    assert rate(card, work, 4) < 0.5 * rate(card, work, 256)
+
+
+def test_largest_micro_batch_grows_with_memory() -> None:
+    work = Workload("large", 512, 1024)
+    sizes = [largest_micro_batch(CARDS[name], work) or 0 for name in ("T4 16 GB", "A100 40 GB", "H200 141 GB")]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+
+
+@pytest.mark.slow  # every row on the CPU: 10 minutes on two free cores
+@pytest.mark.timeout(7200)
+def test_rehearsal_passes_every_row(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer needs it: pip install accelerate")
+    assert gpu_day.main(["--rehearse", "--folder", str(tmp_path)]) == 0
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [one["row"] for one in results] == list(ROWS)
+    assert {one["state"] for one in results} == {"passed"}
+    assert all(one["figures"] for one in results)
+    assert os.path.getsize(tmp_path / "table.md") > 0  # noqa: PTH202

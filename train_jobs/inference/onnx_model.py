@@ -1,0 +1,168 @@
+"""onnxruntime behind the interface of our models: for single texts, and for CPUs without half precision.
+
+The graph is FOLDER/model.onnx, as `train_jobs.tools.onnx` writes it. It computes in fp32, and its results are compared
+with torch before it is used, so a graph of other weights is noticed. With int8, weights are quantised when it is loaded
+(Jacob et al. 2018, as onnxruntime's dynamic quantisation does it), and the first sequences are computed both ways, to
+report the agreement.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.config import SpecError
+from train_jobs.config.errors import in_shell
+from train_jobs.config.predict import EMBEDDINGS, FILL_MASK, QUESTION_ANSWERING
+from train_jobs.inference.model_folder import Folder, Model
+
+GRAPH_FILE = "model.onnx"
+TOLERANCE = 1e-4
+COMPARED = 256  # sequences that int8 and fp32 both compute
+INSTALL = 'pip install "bert-orchestrator[onnx]"'
+
+
+class Agreement:
+    """Agreement of int8 with fp32 over the first sequences."""
+
+    def __init__(self) -> None:
+        self.sequences = self.answers = self.same = 0
+        self.largest = 0.0
+
+    def add(self, exact: Tensor, found: Tensor) -> None:
+        """Count the outputs of a batch, [B, ..., N]: an answer is the largest of the last dimension."""
+        self.sequences += len(exact)
+        same = exact.argmax(-1) == found.argmax(-1)
+        self.answers, self.same = self.answers + same.numel(), self.same + int(same.sum())
+        self.largest = max(self.largest, float((exact - found).abs().max()))
+
+    def __str__(self) -> str:
+        return (
+            f"int8       {self.same / max(self.answers, 1):.1%} of the answers as in fp32, largest difference"
+            f" {self.largest:.2g}, over the first {self.sequences} sequences"
+        )
+
+
+class OnnxModel(nn.Module):
+    """A model whose forward passes run in onnxruntime, all of them or those of single sequences.
+
+    Args:
+        folder: folder of the model, with its graph.
+        int8: quantise the weights.
+        many: model for batches of several sequences. None: the graph computes them too.
+
+    Raises:
+        SpecError: there is no graph, onnxruntime is missing, or it cannot run this kind of prediction.
+    """
+
+    def __init__(self, folder: Folder, *, int8: bool = False, many: Model | None = None) -> None:
+        super().__init__()
+        require_graph(folder)
+        self.kind, self.many = folder.kind, many
+        # the device of a model is that of its parameters
+        self.register_parameter("place", nn.Parameter(torch.empty(0), requires_grad=False))
+        self._exact = _session(folder.path / GRAPH_FILE)
+        self._session = quantised(folder.path / GRAPH_FILE) if int8 else self._exact
+        self.agreement = Agreement() if int8 else None
+
+    @property
+    def bert(self) -> OnnxModel:
+        """The encoder: for embeddings, the graph returns its output."""
+        return self
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None = None, packing: Any = None
+    ) -> Tensor:
+        """Return what the model of this kind returns, see `TokenBatch` for the arguments."""
+        if self.many is not None and len(input_ids) > 1:
+            one = self.many.bert if self.kind == EMBEDDINGS else self.many
+            found: Tensor = one(input_ids, token_type_ids, attention_mask, packing)
+            return found
+        assert packing is None, "the graph takes padded sequences"
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask.long()
+        inputs = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids}
+        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+        result = self._run(self._session, arrays)
+        if self.agreement is not None and self.agreement.sequences < COMPARED:
+            self.agreement.add(self._run(self._exact, arrays), result)
+        return result
+
+    def _run(self, session: Any, arrays: dict[str, Any]) -> Tensor:
+        outputs = [torch.from_numpy(array) for array in session.run(None, arrays)]
+        return torch.stack(outputs, -1) if self.kind == QUESTION_ANSWERING else outputs[0]
+
+
+def require_graph(folder: Folder) -> None:
+    """Check that onnxruntime can compute the predictions of a folder.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    if folder.kind == FILL_MASK:
+        raise SpecError(
+            "cannot use runtime onnx for fill-mask: its graph computes every position", fix="--set runtime=torch"
+        )
+    if find_spec("onnxruntime") is None:
+        raise SpecError("cannot use runtime onnx: onnxruntime is not installed", fix=INSTALL)
+    graph = folder.path / GRAPH_FILE
+    if not graph.is_file():
+        place = in_shell(folder.path)
+        raise SpecError(
+            f"cannot use runtime onnx: {graph} does not exist",
+            fix=f"python -m train_jobs.tools.onnx --model {place} --task {folder.kind} --output {in_shell(graph)}",
+        )
+
+
+def agrees(model: OnnxModel, exact: Model, folder: Folder) -> bool:
+    """Return whether the graph and the weights of a folder give the same results, within `TOLERANCE`.
+
+    Args:
+        model: the graph in fp32.
+        exact: the weights in fp32.
+        folder: their folder.
+    """
+    length = min(12, folder.positions)
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, folder.rows, (1, length)))
+    one = exact.bert if folder.kind == EMBEDDINGS else exact
+    with torch.no_grad():
+        expected = one(ids, torch.zeros_like(ids), None, None).float()
+        return bool((expected - model(ids, torch.zeros_like(ids))).abs().max() <= TOLERANCE)
+
+
+def quantised(graph: Path) -> Any:
+    """Return a session of the graph with weights in int8.
+
+    Raises:
+        SpecError: the package that quantises is missing.
+    """
+    if find_spec("onnx") is None:
+        raise SpecError("cannot quantise: onnx is not installed", fix=INSTALL)
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as place:
+        small, plain = Path(place, GRAPH_FILE), Path(place, "plain.onnx")
+        model = onnx.load(str(graph))
+        # Shapes of the exported graph: the quantiser transposes weights, and onnx then refuses its own older shapes.
+        del model.graph.value_info[:]
+        onnx.save(model, str(plain))
+        quantize_dynamic(plain, small, weight_type=QuantType.QInt8)
+        return _session(small)
+
+
+def _session(graph: Path) -> Any:
+    disable_telemetry()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: a quantised graph has shapes that it warns about
+    # as many threads as torch has: torchrun and the server set them
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
