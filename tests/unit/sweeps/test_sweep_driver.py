@@ -97,7 +97,8 @@ def test_driver_resumes_a_crashed_run_up_to_the_retries(sweeps: Sweeps) -> None:
 def test_run_lost_after_its_last_attempt_completes(sweeps: Sweeps) -> None:
     """The attempt is recorded as completed, the run is not: its supervisor was killed between the two writes."""
     folder = sweeps.run(trial={"validation": {"max_sequences": 23}}, limits={"trials": 1, "retries": 0})
-    assert list(sweeps.starts(folder).values()) == [["1", "2"]]
+    (attempts,) = sweeps.starts(folder).values()
+    assert len(attempts) == 2
     assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE]
     assert trials_with_weights(sweeps, folder) == {0: 2}
 
