@@ -140,6 +140,8 @@ def run(job: PredictJob, output: Path) -> dict[str, Any]:
         before = job.input.rows - sum(window.rows for _, window in windows)
         if resumed and before:
             world.log(f"resume     {before:,} of {job.input.rows:,} rows are predicted already")
+            # the earlier start may have been killed between the last window and its report
+            metrics.report_once(before, {"rows": float(before)})
         with SystemMonitor.of(world, output):
             done = predict_windows(job, windows, before, metrics)
         if world.is_main:
@@ -228,7 +230,8 @@ def finish(job: PredictJob, output: Path, done: Done, metrics: MetricsLog) -> di
     if config.evaluate:
         scores = job.task.scores(score_inputs)
         result |= {"metrics": scores, **job.task.score_details(score_inputs)}
-        metrics.report(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
+        # an earlier start may have been killed between its report and the result
+        metrics.report_once(job.input.rows, {HELD_OUT + name: value for name, value in scores.items()})
         print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()), flush=True)
     # The old result describes the predictions that are replaced below; a kill between the two must not leave it.
     with storage.storage_errors(job.parts.path, "the result"):

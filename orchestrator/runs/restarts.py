@@ -151,6 +151,10 @@ def ends_of(status: RunStatus) -> list[AttemptEnd]:
     ends: list[AttemptEnd] = [
         end if end.ended is not None else end.model_copy(update={"cause": EndCause.MACHINE}) for end in status.attempts
     ]
-    if len(ends) < status.attempt:  # it never began, because its supervisor was lost before
+    completed = bool(ends) and ends[-1].state == RunState.COMPLETED
+    if completed and status.state == RunState.FAILED:
+        # its supervisor was lost between the record of the attempt and the last state: the next start finds all done
+        ends.append(AttemptEnd(reason=status.reason, state=status.state, cause=EndCause.MACHINE))
+    elif len(ends) < status.attempt:  # it never began, because its supervisor was lost before
         ends.append(AttemptEnd(reason=status.reason, state=status.state, cause=EndCause.MACHINE))
     return ends

@@ -7,7 +7,6 @@ Any process may read the state, and create the file `cancel` to ask for an end.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from orchestrator.runs.hidden_folders import delete_abandoned, locked_draft
 from orchestrator.runs.status import RunState
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ConflictError, ServiceError
@@ -103,23 +103,25 @@ class SupervisedFolder(ABC, Generic[State]):
         """Yield a hidden folder that is renamed to this one when the block ends; an error removes it.
 
         The rename is atomic (POSIX): other processes see a complete folder or none, and of two submissions with the
-        same name exactly one succeeds. Folder and name are on the disk before it ends: after a power failure, a resumed
-        run would import empty modules, and "complete".
+        same name exactly one succeeds. Drafts of killed processes are deleted first. Folder and name are on the disk
+        before it ends: after a power failure, a resumed run would import empty modules, and "complete".
 
         Raises:
             ConflictError: the name is taken.
             StorageError: the folder cannot be written.
         """
-        draft = type(self)(self.path.with_name(f".{self.name}.{os.getpid()}"))
+        delete_abandoned(self.path.parent)
+        renamed = False
         try:
-            draft.path.mkdir(parents=True)
-            yield draft
-            sync_all(draft.path)
-            draft.path.rename(self.path)
-            for parent in (self.path.parent, self.path.parent.parent):  # both, because `mkdir` may have made the first
-                sync(parent)
+            with locked_draft(self.path) as path:
+                yield type(self)(path)
+                sync_all(path)
+                path.rename(self.path)
+                renamed = True
+                for parent in (self.path.parent, self.path.parent.parent):  # both: `mkdir` may have made the first
+                    sync(parent)
         except OSError as problem:
-            if self.path.exists() and draft.path.exists():  # after the rename, it is not another process's
+            if self.path.exists() and not renamed:  # it is another process's
                 raise ConflictError(
                     f"{self.noun} {self.name} already exists", fix=f"{self.show_command} {self.name}"
                 ) from None
@@ -130,8 +132,6 @@ class SupervisedFolder(ABC, Generic[State]):
                 fix="free some space",
                 then=", or set ORCHESTRATOR_HOME to a writable folder",
             ) from problem
-        finally:
-            shutil.rmtree(draft.path, ignore_errors=True)
 
     def stored_state(self) -> State:
         """Return state.json as it was written.

@@ -59,6 +59,7 @@ RECORDS = 1
 NICENESS = 10
 LOCK_SECONDS = 120.0  # longest wait for another process that syncs the same run
 COPIES = "mlflow-copies.json"
+RECORD = "tracking.json"  # id and store of the MLflow run
 BEHIND = "mlflow-behind.txt"
 DRAFT = ".mlflow-"  # prefix of the folder of artifacts to log
 SIGN_IN = ("MLFLOW_", "DATABRICKS_")  # prefixes of the variables from which MLflow's client takes its credentials
@@ -188,6 +189,10 @@ def sync(request: TrackingRequest) -> Synced:
         ServiceError: MLflow or its store refused.
     """
     set_defaults()
+    for name in (RECORD, BEHIND, COPIES):
+        for torn in Path(request.folder).glob(f".{name}.*.tmp"):  # of a sync that was killed
+            with suppress(OSError):  # a read-only disk
+                torn.unlink()
     behind, path = Path(request.folder, BEHIND), sqlite_path(request.uri)
     known = other_addresses(Path(request.folder))
     if request.elsewhere and request.uri not in known:  # before the copy: a purge must also find half of one
@@ -344,7 +349,7 @@ def _sync(request: TrackingRequest, note: str | None) -> Synced:
     # last: the job's own mirror starts when it finds this file
     if own:
         found = {"tracking_uri": request.uri, "run_id": run_id}
-        write_text(Path(request.folder, "tracking.json"), json.dumps(found))
+        write_text(Path(request.folder, RECORD), json.dumps(found))
     return Synced(run_id, request.status, values, note)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign.__main__ import wanted
+from tests.faults.campaign.__main__ import read_results, wanted
 from tests.faults.campaign.faults import FAULTS
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
@@ -98,6 +98,21 @@ def test_page_shows_failing_trials() -> None:
     assert row.endswith("| pretrain | 2 | **1** | 2 | 2 | 2 | 2 | 2.2 (at most 3.0) |")
     assert "- kill-rank, pretrain, seed 1 (at 50%): bytes differ" in text
     assert "Failing trials" not in page([outcome()])
+
+
+def test_page_shows_rows_that_are_not_tried() -> None:
+    lines = page([outcome()]).splitlines()
+    (row,) = [line for line in lines if 'id="network-100-nodes-2"' in line]
+    assert row.endswith("| nodes-2 | 0 | - | - | - | - | - | - |")
+    cells = {f'id="{name}-{kind}"' for name, fault in FAULTS.items() for kind in fault.kinds}
+    assert not [cell for cell in cells if not any(cell in line for line in lines)]
+
+
+def test_repeated_trial_counts_once_with_its_last_outcome(tmp_path: Path) -> None:
+    failing, other = outcome(same_bytes=False), outcome(seed=1)
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(f"{one.model_dump_json()}\n" for one in (failing, other, outcome())))
+    assert read_results(results) == [outcome(), other]
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))

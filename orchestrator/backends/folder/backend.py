@@ -36,6 +36,7 @@ from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
+from orchestrator.runs.hidden_folders import abandoned, delete_abandoned, deletion_of
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.runs.tracked_run import Synced
@@ -133,7 +134,8 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         )
 
     def list(self) -> Iterator[RunStatus]:
-        """Yield all runs, the newest first."""
+        """Yield all runs, the newest first; what killed submissions and deletions left is deleted."""
+        delete_abandoned(self._runs)
         index = RunIndex(self._home / "cache" / f"{self.place}.tsv", self._runs)
         return index.statuses(self.names(), self.describe, self._ended)
 
@@ -220,7 +222,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
         end_survivors(run)
         try:
-            shutil.rmtree(run.path.rename(self._runs / f".deleted.{name}.{os.getpid()}"))
+            shutil.rmtree(run.path.rename(deletion_of(run.path)))
         except OSError as problem:
             fix = f"chmod u+w {in_shell(self._runs)}"
             raise write_error(f"cannot delete run {name}", problem, run.path, fix=fix) from problem
@@ -285,13 +287,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         delete(self._home, endpoint)
 
     def leftovers(self, older_than: float = 3600.0) -> Sequence[Path]:
-        """Return hidden folders next to the runs that have not changed for `older_than` seconds.
+        """Return the drafts and deletions of killed processes, see `abandoned`.
 
-        Creating a run takes a second and deleting one minutes at most: after an hour both were interrupted.
+        Creating a run takes a second and deleting one minutes at most: after an hour both were interrupted, whatever
+        is known of their processes.
         """
-        # the change time, which a rename sets: a folder that is renamed for its deletion may be months old
-        before = time.time() - older_than
-        return sorted(path for path in self._runs.glob(".*") if path.is_dir() and path.stat().st_ctime < before)
+        return abandoned(self._runs, older_than=older_than)
 
     def fetch(
         self, name: str, outputs: Sequence[str], to: Path, *, force: bool = False, progress: Progress | None = None
@@ -340,7 +341,6 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                 for below, content in one.list_files().items() if one.inline else ():
                     (draft.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
             draft.reserve()
-            (draft.path / "lock").touch()
             state = LocalState(state=RunState.QUEUED, created=time.time())
             documents = {**submission.documents, draft.state_file.name: state.model_dump_json(indent=1)}
             for name, text in documents.items():

@@ -62,7 +62,6 @@ def make_sweep(
         for name, text in (documents or {}).items():
             (draft.path / name).write_text(text, encoding="utf-8")
         draft.write_state(SweepState(state=RunState.QUEUED))
-        (draft.path / "lock").touch()
         if history.earlier:
             write_text(draft.history, history.model_dump_json())
         draft.write_record(record)

@@ -135,13 +135,13 @@ class SweepFolder(SupervisedFolder[SweepState]):
         )
 
     def repair(self) -> None:
-        """Remove a killed driver's stale locks and truncated lines; the caller holds the sweep's lock.
+        """Remove a killed driver's stale locks, half-written states and truncated lines; the caller holds the lock.
 
         A truncated last line makes the journal unreadable once another line follows it. A stale lock of Optuna would
         delay the next driver until its grace period is over.
         """
-        for lock in self.path.glob(f"{STUDY}.lock*"):
-            lock.unlink()
+        for stale in (*self.path.glob(f"{STUDY}.lock*"), *self.path.glob(f".{self.state_file.name}.*.tmp")):
+            stale.unlink()
         for name in (STUDY, "decisions.jsonl", "metrics.jsonl"):
             path = self.path / name
             if path.exists() and (content := path.read_bytes()) and not content.endswith(b"\n"):

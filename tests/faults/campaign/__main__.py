@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,11 +21,12 @@ TIMES = 100  # trials of a fault, over all kinds that it can hit
 LEAST = 10  # trials of a fault and a kind
 
 
-def read_results() -> list[Outcome]:
-    """Return all outcomes so far."""
-    if not RESULTS.exists():
+def read_results(path: Path = RESULTS) -> list[Outcome]:
+    """Return the outcome of each trial so far; of one that was repeated, the last."""
+    if not path.exists():
         return []
-    return [Outcome.model_validate_json(line) for line in RESULTS.read_text().splitlines()]
+    found = [Outcome.model_validate_json(line) for line in path.read_text().splitlines()]
+    return list({(one.fault, one.kind, one.seed): one for one in found}.values())
 
 
 def wanted(found: list[Outcome], faults: list[str], kinds: list[str]) -> list[tuple[str, str]]:
@@ -41,6 +43,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no trial after this time (default: 9)")
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this fault; may be repeated")
     parser.add_argument("--kind", action="append", help="only this kind of job; may be repeated")
+    parser.add_argument("--repeat", action="store_true", help="repeat the failing trials, each with its seed")
     parser.add_argument("--page", action="store_true", help="write docs/faults.md from the results, and run nothing")
     given = parser.parse_args()
     if given.page:
@@ -50,11 +53,7 @@ def main() -> int:
     adopt_processes()
     kinds = given.kind or sorted({kind for fault in FAULTS.values() for kind in fault.kinds})
     until, references, failed = time.monotonic() + 60 * given.minutes, dict[str, Undisturbed](), 0
-    tried = Counter((one.fault, one.kind, one.seed) for one in read_results())
-    while cells := wanted(read_results(), faults, kinds):
-        fault, kind = cells[0]
-        seed = next(number for number in range(10**6) if not tried[fault, kind, number])
-        tried[fault, kind, seed] += 1
+    for fault, kind, seed in due(faults, kinds, repeat=given.repeat):
         if kind not in references:
             references[kind] = undisturbed(kind)
         if time.monotonic() > until:
@@ -69,6 +68,21 @@ def main() -> int:
         told = f"{fault} {kind} {seed} at {outcome.moment:.0%}, {outcome.cpu:.0f} s of CPU"
         print(f"{told}: {'ok' if outcome.passed else outcome}", flush=True)
     return int(failed > 0)
+
+
+def due(faults: list[str], kinds: list[str], *, repeat: bool) -> Iterator[tuple[str, str, int]]:
+    """Yield fault, kind and seed of each trial to run: those that failed, or new ones."""
+    if repeat:
+        for one in read_results():
+            if not one.passed and one.fault in faults and one.kind in kinds:
+                yield one.fault, one.kind, one.seed
+        return
+    tried = {(one.fault, one.kind, one.seed) for one in read_results()}
+    while cells := wanted(read_results(), faults, kinds):
+        fault, kind = cells[0]
+        seed = next(number for number in range(10**6) if (fault, kind, number) not in tried)
+        tried.add((fault, kind, seed))
+        yield fault, kind, seed
 
 
 def _skipped(fault: str) -> bool:

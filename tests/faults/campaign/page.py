@@ -17,7 +17,8 @@ What holds when something dies, counted. A trial submits a real job as a user do
 uniformly from the duration of an undisturbed run, start-up and end included. A system call is drawn uniformly from all
 of an undisturbed run; a full disk has room for a uniformly drawn part of what such a run leaves. Then the commands that
 a status proposes bring the job to its end: `resume`, or the same `submit` if no run exists yet. The reference is an
-undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; the table has those that ran.
+undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; `times` is the number of those
+that ran, 0 in a row that is not tried yet.
 
 | column | counted as held if |
 | --- | --- |
@@ -31,7 +32,8 @@ undisturbed run. The goal is 100 trials of each fault, at least 10 with each kin
 """
 FOOT = """
 `make faults` runs a slice of nine minutes and resumes where the last one ended. `python -m tests.faults.campaign
---page` writes this page from [the results](../tests/faults/campaign/results.jsonl).
+--repeat` repeats the failing trials, each with its seed; the last outcome of a trial counts. `--page` writes this page
+from [the results](../tests/faults/campaign/results.jsonl).
 """
 COLUMNS = (
     "fault",
@@ -67,8 +69,8 @@ def _rows(found: Sequence[Outcome]) -> Iterator[str]:
     for name, fault in FAULTS.items():
         for kind in fault.kinds:
             ours = [one for one in found if (one.fault, one.kind) == (name, kind)]
-            if ours:
-                yield f'| <a id="{name}-{kind}"></a>{fault.text} | {kind} | {len(ours)} | {" | ".join(_cells(ours))} |'
+            cells = _cells(ours) if ours else ["-"] * (len(COLUMNS) - 3)
+            yield f'| <a id="{name}-{kind}"></a>{fault.text} | {kind} | {len(ours)} | {" | ".join(cells)} |'
 
 
 def _cells(ours: Sequence[Outcome]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from orchestrator.testing import AzureDouble
 from tests.conftest import Console
 from train_jobs.config.fields import Config
 
-HANGS = 200.0  # seconds after which a command is given up
+HANGS = 200.0  # seconds after which a command is given up, on an idle machine
+SLOWEST = 4.0  # times the duration of an undisturbed job, which a busy machine prolongs
 ROLES = {  # first two arguments of the interpreter, a pattern that a shell understands too -> role of the process
     "-I -S": "wrapper",
     "-m orchestrator.cli.main": "command",
@@ -69,6 +70,11 @@ class Scene:
     """File with the offset of the clock in seconds."""
 
     @property
+    def patience(self) -> float:
+        """Seconds after which a command is given up."""
+        return max(HANGS, SLOWEST * self.reference.seconds)
+
+    @property
     def home(self) -> Path:
         """The home folder."""
         return self.console.home
@@ -82,11 +88,11 @@ class Scene:
     def finish(self, process: subprocess.Popen[str], verb: str) -> None:
         """Wait for a command that was started; one that does not end is killed."""
         try:
-            errors = process.communicate(timeout=HANGS)[1]
+            errors = process.communicate(timeout=self.patience)[1]
         except subprocess.TimeoutExpired:
             process.kill()
             errors = process.communicate()[1]
-            self.hanging = f"{verb} hangs for {HANGS:.0f} s"
+            self.hanging = f"{verb} hangs for {self.patience:.0f} s"
         self.errors.append(errors)
 
 

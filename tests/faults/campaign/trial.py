@@ -21,7 +21,7 @@ from tests.conftest import Console
 from tests.faults.campaign.clouds import azure
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.jobs import JOBS, NO_RESULT, inputs, metric_points
-from tests.faults.campaign.scene import HANGS, Scene, Undisturbed, processes, signal_all
+from tests.faults.campaign.scene import Scene, Undisturbed, processes, signal_all
 from train_jobs.config.fields import Config
 
 COMMANDS = 6  # that a user may need until the job is done
@@ -33,7 +33,7 @@ CLOUD_STATES = {
 }
 BUGS = ("Traceback (most recent call last)", "error[bug]")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), from linux/prctl.h
-SETTLING = 60.0  # seconds that processes have to end after the last command
+SETTLING = 60.0  # seconds that processes have to end after the last command, or as long as an undisturbed job takes
 
 
 class Outcome(Config):
@@ -84,7 +84,7 @@ def undisturbed(kind: str) -> Undisturbed:
             done = console(*JOBS[kind].words)
             seconds = time.monotonic() - started
         assert done.code == 0, done.err
-        assert not _left(console.home)
+        assert not _left(console.home, max(SETTLING, seconds))
         assert JOBS[kind].digest(console.home) != NO_RESULT
         found = Undisturbed(
             seconds=seconds,
@@ -138,7 +138,7 @@ def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
         hit = fault.after(scene) and hit
     if not hit:
         return None
-    ended, noticed = _ended(scene.home, at)
+    ended, noticed = _ended(scene, at)
     reason = None if ended is None else ended.reason or ""
     if ended is None and command.returncode > 0 and not _states(scene):
         reason = scene.errors[-1][-500:]  # the command itself failed, before there was a run
@@ -149,7 +149,7 @@ def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | Non
     """Bring the job to its end and return the columns; no reason if nothing ended by the fault."""
     home, reference = scene.home, scene.reference
     commands, problem = _bring_to_its_end(scene)
-    left = _left(home)  # first: the last copy to MLflow may still run
+    left = _left(home, max(SETTLING, reference.seconds))  # first: the last copy to MLflow may still run
     if fault.last:
         commands.append(" ".join(fault.last))
         scene.type_together(fault.last)
@@ -169,17 +169,18 @@ def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | Non
 
 
 def _runs(home: Path) -> list[RunStatus]:
-    return list(LocalBackend(home).list())
+    backend = LocalBackend(home)  # not its `list`, which deletes what killed commands left
+    return [backend.describe(name) for name in backend.names()]
 
 
-def _ended(home: Path, at: float) -> tuple[RunStatus | None, float | None]:
+def _ended(scene: Scene, at: float) -> tuple[RunStatus | None, float | None]:
     """Return the run that ended without completing, and the seconds until its status reported it."""
-    while time.monotonic() - at < HANGS:
-        runs = _runs(home)
+    while time.monotonic() - at < scene.patience:
+        runs = _runs(scene.home)
         for run in runs:
             if run.state.terminal and run.state != RunState.COMPLETED:
                 return run, round(time.monotonic() - at, 1)
-        if not processes(home) or all(run.state.terminal for run in runs):
+        if not processes(scene.home) or all(run.state.terminal for run in runs):
             break
         time.sleep(0.2)
     return None, None
@@ -248,8 +249,8 @@ def adopt_processes() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _left(home: Path) -> list[str]:
-    deadline = time.monotonic() + SETTLING
+def _left(home: Path, seconds: float) -> list[str]:
+    deadline = time.monotonic() + seconds
     while (left := processes(home)) and time.monotonic() < deadline:
         time.sleep(0.5)
     _end_all(home)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
+from train_jobs import predict
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import DataError
+from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.inference.forward import Forward
+from train_jobs.inference.prediction_files import PredictionParts
 from train_jobs.tasks.entities.conll import entities
 
 WINDOWS = {"precision": "fp32", "window": 4}
@@ -227,3 +231,50 @@ def test_masks_are_filled_same_alone_and_batched(saved, run, jsonl):
 def test_text_without_mask_is_refused(saved, run, jsonl):
     with pytest.raises(DataError, match=r"rows.jsonl:2: no \[MASK\] in the text"):
         run(saved("BertForMaskedLM"), jsonl([{"text": "w1 [MASK]"}, {"text": "w1"}]))
+
+
+KILLED = {
+    "before the report of a window": (predict, "report", 2),
+    "before the scores": (MetricsLog, "report", 4),
+    "before the file of predictions": (PredictionParts, "join", 1),
+    "before the result": (predict.storage, "write_json", 2),
+}
+
+
+@pytest.mark.parametrize("moment", KILLED)
+def test_killed_evaluation_reports_everything_once(saved, run, jsonl, texts, tmp_path, monkeypatch, moment):
+    rows = [{"text": text, "label": "no" if number % 3 else "yes"} for number, text in enumerate(texts[:12])]
+    names = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
+    model, source = classifier(saved, **names), jsonl(rows)
+    keys = {"evaluate": True, "batching": WINDOWS}
+    run(model, source, **keys)
+    expected = reported(tmp_path)
+    assert [step for step, _ in expected] == [4, 8, 12, 12]
+    shutil.rmtree(tmp_path / "out")
+    die_at_call(monkeypatch, *KILLED[moment])
+    with pytest.raises(KeyboardInterrupt):
+        run(model, source, **keys)
+    run(model, source, **keys)
+    assert reported(tmp_path) == expected
+
+
+def reported(tmp_path):
+    """Return each step of metrics.jsonl with its figures but those that depend on the clock."""
+    found = [report for _, report in read_reports(tmp_path / "out" / "metrics.jsonl")]
+    return [
+        (one["step"], {name: value for name, value in one["metrics"].items() if "second" not in name}) for one in found
+    ]
+
+
+def die_at_call(monkeypatch, owner, name, number):
+    """End the job as the n-th call of a function begins."""
+    usual, left = getattr(owner, name), number
+
+    def last(*given):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return usual(*given)
+
+    monkeypatch.setattr(owner, name, last)

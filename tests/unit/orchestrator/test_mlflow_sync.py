@@ -79,6 +79,14 @@ def test_sync_copies_everything_once(home: Path, state: RunState, status: str) -
     assert stored(home) == [("run", status, 80)]
 
 
+def test_sync_deletes_half_written_records_of_a_killed_one(home: Path) -> None:
+    run = make_tracked_run(home)
+    for name in ("tracking.json", "mlflow-behind.txt"):
+        (run.path / f".{name}.7.tmp").touch()
+    sync_run(run)
+    assert list(run.path.glob(".*")) == []
+
+
 def test_deleted_store_is_rebuilt(home: Path) -> None:
     run = make_tracked_run(home)
     sync_run(run)

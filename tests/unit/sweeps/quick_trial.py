@@ -6,7 +6,8 @@ Report k is 1000 x learning_rate + 1 / k + (last digit of the seed) / 1000, one 
 With the first report it writes a checkpoint and a model, reduced to the files that tests read.
 With validation.max_sequences 13, the first attempt fails before its second report; with 14, the second report is NaN;
 with 15, the input is invalid; with 19, each attempt fails before its second report. With 20, the supervisor of the
-first three attempts is lost there, with 21 their disk is full. With 22, it reports another metric.
+first three attempts is lost there, with 21 their disk is full. With 22, it reports another metric. With 23, the
+supervisor of the first start is lost after it recorded that the attempt completed, before it writes the last state.
 """
 
 import fcntl
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL, SILENT = 13, 14, 15, 19, 20, 21, 22
+CRASHES, DIVERGES, WRONG, ALWAYS_CRASHES, LOST, FULL, SILENT, LOST_AT_END = 13, 14, 15, 19, 20, 21, 22, 23
 BAD_ATTEMPTS = 3
 
 
@@ -62,6 +63,10 @@ def run(folder: Path) -> None:
             (folder / "outputs" / name).mkdir(parents=True, exist_ok=True)
             (folder / "outputs" / name / "weights").write_text("some")
         time.sleep(config["train"]["log_every"] / 1000)
+    if odd == LOST_AT_END and len((folder / "started.log").read_text().splitlines()) == 1:
+        whole = {**state["attempts"][-1], "state": "completed", "ended": time.time(), "exit_code": 0, "step": step}
+        note("running", attempts=[*state["attempts"][:-1], whole])
+        os.kill(os.getpid(), signal.SIGKILL)
     return note("completed", ended=time.time(), exit_code=0)
 
 

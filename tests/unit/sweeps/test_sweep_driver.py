@@ -94,6 +94,15 @@ def test_driver_resumes_a_crashed_run_up_to_the_retries(sweeps: Sweeps) -> None:
     assert "crashed as asked" in folder.study().trials[0].user_attrs["end"]["why"]
 
 
+def test_run_lost_after_its_last_attempt_completes(sweeps: Sweeps) -> None:
+    """The attempt is recorded as completed, the run is not: its supervisor was killed between the two writes."""
+    folder = sweeps.run(trial={"validation": {"max_sequences": 23}}, limits={"trials": 1, "retries": 0})
+    (attempts,) = sweeps.starts(folder).values()
+    assert len(attempts) == 2
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE]
+    assert trials_with_weights(sweeps, folder) == {0: 2}
+
+
 @pytest.mark.slow
 def test_invalid_input_is_not_retried(sweeps: Sweeps) -> None:
     folder = sweeps.run(trial={"validation": {"max_sequences": 15}}, limits={"trials": 1, "retries": 5})
@@ -295,11 +304,12 @@ def test_next_driver_completes_a_killed_deletion(sweeps: Sweeps) -> None:
     loser = sweeps.runs(folder)[0]
     (loser.outputs / ".deleted.model").mkdir()
     (loser.outputs / ".deleted.model" / "rest").touch()
+    (folder.path / ".state.json.7.tmp").touch()
     # as if the driver had not written its final state
     folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
-    assert not list(loser.outputs.glob(".*"))
+    assert not [*loser.outputs.glob(".*"), *folder.path.glob(".*")]
     assert trials_with_weights(sweeps, folder) == {1: 2}
 
 

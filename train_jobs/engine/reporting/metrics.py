@@ -83,6 +83,25 @@ class MetricsLog:
             self._stream.write(line + "\n")
             self._stream.flush()
 
+    def report_once(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line unless an earlier report of the step has all of these values.
+
+        Args:
+            step: optimizer step.
+            metrics: name -> value.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        if self._stream is None or self.path is None:
+            return
+        wanted = json.dumps(dict(metrics), sort_keys=True)  # as text: NaN differs from itself
+        for _, report in read_reports(self.path):
+            known = {name: report["metrics"][name] for name in metrics if name in report["metrics"]}
+            if report["step"] == step and json.dumps(known, sort_keys=True) == wanted:
+                return
+        self.report(step, metrics)
+
     def sync(self) -> None:
         """Sync the file to the disk, so that it contains every report before the next checkpoint."""
         if self._stream is not None:

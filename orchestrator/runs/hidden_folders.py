@@ -1,0 +1,136 @@
+"""Hidden folders next to those of runs and sweeps: drafts, which are renamed once complete, and deletions.
+
+Their names end with the process that made them, `.NAME.PID-STARTED-BOOT`, and that process holds the lock of its draft,
+whose lock file comes first. The next submission or list can therefore delete what a killed process left, without
+waiting until it is old.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from train_jobs.artifacts.files import hold, is_held, try_lock
+from train_jobs.artifacts.host import boot_id, process_started
+
+LOCK = "lock"  # the first file of a draft, and the lock of the run that it becomes
+DELETED = ".deleted."
+OLD_SECONDS = 3600.0  # after which a folder of another machine, or of an earlier boot, is abandoned
+TRIES = 100  # of creating a folder that other processes may delete before it is locked
+
+
+class Owner(NamedTuple):
+    """The process that made a hidden folder. A pid alone may belong to another process by now."""
+
+    pid: int
+    started: int
+    """Its start, in clock ticks since the boot."""
+    boot: str
+    """First part of the id of the boot."""
+
+    @classmethod
+    def current(cls) -> Owner:
+        """Return this process."""
+        return cls(os.getpid(), process_started(os.getpid()) or 0, _boot())
+
+    @classmethod
+    def of(cls, folder: Path) -> Owner | None:
+        """Return the process that made a folder; None: its name names none."""
+        try:
+            pid, started, boot = folder.name.rpartition(".")[2].split("-")
+            return cls(int(pid), int(started), boot)
+        except ValueError:
+            return None
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process lives; it must be one of this boot of this machine."""
+        return process_started(self.pid) == self.started
+
+    def __str__(self) -> str:
+        return f"{self.pid}-{self.started}-{self.boot}"
+
+
+def _boot() -> str:
+    return (boot_id() or "0").partition("-")[0]
+
+
+@contextmanager
+def locked_draft(path: Path) -> Iterator[Path]:
+    """Create a hidden folder next to `path`, and hold its lock; the folder is deleted at the end unless renamed.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    draft = path.with_name(f".{path.name}.{Owner.current()}")
+    with ExitStack() as stack:
+        for attempt in range(TRIES):
+            draft.mkdir(parents=True)
+            try:
+                stack.enter_context(hold(draft / LOCK))
+                break
+            except FileNotFoundError:
+                # another container, which does not see this process, deleted the folder while it was still empty
+                if attempt == TRIES - 1:
+                    raise
+        try:
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def deletion_of(path: Path) -> Path:
+    """Return the name that a folder gets before it is deleted: half of a folder must never be visible."""
+    return path.with_name(f"{DELETED}{path.name}.{Owner.current()}")
+
+
+def abandoned(place: Path, *, older_than: float = OLD_SECONDS) -> list[Path]:
+    """Return the hidden folders of a folder whose processes have died.
+
+    Args:
+        place: folder of runs or sweeps.
+        older_than: seconds after which a folder counts, if nothing is known of its process.
+    """
+    # the change time, which a rename sets: a folder that is renamed for its deletion may be months old
+    before, here, found = time.time() - older_than, _boot(), []
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if not entry.name.startswith("."):
+                continue
+            with suppress(OSError):  # deleted or renamed meanwhile
+                path, owner = place / entry.name, Owner.of(Path(entry.name))
+                known = owner is not None and owner.boot == here
+                dead = not owner.lives if owner and known else entry.stat().st_ctime < before
+                if entry.is_dir(follow_symlinks=False) and dead and not is_held(path / LOCK):
+                    found.append(path)
+    return sorted(found)
+
+
+def delete_abandoned(place: Path) -> None:
+    """Delete the drafts and deletions of killed processes, as far as possible."""
+    for path in abandoned(place):
+        with suppress(OSError):
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    if path.name.startswith(DELETED):
+        shutil.rmtree(path, ignore_errors=True)  # two processes may delete it together
+        return
+    try:
+        stream = (path / LOCK).open("r+b")
+    except FileNotFoundError:
+        if Owner.of(path) is None:  # of an earlier version, which locked no draft
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.rmdir()  # killed before its first file; fails if its process just creates that
+        return
+    with stream:
+        if try_lock(stream):
+            # one rename, after which no process takes it for its draft
+            shutil.rmtree(path.rename(deletion_of(path)), ignore_errors=True)
