@@ -192,7 +192,11 @@ def asset_files(plan: Plan, asset: Asset, scratch: Path) -> dict[str, Content]:
         ConflictError: a file changed since the plan was made.
     """
     if asset.kind == "environments":
-        return dict(train_image(plan.compute.device).files)
+        return dict(image(asset.name).files)
+    if asset.name == places.SUPERVISOR_CODE:
+        from orchestrator.backends.azure.supervision import ARCHIVE, write_archive
+
+        return {ARCHIVE: write_archive(scratch)}
     if asset.kind == "codes":
         plan.snapshot.write(scratch)
         return {file.path: scratch / file.path for file in plan.snapshot.files}

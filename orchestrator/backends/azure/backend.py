@@ -232,7 +232,9 @@ class AzureBackend(
             # The record first: an eviction may end the job before the request below arrives, and the next
             # `restart_if_needed` must not restart a run that its user cancelled.
             observer.folder.write(record.model_copy(update={"cancelled": True}))
+            observer.mark(places.CANCELLED)
             observer.wire.cancel_job(record.last.job)
+        self._end_supervision(observer)
 
     def preempt(self, run: str) -> None:
         """Simulate a preemption: the job is cancelled, and a process that follows the run submits it again.
@@ -249,6 +251,7 @@ class AzureBackend(
             )
         # on record first: Azure reports both as Canceled, and only this mark makes it a preemption
         observer.folder.write(record.with_last(preempt=True))
+        observer.mark(places.preempt_mark(record.last.job))
         observer.wire.cancel_job(record.last.job)
 
     def resume(self, run: str, *, processes: int | None = None) -> Handle:
@@ -276,6 +279,10 @@ class AzureBackend(
                 "cannot change --processes on Azure: the job's definition fixes it",
                 fix=f"orchestrator resume {folder.name}",
             )
+        observer = self._observer(folder)
+        if (supervisor := observer.request.get("supervisor")) is not None:
+            observer.files().delete(places.marks_folder(folder.name))
+            observer.wire.put_schedule(supervisor["schedule"], supervisor["body"])
         self._submit_again(folder, resumed=True)
         return self.handle(folder.name)
 
@@ -362,6 +369,7 @@ class AzureBackend(
         for attempt in folder.read().attempts:
             if attempt.confirmed:
                 observer.wire.archive_job(attempt.job)
+        self._end_supervision(observer)
         observer.files().delete(places.run_folder(folder.name))
         shutil.rmtree(folder.path)
 
@@ -422,6 +430,10 @@ class AzureBackend(
         from orchestrator.backends.azure.clusters import AzureClusters
 
         return AzureClusters(lambda: self.wire(place), self._home)
+
+    def _end_supervision(self, observer: Observer) -> None:
+        if (supervisor := observer.request.get("supervisor")) is not None:
+            observer.wire.delete_schedule(supervisor["schedule"])
 
     def _submit_again(self, folder: RecordFolder, *, resumed: bool = False) -> None:
         from orchestrator.backends.azure.runs.dispatch import submit

@@ -22,6 +22,7 @@ from orchestrator.backends.azure.clusters import Cluster, plan_cluster
 from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS, AzureSpec, Workspace
 from orchestrator.backends.azure.serverless import target_sections
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
+from orchestrator.backends.azure.supervision import Supervisor, plan_supervisor
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
@@ -86,13 +87,20 @@ class AzureRequest(Request):
     """Secrets that each attempt's body gets as it is sent: name -> reference; see `with_secrets`."""
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
+    supervisor: Supervisor | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Schedule of Azure ML that restarts the run; None: commands that follow it do."""
 
-    def attempt(self, number: int) -> Body:
-        """Return the body of an attempt: the same job, with its number in tag and display name."""
+    def attempt(self, number: int, former: Mapping[str, str] | None = None) -> Body:
+        """Return the body of an attempt: the same job, with its number in tag and display name.
+
+        Args:
+            number: of the attempt, from 1.
+            former: tags about the attempt before, for machines that find the run later.
+        """
         if number == 1:
             return self.job
         properties = self.job["properties"]
-        tags = {**properties["tags"], "orchestrator.attempt": str(number)}
+        tags = {**properties["tags"], "orchestrator.attempt": str(number), **(former or {})}
         return {"properties": {**properties, "displayName": places.attempt_name(self.name, number), "tags": tags}}
 
 
@@ -112,6 +120,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
     for _, one in [*others, (None, plan)]:
         _check(one)
     assets = plan_assets(plan)
+    supervised = plan_supervisor(plan, run, workspace)
     return AzureRequest(
         name=run,
         workspace=workspace,
@@ -120,7 +129,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
             Alternative(cluster=plan_cluster(other), job=_job_body(other, run, workspace, assets), compute=choice)
             for choice, other in others
         ),
-        assets=tuple(assets),
+        assets=(*assets, *(supervised[1] if supervised else ())),
         datastore=plan.spec.settings_of(AzureSpec).datastore,
         job=_job_body(plan, run, workspace, assets),
         nodes=plan.compute.nodes,
@@ -128,6 +137,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         max_restarts=plan.spec.max_restarts,
         secrets=_split_secrets(plan)[0],
         notify=plan.spec.notify,
+        supervisor=supervised[0] if supervised else None,
     )
 
 
@@ -171,12 +181,18 @@ def _split_secrets(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
 def _check_secrets(plan: Plan) -> None:
     in_body, in_vault = _split_secrets(plan)
     azure = plan.spec.settings_of(AzureSpec)
-    if in_body and not azure.secrets_in_body:
-        name = next(iter(in_body))
+    names, fix = ", ".join(in_body), "--set environment.secrets.{}=keyvault:VAULT/SECRET --set azure.identity=managed"
+    if in_body and azure.supervise == "cloud":
         raise SpecError(
-            f"cannot send {', '.join(in_body)}: all users of the workspace could read them in the job's definition",
+            f"cannot supervise the run from Azure: a restart needs {names} of this machine",
+            facts={"or": "--supervise here"},
+            fix=fix.format(next(iter(in_body))),
+        )
+    if in_body and not azure.secrets_in_body:
+        raise SpecError(
+            f"cannot send {names}: all users of the workspace could read them in the job's definition",
             facts={"or": "--set azure.secrets_in_body=true"},
-            fix=f"--set environment.secrets.{name}=keyvault:VAULT/SECRET --set azure.identity=managed",
+            fix=fix.format(next(iter(in_body))),
         )
     if in_vault and azure.identity != "managed":
         raise SpecError(
@@ -238,6 +254,8 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
         properties["limits"] = {"jobLimitsType": "Command", "timeout": duration(round(azure.timeout_hours * 3600))}
     if azure.identity != "none":
         properties["identity"] = {"identityType": IDENTITIES[azure.identity]}
+        if azure.identity == "managed" and azure.identity_client_id is not None:
+            properties["identity"]["clientId"] = azure.identity_client_id
     # last, because it covers everything above: after a lost reply, the tag proves that the job on Azure is this one
     properties["tags"]["orchestrator.request"] = body_digest(properties)
     return {"properties": properties}

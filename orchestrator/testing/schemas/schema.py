@@ -29,13 +29,14 @@ RESOURCES: dict[str, tuple[str, ...]] = {
         *("data", "data_versions", "environments", "environments_versions"),
         *("onlineEndpoints", "onlineEndpoints_deployments"),
     ),
-    "2023-08-01-preview": ("computes", "models", "models_versions"),
+    "2023-08-01-preview": ("computes", "models", "models_versions", "schedules"),
     "2024-01-01-preview": ("jobs",),
     "2025-01-01-preview": ("jobs",),
 }
 """Version -> resources of a workspace that the double accepts at it: those that the client uses, except for endpoints,
 whose versions are not among the six published ones."""
 KINDS = {
+    "actionType": ("CreateJob",),
     "computeType": ("AmlCompute",),
     "dataType": ("uri_file", "uri_folder"),
     "distributionType": ("Mpi", "PyTorch", "TensorFlow"),
@@ -51,6 +52,7 @@ PUBLISHED = {
     "2022-02-01-preview": "2023-04-01-preview",
     "2022-10-01": "2023-04-01-preview",
     "2023-10-01": "2023-04-01-preview",
+    "2023-06-01-preview": "2023-08-01-preview",
 }
 """Version that the client uses and that has no committed schema -> the nearest version that has one."""
 

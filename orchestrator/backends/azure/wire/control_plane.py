@@ -230,6 +230,24 @@ class Wire:
         scope = self.workspace.subscription_id, *self._scope
         return self._list(f"trials of {name}", lambda ml: ml.jobs._runs_operations._operation.get_child(*scope, name))
 
+    def put_schedule(self, name: str, body: Body) -> None:
+        """Create or replace a schedule, and wait."""
+        self._call(
+            f"schedule {name}",
+            lambda ml: ml.schedules.service_client.begin_create_or_update(*self._scope, name, body).result(),
+        )
+
+    def schedule(self, name: str) -> Body | None:
+        """Return a schedule; None: it does not exist."""
+        return self._get(f"schedule {name}", lambda ml: ml.schedules.service_client.get(*self._scope, name))
+
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule, and wait; without an error if it does not exist."""
+        with suppress(NotFoundError):
+            self._call(
+                f"schedule {name}", lambda ml: ml.schedules.service_client.begin_delete(*self._scope, name).result()
+            )
+
     def archive_job(self, name: str) -> None:
         """Remove a job from the workspace's lists."""
         self._call(f"job {name}", lambda ml: ml.jobs.archive(name))

@@ -110,7 +110,10 @@ def _credential(name: str) -> Any:
     from azure import identity
 
     options: dict[str, dict[str, Any]] = {
-        "managed-identity": {"client_id": os.environ.get("AZURE_CLIENT_ID")},
+        # Azure ML gives a job the client id of its cluster's identity in the second variable
+        "managed-identity": {
+            "client_id": os.environ.get("AZURE_CLIENT_ID") or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID")
+        },
         "cli": {"process_timeout": CLI_SECONDS},
     }
     return getattr(identity, CREDENTIALS[name])(**options.get(name, {}))

@@ -1,0 +1,160 @@
+"""Supervision by Azure ML itself: a schedule that starts a small job every few minutes, which restarts a run.
+
+The job needs nothing of the machine that submitted the run. Its code is this package, uploaded as an asset, and it
+signs in with a managed identity. `runs/cloud_supervisor.py` is what it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+import train_jobs.config
+from orchestrator.backends.azure import places
+from orchestrator.backends.azure.assets import Asset, asset_id, code_asset, image
+from orchestrator.backends.azure.options import SERVERLESS, VARIABLES, AzureSpec, Workspace
+from orchestrator.backends.azure.prices import price_of_size
+from orchestrator.backends.azure.sizes import find_size
+from orchestrator.backends.azure.wire.control_plane import Body
+from orchestrator.backends.azure.wire.sign_in import VARIABLE as SIGN_IN
+from orchestrator.support.errors import SpecError
+from train_jobs.config.fields import Config
+
+if TYPE_CHECKING:
+    from orchestrator.jobs.base import Plan
+
+ENVIRONMENT = "supervise"  # folder in environments/
+ARCHIVE = "supervisor.zip"
+MODULE = "orchestrator.backends.azure.runs.cloud_supervisor"
+EXPERIMENT = "orchestrator-supervision"
+TAG = "orchestrator.supervises"
+LEFT_OUT = {"__pycache__", "testing", "shipped"}  # folders of the package that a supervisor does not need
+TIME_LIMIT = "PT30M"
+LOOK_MINUTES = 6  # from the start of the machine to the end of the job; assumed
+
+
+class Supervisor(Config):
+    """The schedule of a run."""
+
+    schedule: str
+    """Its name."""
+    minutes: int
+    """Time between two of its jobs."""
+    body: Body
+    """Body to send."""
+
+
+def plan_supervisor(plan: Plan, run: str, workspace: Workspace) -> tuple[Supervisor, list[Asset]] | None:
+    """Return the schedule that supervises a run, with the assets that it needs; None: commands that follow it do.
+
+    Args:
+        plan: the plan.
+        run: name of the run.
+        workspace: where the run is sent.
+
+    Raises:
+        SpecError: a restart from Azure would lack something that only this machine or its user has.
+    """
+    azure = plan.spec.settings_of(AzureSpec)
+    if azure.supervise != "cloud":
+        return None
+    if azure.identity == "user":
+        raise SpecError(
+            "cannot supervise the run from Azure: a restart would need your own identity",
+            facts={"key": "azure.identity"},
+            fix="--set azure.identity=managed",
+        )
+    assets = [image(ENVIRONMENT).asset(), supervisor_code()]
+    ids = {one.kind: asset_id(workspace, one.kind, one.name, one.version) for one in assets}
+    job: Body = {
+        "jobType": "Command",
+        "displayName": schedule_name(run),
+        "experimentName": EXPERIMENT,
+        "codeId": ids["codes"],
+        "environmentId": ids["environments"],
+        "command": f"python -m zipfile -e {ARCHIVE} . && exec python -m {MODULE} {run}",
+        "resources": {"instanceCount": 1},
+        "limits": {"jobLimitsType": "Command", "timeout": TIME_LIMIT},
+        "identity": {"identityType": "Managed"},
+        "environmentVariables": {
+            "PYTHONUNBUFFERED": "1",
+            SIGN_IN: "managed-identity",
+            **{variable: getattr(workspace, key) for key, variable in VARIABLES.items()},
+        },
+        "tags": {TAG: run},
+    }
+    if azure.supervise_cluster == SERVERLESS:
+        job["resources"]["instanceType"] = azure.supervise_sku
+        job["queueSettings"] = {"jobTier": "Standard"}
+    else:
+        job["computeId"] = f"{workspace.id}/computes/{azure.supervise_cluster}"
+    if azure.identity_client_id is not None:
+        job["identity"]["clientId"] = azure.identity_client_id
+        job["environmentVariables"]["AZURE_CLIENT_ID"] = azure.identity_client_id
+    body = {
+        "properties": {
+            "displayName": schedule_name(run),
+            "isEnabled": True,
+            "tags": {TAG: run},
+            "trigger": {"triggerType": "Recurrence", "frequency": "Minute", "interval": azure.supervise_minutes},
+            "action": {"actionType": "CreateJob", "jobDefinition": job},
+        }
+    }
+    return Supervisor(schedule=schedule_name(run), minutes=azure.supervise_minutes, body=body), assets
+
+
+def schedule_name(run: str) -> str:
+    """Return the name of the schedule of a run."""
+    return f"supervise-{run}"
+
+
+def supervision_text(plan: Plan) -> str:
+    """Return the line of the plan about the supervision from Azure, with its cost."""
+    azure = plan.spec.settings_of(AzureSpec)
+    where = f"serverless {azure.supervise_sku}" if azure.supervise_cluster == SERVERLESS else azure.supervise_cluster
+    text = f"by Azure: every {azure.supervise_minutes} minutes a job on {where} restarts the run if it was evicted"
+    size = find_size(azure.supervise_sku)
+    price = price_of_size(size, spot=False, refreshed={}) if size and azure.supervise_cluster == SERVERLESS else None
+    if price is not None:
+        minutes = min(LOOK_MINUTES / azure.supervise_minutes, 1.0) * 24 * 60
+        text += f"; about ${price.usd * minutes / 60:,.2f} a day ({LOOK_MINUTES} minutes for each job, assumed)"
+    return f"{text}; the schedule is deleted when the run ends"
+
+
+def write_archive(folder: Path) -> Path:
+    """Write the code of the supervisor as one file: uploading each of its files would take a thousand requests.
+
+    Args:
+        folder: an empty folder.
+    """
+    target = folder / ARCHIVE
+    with ZipFile(target, "w", ZIP_DEFLATED) as archive:
+        for name, path in _code_files().items():
+            archive.writestr(ZipInfo(name), path.read_bytes(), ZIP_DEFLATED)
+    return target
+
+
+def _code_files() -> dict[str, Path]:
+    packages = Path(__file__).resolve().parents[2], Path(train_jobs.config.__file__).resolve().parents[1]
+    return {f"{package.name}/{name}": package / name for package in packages for name in _sources(package)}
+
+
+def _sources(package: Path) -> Iterator[str]:
+    for path in sorted(package.rglob("*")):
+        parts = path.relative_to(package).parts
+        if path.is_file() and not LEFT_OUT & {*parts} and path.suffix != ".pyc":
+            yield "/".join(parts)
+
+
+@cache
+def supervisor_code() -> Asset:
+    """Return the asset of the supervisor's code, whose version is the hash of the code."""
+    total = hashlib.sha256()
+    for name, path in _code_files().items():
+        total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    digest = total.hexdigest()
+    return code_asset(places.SUPERVISOR_CODE, digest, places.content_folder("supervisor", digest))
