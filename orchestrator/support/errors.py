@@ -93,6 +93,10 @@ class TimeoutExceeded(UserError, kind="timeout", exit_code=6):  # noqa: N818
     """A wait that reached its time limit; the job continues."""
 
 
+class RequestRefused(UserError, kind="refused", exit_code=2):  # noqa: N818
+    """A service read the request and refused it: the same request would be refused again."""
+
+
 class ServiceError(UserError, kind="service", exit_code=7):
     """A failure of a backend or a remote service; the original exception is the `__cause__`."""
 

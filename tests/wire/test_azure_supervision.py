@@ -81,17 +81,17 @@ def test_run_is_restarted_without_the_submitters_home(
     shutil.rmtree(tmp_path / "home")
 
     outputs = running_azure.folder() / "orchestrator" / "runs" / run / "outputs"
-    wait_for(lambda: list(outputs.glob("checkpoints/*/COMMIT.json")), what="a checkpoint", seconds=120)
+    wait_for(lambda: list(outputs.glob("checkpoints/*/COMMIT.json")), what="a checkpoint", seconds=400)
     running_azure.preempt(run)
     running_azure.wait(run)
 
     def supervise() -> str:
         job = running_azure.trigger(f"supervise-{run}")
-        assert running_azure.wait(job) == "Completed", running_azure.logs(job)
+        assert running_azure.wait(job, seconds=400) == "Completed", running_azure.logs(job)
         return running_azure.logs(job)["std_log.txt"]
 
     supervise()
-    assert running_azure.wait(f"{run}-a2", seconds=120) == "Completed", running_azure.logs(f"{run}-a2")
+    assert running_azure.wait(f"{run}-a2", seconds=400) == "Completed", running_azure.logs(f"{run}-a2")
     assert f"run {run} is over, completed: schedule supervise-{run} deleted" in supervise()
     assert schedules(running_azure) == []
     assert [job.name for job in running_azure.jobs.all() if job.schedule is None] == [f"{run}-a2", run]

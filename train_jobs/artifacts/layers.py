@@ -379,6 +379,9 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
     if error["type"] == "extra_forbidden":
         known = _keys_of(model, path[:-1])
         hint = did_you_mean(str(path[-1]), known)
+        below = [f"{key}.{path[-1]}" for key in sorted(known) if path[-1] in _keys_of(model, (*path[:-1], key))]
+        if below:
+            hint = f" (did you mean {' or '.join(below[:3])}?)"
         if not hint and len(known) < MAX_LISTED:
             hint = f" (known: {', '.join(sorted(known))})"
         return f"{where}{name}unknown key{hint}"

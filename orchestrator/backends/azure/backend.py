@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import report
-from orchestrator.backends.azure.native_sweeps import AzureSweeps
+from orchestrator.backends.azure.cloud_sweeps import AzureCloudSweeps
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.observer import Observer, adopt
 from orchestrator.backends.azure.runs.record import RecordFolder
@@ -22,6 +22,7 @@ from orchestrator.backends.capabilities import (
     Deletes,
     Discovers,
     Examines,
+    KeepsData,
     Preempts,
     Provisions,
     ReadsJobFiles,
@@ -38,7 +39,7 @@ from orchestrator.support.secret_sources import look_up
 from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.backends.capabilities import Clusters, Endpoints
+    from orchestrator.backends.capabilities import Clusters, DataAssets, Endpoints
     from orchestrator.jobs.base import Plan
     from orchestrator.support.finding import Finding
 
@@ -50,7 +51,17 @@ MAX_DISCOVERED = 200  # newest jobs of the workspace that `discover` reads
 
 
 class AzureBackend(
-    AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, RoutesTraffic, Discovers, ReadsJobFiles
+    AzureCloudSweeps,
+    Resumes,
+    Preempts,
+    Provisions,
+    Examines,
+    Deletes,
+    Registers,
+    RoutesTraffic,
+    KeepsData,
+    Discovers,
+    ReadsJobFiles,
 ):
     """Runs on Azure ML. The name `WORKSPACE/NAME` finds a run without a record on this machine.
 
@@ -413,6 +424,12 @@ class AzureBackend(
         from orchestrator.backends.azure.endpoints import AzureEndpoints
 
         return AzureEndpoints(self.wire({}))
+
+    def data_assets(self) -> DataAssets:
+        """Return the data assets of the workspace."""
+        from orchestrator.backends.azure.data_assets import AzureDataAssets
+
+        return AzureDataAssets(self.wire({}))
 
     def delete_endpoint(self, endpoint: str) -> None:
         """Delete an endpoint with its deployments.

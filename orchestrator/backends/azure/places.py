@@ -40,6 +40,11 @@ def run_folder(run: str) -> str:
     return f"{ROOT}runs/{run}/"
 
 
+def sweep_archive(sweep: str) -> str:
+    """Return the path of the archive of a sweep that a schedule takes on."""
+    return f"{ROOT}sweeps/{sweep}/state.zip"
+
+
 def job_folder(run: str) -> str:
     """Return the folder of what the job of a run reads."""
     return f"{run_folder(run)}job/"

@@ -15,7 +15,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import train_jobs.config
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import Asset, asset_id, code_asset, image
+from orchestrator.backends.azure.assets import CONSTRAINTS, ENVIRONMENTS, Asset, asset_id, code_asset, image
 from orchestrator.backends.azure.options import SERVERLESS, VARIABLES, AzureSpec, Workspace
 from orchestrator.backends.azure.prices import price_of_size
 from orchestrator.backends.azure.sizes import find_size
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "supervise"  # folder in environments/
 ARCHIVE = "supervisor.zip"
 MODULE = "orchestrator.backends.azure.runs.cloud_supervisor"
+SWEEP_MODULE = "orchestrator.sweeps.driver.cloud"
 EXPERIMENT = "orchestrator-supervision"
 TAG = "orchestrator.supervises"
 LEFT_OUT = {"__pycache__", "testing", "shipped"}  # folders of the package that a supervisor does not need
@@ -139,8 +140,11 @@ def write_archive(folder: Path) -> Path:
 
 
 def _code_files() -> dict[str, Path]:
+    shipped = [path for path in ENVIRONMENTS.rglob("*") if path.is_file()]  # a sweep's step plans trials
+    files = {f"orchestrator/shipped/environments/{path.relative_to(ENVIRONMENTS).as_posix()}": path for path in shipped}
+    files["orchestrator/shipped/constraints.txt"] = ENVIRONMENTS.parent / CONSTRAINTS
     packages = Path(__file__).resolve().parents[2], Path(train_jobs.config.__file__).resolve().parents[1]
-    return {f"{package.name}/{name}": package / name for package in packages for name in _sources(package)}
+    return files | {f"{package.name}/{name}": package / name for package in packages for name in _sources(package)}
 
 
 def _sources(package: Path) -> Iterator[str]:

@@ -139,6 +139,19 @@ class Wire:
         versions = attrgetter(_VERSIONS[kind])
         return self._get(f"{kind} {name}:{version}", lambda ml: versions(ml).get(*self._scope, name, version))
 
+    def assets(self, kind: str) -> list[Body]:
+        """Return all assets of a kind that are not archived, without their versions; only of data."""
+        return self._list(kind, lambda ml: ml.data._container_operation.list(*self._scope, list_view_type="ActiveOnly"))
+
+    def asset_versions(self, kind: str, name: str) -> list[Body]:
+        """Return the versions of an asset that are not archived, the newest first; empty if it does not exist."""
+        versions = attrgetter(_VERSIONS[kind])
+        order = {"order_by": "createdtime desc", "list_view_type": "ActiveOnly"}
+        try:
+            return self._list(f"{kind} {name}", lambda ml: versions(ml).list(*self._scope, name, **order))
+        except NotFoundError:
+            return []
+
     def put_asset(self, kind: str, name: str, version: str, body: Body) -> None:
         """Create a version of an asset; an existing version cannot be changed.
 
