@@ -76,7 +76,7 @@ def finish(azure: AzureDouble, job: str, value: float) -> None:
     folder = azure.folder() / "orchestrator" / "runs" / job.partition("-a")[0] / "outputs"
     folder.mkdir(parents=True, exist_ok=True)
     azure.move(job, "Running")
-    line = f'{{"step": 12, "time": 9e9, "metrics": {{"validation_mlm_loss": {value}}}}}\n'
+    line = f'{{"step": 12, "time": 9e9, "metrics": {{"validation_loss": {value}}}}}\n'
     (folder / "metrics.jsonl").write_text(line)
     azure.move(job, "Completed")
 

@@ -79,6 +79,14 @@ class AzureSpec(Config):
     identity_client_id: Annotated[str, Field(pattern=_CLIENT_ID)] | None = None
     """Client id of the managed identity of the job and of its supervisor, if the machines have several.
     None: their own, on serverless machines that of the workspace."""
+    cluster_identity: Annotated[str, Field(pattern=r"^(none|system|/subscriptions/\S+)$")] = "none"
+    """Identity of a cluster that submit creates: none, system, or the ARM id of a user-assigned one."""
+    subnet: Annotated[str, Field(pattern=r"^/subscriptions/\S+/subnets/\S+$")] | None = None
+    """ARM id of the subnet of a cluster that submit creates. None: the workspace's managed network, if it has one."""
+    node_public_ip: bool = True
+    """Whether the machines of a cluster that submit creates have public addresses. A managed network needs none."""
+    ssh_public_key: str | None = None
+    """Public key, or its file, for `az ml job connect-ssh` into the containers of a running job."""
     secrets_in_body: bool = False
     """Send secrets of your environment, files and keyring in the job's definition, which all users of the workspace can
     read. Without it only keyvault: references are accepted, which the job reads with its managed identity."""

@@ -81,6 +81,8 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
             f"exposed: {', '.join(request.secrets)} in the job's definition (azure.secrets_in_body): all users of the"
             " workspace can read it, and each restart needs it where this plan finds it"
         )
+    if "services" in request.job["properties"]:
+        yield f"ssh: az ml job connect-ssh --name {request.name} --node-index 0, while the job runs"
     if request.supervisor is not None:
         yield f"supervision: {supervision_text(plan)}"
     if compute.tier == "spot":

@@ -9,8 +9,10 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
 MAX_SHARED_GB = 64
+PUBLIC_KEY = re.compile(r"(ssh-(rsa|ed25519)|ecdsa-sha2-nistp\d+) [A-Za-z0-9+/=]+( \S.*)?$")
 DEFAULT_SHARED = "16g"  # on machines of unknown memory
 SUFFIX = 6  # hex digits of size and region in the name of a cluster that is one of several
 MAX_CLUSTER_NAME = 24 - 1 - SUFFIX  # characters left for the name itself
@@ -250,6 +253,10 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
         "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
+    if azure.ssh_public_key is not None:
+        key = {"sshPublicKeys": read_public_key(azure.ssh_public_key)}
+        nodes = {"nodesValueType": "All"}
+        properties["services"] = {"ssh": {"jobServiceType": "SSH", "nodes": nodes, "properties": key}}
     if azure.timeout_hours is not None:
         properties["limits"] = {"jobLimitsType": "Command", "timeout": duration(round(azure.timeout_hours * 3600))}
     if azure.identity != "none":
@@ -259,6 +266,30 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
     # last, because it covers everything above: after a lost reply, the tag proves that the job on Azure is this one
     properties["tags"]["orchestrator.request"] = body_digest(properties)
     return {"properties": properties}
+
+
+def read_public_key(text: str) -> str:
+    """Return an SSH public key.
+
+    Args:
+        text: the key itself, or the path of its file.
+
+    Raises:
+        SpecError: the file does not exist, or holds something else, such as a private key.
+    """
+    key = text
+    if not PUBLIC_KEY.match(text):
+        try:
+            key = Path(text).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as problem:
+            raise SpecError(
+                f"cannot read azure.ssh_public_key {text!r}", facts={"reason": problem}, fix="ssh-keygen -t ed25519"
+            ) from None
+    if not PUBLIC_KEY.match(key) or "\n" in key:
+        raise SpecError(
+            "azure.ssh_public_key must be one public key", fix="--set azure.ssh_public_key=~/.ssh/id_ed25519.pub"
+        )
+    return key
 
 
 def body_digest(properties: Body) -> str:

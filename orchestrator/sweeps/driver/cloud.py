@@ -123,6 +123,7 @@ class CloudDriver(Driver):
         self._store = require(self.backend, SupervisesSweeps)
         self._place = CloudRecord.model_validate_json((folder.path / CLOUD).read_text()).place
         self._version = version
+        self._progress: tuple[int, int] | None = None
 
     def push(self) -> None:
         """Replace the archive.
@@ -133,7 +134,10 @@ class CloudDriver(Driver):
         self._version = self._store.write_sweep(self._place, self.record.name, pack(self.folder), self._version)
 
     def _pause(self) -> None:
-        self.stop_requested = True
+        """End the step once a round has neither started nor finished a trial."""
+        progress = len(self._trials()), len(self.live)
+        self.stop_requested = progress == self._progress
+        self._progress = progress
 
     def _add(self, drawn: dict[str, Any], **attributes: Any) -> None:
         super()._add(drawn, **attributes)
