@@ -305,7 +305,7 @@ CHECKS = (
     Check("Model and checkpoints, whose hashes are checked", model_is_downloaded),
     Check("A preempted run is restarted from its last checkpoint by a command that follows it", preempted_run_goes_on),
     Check("Azure restarts a preempted run by a schedule, without this machine", azure_restarts_a_run),
-    Check("A data asset of one's own, named by its content", data_asset_is_created),
+    Check("A data asset of the user's files, named by its content", data_asset_is_created),
     Check("A cancelled run resumes from its checkpoint", cancelled_run_resumes),
     Check("Azure ML's own sweep service runs two trials and names the best", sweep_of_the_service_completes),
     Check("The model becomes a version in the workspace's registry", model_is_registered),

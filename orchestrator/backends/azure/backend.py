@@ -22,7 +22,6 @@ from orchestrator.backends.capabilities import (
     Deletes,
     Discovers,
     Examines,
-    KeepsData,
     Preempts,
     Provisions,
     ReadsJobFiles,
@@ -31,6 +30,7 @@ from orchestrator.backends.capabilities import (
     RoutesTraffic,
 )
 from orchestrator.backends.log_query import LogBlock, LogQuery
+from orchestrator.backends.stored_data import KeepsData
 from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
@@ -39,7 +39,8 @@ from orchestrator.support.secret_sources import look_up
 from train_jobs.config.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.backends.capabilities import Clusters, DataAssets, Endpoints
+    from orchestrator.backends.capabilities import Clusters, Endpoints
+    from orchestrator.backends.stored_data import DataAssets
     from orchestrator.jobs.base import Plan
     from orchestrator.support.finding import Finding
 

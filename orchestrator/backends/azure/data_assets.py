@@ -11,7 +11,7 @@ from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import Asset, ensure_asset
 from orchestrator.backends.azure.options import AzureSpec, is_remote
 from orchestrator.backends.azure.wire.control_plane import Body, Wire
-from orchestrator.backends.capabilities import DataAssets
+from orchestrator.backends.stored_data import DataAssets
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from train_jobs.artifacts.files import file_sha256
 

@@ -56,7 +56,7 @@ def outputs_folder(run: str) -> str:
 
 
 def marks_folder(run: str) -> str:
-    """Return the folder of the files that tell other machines about commands of the run's user.
+    """Return the folder of the files that report commands of the run's user to other machines.
 
     Their names are CANCELLED, and `preempt_mark` of a job.
     """

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_with
-from orchestrator.backends.capabilities import KeepsData
+from orchestrator.backends.stored_data import KeepsData
 from orchestrator.cli.ui.terminal import TransferLine, hint, print_result, table
 from orchestrator.support.errors import DataError, ServiceError, SpecError, StorageError
 from orchestrator.support.formatting import bytes_text
@@ -20,7 +20,7 @@ from orchestrator.support.home import home_folder
 from train_jobs.artifacts.text_rule import TextRule
 
 if TYPE_CHECKING:
-    from orchestrator.backends.capabilities import DataAssets
+    from orchestrator.backends.stored_data import DataAssets
 
 BAR = 40  # characters of the longest bar of a histogram
 SHORT = 100  # characters of a shown sentence

@@ -26,7 +26,7 @@ from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError, UserError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweeps.driver.control import DriverControl, check_secrets, make_sweep
-from orchestrator.sweeps.driver.driver import Driver
+from orchestrator.sweeps.driver.driver import Driver, LiveTrial
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import CLOUD, STUDY, SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
@@ -41,7 +41,7 @@ KEPT = ("sweep.json", "history.json", "state.json", STUDY, "decisions.jsonl", "m
 
 
 class CloudRecord(Config):
-    """Where a sweep is kept: cloud.json."""
+    """The place of a sweep: cloud.json."""
 
     backend: str
     """Name of the backend."""
@@ -138,6 +138,10 @@ class CloudDriver(Driver):
         progress = len(self._trials()), len(self.live)
         self.stop_requested = progress == self._progress
         self._progress = progress
+
+    def _poll(self, live: LiveTrial) -> None:
+        if not self.folder.cancel_file.exists():  # a cancelled run would be resumed like an interrupted one
+            super()._poll(live)
 
     def _add(self, drawn: dict[str, Any], **attributes: Any) -> None:
         super()._add(drawn, **attributes)

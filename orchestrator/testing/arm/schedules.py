@@ -45,9 +45,9 @@ def put_schedule(service: ResourceManager, call: Call, name: str) -> Reply:
 
 @ROUTES.add("DELETE", "schedules/{name}")
 def delete_schedule(service: ResourceManager, call: Call, name: str) -> Reply:
-    """Delete a schedule, as a long-running operation; jobs that it has started go on.
+    """Delete a schedule, as a long-running operation; jobs that it has started continue.
 
-    A second DELETE of the same schedule is answered with 204, as the specification says.
+    A second DELETE of the same schedule is answered with 204, as the specification states.
     """
     if service.state.resources.pop(f"schedules/{name}", None) is None:
         return Reply(204)

@@ -2,9 +2,9 @@
 
     python -m orchestrator.backends.azure.runs.cloud_supervisor RUN
 
-It remembers nothing: everything it knows is in the workspace and in the run's files there. Two of them at once do no
-harm, because the names of attempts follow from the run's name and their number. With the run's end it deletes its
-schedule.
+It remembers nothing: everything it knows is in the workspace and in the run's files there. Two that run at the same
+time do no harm, because the names of attempts follow from the run's name and their number. With the run's end it
+deletes its schedule.
 """
 
 from __future__ import annotations

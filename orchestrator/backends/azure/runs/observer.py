@@ -63,7 +63,7 @@ class Observer:
         return Files(self.wire.store(self.request["datastore"]))
 
     def mark(self, mark: str) -> None:
-        """Tell the run's supervisor in Azure, if it has one, about a command of its user."""
+        """Report a command of the user to the run's supervisor in Azure, if it has one."""
         if self.request.get("supervisor"):
             self.files().upload(places.marks_folder(self.folder.name), {mark: b"1"})
 
