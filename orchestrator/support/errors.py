@@ -10,6 +10,7 @@
       BudgetError        budget              4      more money than the user allowed
       NotFoundError      not-found           5      no such run, backend or file of a run
       TimeoutExceeded    timeout             6      the time limit of a wait is over
+      RequestRefused     refused             2      a service read the request and refused it
       ServiceError       service             7      a backend or a remote service failed
       StorageError       storage             1      a folder that cannot be written
       ConflictError      conflict            1      a conflict with something that exists
@@ -55,6 +56,7 @@ __all__ = [
     "OutOfMemoryError",
     "PeerError",
     "QuotaError",
+    "RequestRefused",
     "ServiceError",
     "SpecError",
     "StorageError",
