@@ -92,6 +92,11 @@ def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: War
         raise SpecError(
             f"cannot supervise the sweep from {backend.name}: its trials need {problem}", fix="--supervise here"
         )
+    if record.spec.sampling.name == "gp":  # Optuna's sampler is the only one that needs torch
+        raise SpecError(
+            f"cannot supervise a sweep with sampling gp from {backend.name}: its image has no torch",
+            fix="--set sampling=tpe",
+        )
     remember(backend.name, home)
     # of the trials: the sweep has the schedule, not each of them
     record = record.model_copy(update={"trial": store.unsupervised(record.trial)})
