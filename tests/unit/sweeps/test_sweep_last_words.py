@@ -64,7 +64,9 @@ def test_driver_without_disk_space_reports_its_failure(sweeps: Sweeps) -> None:
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.FAILED
     assert folder.stored_state().state == RunState.FAILED
-    assert folder.state().reason == f"Is a directory: {folder.metrics}"
+    reason = folder.state().reason or ""
+    assert reason.startswith(f"error[storage]: cannot run the sweep: Is a directory\n  where  {folder.metrics}\n")
+    assert reason.endswith(f"orchestrator resume {folder.name}")
     assert (folder.path / "reserve").stat().st_size > 0
 
 
