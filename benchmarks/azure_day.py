@@ -1,4 +1,4 @@
-"""Check by the commands of a user what only a real workspace of Azure ML can show, in about 30 minutes.
+"""Check by the commands of a user what only a real workspace of Azure ML can show, in about 45 minutes.
 
     python -m benchmarks.azure_day --region eastus            # make azure-day
 

@@ -18,12 +18,14 @@ from orchestrator.backends.azure.runs.cloud_supervisor import look
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
+from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError, UserError
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.job_table import PREEMPTED
 from tests.conftest import wait_for, write_corpus, write_spec
 
-CRASH = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 1. hotspots.csv"}
+LONG = "and so on, " * 40  # more than a tag of Azure holds
+CRASH = {"code": "UserError", "message": f"Execution failed. User process '0' exited with status code 1. {LONG}"}
 Submit = Callable[..., Run]
 
 
@@ -147,6 +149,16 @@ def test_supervisor_restarts_a_simulated_preemption(submit: Submit, azure: Azure
     run.preempt()
     look_once(run)
     assert azure.jobs.get(f"{run.name}-a2") is not None
+
+
+def test_status_here_has_the_attempts_of_azure(submit: Submit, azure: AzureDouble, look_once: Any) -> None:
+    run = submit()
+    end(azure, run.name, PREEMPTED)
+    assert run.status().state == RunState.PREEMPTED
+    look_once(run)
+    azure.move(f"{run.name}-a2", "Running")
+    status = run.status()
+    assert (status.state, status.attempt) == (RunState.RUNNING, 2)
 
 
 def test_refused_submission_leaves_no_schedule(submit: Submit, azure: AzureDouble) -> None:

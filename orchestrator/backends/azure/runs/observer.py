@@ -14,7 +14,14 @@ from typing import Any
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS
 from orchestrator.backends.azure.runs.endings import RankError, ending_of, rank_error, seconds, state_of
-from orchestrator.backends.azure.runs.record import FORMER_TAG, RESUMED_TAG, AzureAttempt, RecordFolder, RunRecord
+from orchestrator.backends.azure.runs.record import (
+    FORMER_TAG,
+    REASON_TAG,
+    RESUMED_TAG,
+    AzureAttempt,
+    RecordFolder,
+    RunRecord,
+)
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
@@ -83,13 +90,25 @@ class Observer:
             StorageError: the record is damaged.
             UserError: Azure cannot be reached, or refused.
         """
-        record = self.folder.read()
+        record = self._with_attempts_of_azure(self.folder.read())
         if record.last.ended is not None:
             return record
         refreshed = record.with_last(**self._changes(record.last, cancelled=record.cancelled))
         if refreshed != record:
             self.folder.write(refreshed)
         return refreshed
+
+    def _with_attempts_of_azure(self, record: RunRecord) -> RunRecord:
+        """Return the record with the attempts that the run's supervisor in Azure has submitted since."""
+        while self.request.get("supervisor") and record.last.state in {RunState.FAILED, RunState.PREEMPTED}:
+            name = places.attempt_name(self.folder.name, len(record.attempts) + 1)
+            if (job := self.wire.job(name)) is None:
+                break
+            created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
+            record = record.with_another(name).with_last(intended=created, confirmed=True)
+            record = record.with_last(**self._changes(record.last, cancelled=False))
+            self.folder.write(record)
+        return record
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self._job_of(attempt)
@@ -331,7 +350,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
         created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
         resumed = RESUMED_TAG in tags
         attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True, resumed=resumed))
-        formers.append(json.loads(tags.get(FORMER_TAG, "{}")))
+        formers.append({**json.loads(tags.get(FORMER_TAG, "{}")), "reason": tags.get(REASON_TAG)})
     if datastore is None:
         trial, place = places.trial_of(folder.name), wire.workspace.workspace
         raise NotFoundError(
@@ -350,7 +369,10 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
             record = record.model_copy(update={"attempts": (*record.attempts, known)})
             folder.fill(documents, record)
             record = Observer(wire, folder).refresh()
-            if former:  # what only the process knew that submitted the next attempt
+            if "state" in former:  # what only the process knew that submitted the next attempt
+                whole = record.last.reason or ""  # of which the tag may have only the beginning
+                if former["reason"] is not None and whole.startswith(former["reason"]):
+                    former["reason"] = whole
                 ended = AzureAttempt.model_validate({**record.last.model_dump(), "step": None, **former})
                 record = record.model_copy(update={"attempts": (*record.attempts[:-1], ended)})
                 folder.write(record)

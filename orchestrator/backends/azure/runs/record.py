@@ -24,9 +24,9 @@ from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
 RECORD = "record.json"
-FORMER_TAG, RESUMED_TAG = "orchestrator.former", "orchestrator.resumed"
-FORMER_FIELDS = {"state", "cause", "reason", "exit_code", "step", "preempt", "moved"}
-MAX_TAG_REASON = 90  # characters: a tag of Azure has at most 256
+FORMER_TAG, REASON_TAG, RESUMED_TAG = "orchestrator.former", "orchestrator.former_reason", "orchestrator.resumed"
+FORMER_FIELDS = {"state", "cause", "exit_code", "step", "preempt", "moved"}
+MAX_TAG = 250  # characters: a tag of Azure has at most 256
 
 
 class AzureAttempt(AttemptEnd):
@@ -100,10 +100,9 @@ class RunRecord(Config):
         if len(self.attempts) < 2:
             return {}
         former = self.attempts[-2].model_dump(mode="json", include=FORMER_FIELDS, exclude_none=True)
-        if "reason" in former:
-            former["reason"] = former["reason"][:MAX_TAG_REASON]
+        reason = {REASON_TAG: text[:MAX_TAG]} if (text := self.attempts[-2].reason) else {}
         resumed = {RESUMED_TAG: "true"} if self.last.resumed else {}
-        return {FORMER_TAG: json.dumps(former), **resumed}
+        return {FORMER_TAG: json.dumps(former), **reason, **resumed}
 
     @property
     def last(self) -> AzureAttempt:
