@@ -97,8 +97,8 @@ def explain(problem: Any, what: str) -> UserError:
     if status is None and (found := _without_reply(problem, what, facts)) is not None:
         return found
     if status == 403 and ".blob." in _host(problem):
-        text, advice = _STORAGE_REFUSED
-        return AuthError(f"{what}: {text}", facts=facts, fix=advice)
+        text, role = _STORAGE_REFUSED
+        return AuthError(f"{what}: {text}", facts=facts, fix=role)
     if status == 401:
         return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix=sign_in_command())
     if status in _BY_STATUS:
