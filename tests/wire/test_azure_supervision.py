@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.azure.runs.cloud_supervisor import look
+from orchestrator.backends.azure.cloud_supervisor import look
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.catalogue import base_image
 from orchestrator.backends.azure.options import AzureSpec, Workspace
+from orchestrator.backends.azure.supervisor_code import ARCHIVE, write_archive
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Store, Wire
 from orchestrator.backends.base import Progress
@@ -194,9 +195,7 @@ def asset_files(plan: Plan, asset: Asset, scratch: Path) -> dict[str, Content]:
     if asset.kind == "environments":
         return dict(image(asset.name).files)
     if asset.name == places.SUPERVISOR_CODE:
-        from orchestrator.backends.azure.supervision import ARCHIVE, write_archive
-
-        return {ARCHIVE: write_archive(scratch)}
+        return {ARCHIVE: write_archive(scratch, ENVIRONMENTS)}
     if asset.kind == "codes":
         plan.snapshot.write(scratch)
         return {file.path: scratch / file.path for file in plan.snapshot.files}

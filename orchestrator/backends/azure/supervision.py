@@ -1,24 +1,20 @@
 """Supervision by Azure ML itself: a schedule that starts a small job every few minutes, which restarts a run.
 
 The job needs nothing of the machine that submitted the run. Its code is this package, uploaded as an asset, and it
-signs in with a managed identity. `runs/cloud_supervisor.py` is what it runs.
+signs in with a managed identity. `cloud_supervisor.py` is what it runs.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-import train_jobs.config
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import CONSTRAINTS, ENVIRONMENTS, Asset, asset_id, code_asset, image
+from orchestrator.backends.azure.assets import ENVIRONMENTS, Asset, asset_id, code_asset, image
 from orchestrator.backends.azure.options import SERVERLESS, VARIABLES, AzureSpec, Workspace
 from orchestrator.backends.azure.prices import price_of_size
 from orchestrator.backends.azure.sizes import find_size
+from orchestrator.backends.azure.supervisor_code import ARCHIVE, code_digest
 from orchestrator.backends.azure.wire.control_plane import Body
 from orchestrator.backends.azure.wire.sign_in import VARIABLE as SIGN_IN
 from orchestrator.support.errors import SpecError
@@ -28,12 +24,10 @@ if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
 
 ENVIRONMENT = "supervise"  # folder in environments/
-ARCHIVE = "supervisor.zip"
-MODULE = "orchestrator.backends.azure.runs.cloud_supervisor"
+MODULE = "orchestrator.backends.azure.cloud_supervisor"
 SWEEP_MODULE = "orchestrator.sweeps.driver.cloud"
 EXPERIMENT = "orchestrator-supervision"
 TAG = "orchestrator.supervises"
-LEFT_OUT = {"__pycache__", "testing", "shipped"}  # folders of the package that a supervisor does not need
 TIME_LIMIT = "PT30M"
 LOOK_MINUTES = 6  # from the start of the machine to the end of the job; assumed
 
@@ -126,39 +120,8 @@ def supervision_text(plan: Plan) -> str:
     return f"{text}; the schedule is deleted when the run ends"
 
 
-def write_archive(folder: Path) -> Path:
-    """Write the code of the supervisor as one file: uploading each of its files would take a thousand requests.
-
-    Args:
-        folder: an empty folder.
-    """
-    target = folder / ARCHIVE
-    with ZipFile(target, "w", ZIP_DEFLATED) as archive:
-        for name, path in _code_files().items():
-            archive.writestr(ZipInfo(name), path.read_bytes(), ZIP_DEFLATED)
-    return target
-
-
-def _code_files() -> dict[str, Path]:
-    shipped = [path for path in ENVIRONMENTS.rglob("*") if path.is_file()]  # a sweep's step plans trials
-    files = {f"orchestrator/shipped/environments/{path.relative_to(ENVIRONMENTS).as_posix()}": path for path in shipped}
-    files["orchestrator/shipped/constraints.txt"] = ENVIRONMENTS.parent / CONSTRAINTS
-    packages = Path(__file__).resolve().parents[2], Path(train_jobs.config.__file__).resolve().parents[1]
-    return files | {f"{package.name}/{name}": package / name for package in packages for name in _sources(package)}
-
-
-def _sources(package: Path) -> Iterator[str]:
-    for path in sorted(package.rglob("*")):
-        parts = path.relative_to(package).parts
-        if path.is_file() and not LEFT_OUT & {*parts} and path.suffix != ".pyc":
-            yield "/".join(parts)
-
-
 @cache
 def supervisor_code() -> Asset:
     """Return the asset of the supervisor's code, whose version is the hash of the code."""
-    total = hashlib.sha256()
-    for name, path in _code_files().items():
-        total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    digest = total.hexdigest()
+    digest = code_digest(ENVIRONMENTS)
     return code_asset(places.SUPERVISOR_CODE, digest, places.content_folder("supervisor", digest))

@@ -1,6 +1,6 @@
 """The job that a schedule of Azure ML starts: look at one run, restart it if it was evicted, and exit.
 
-    python -m orchestrator.backends.azure.runs.cloud_supervisor RUN
+    python -m orchestrator.backends.azure.cloud_supervisor RUN
 
 It remembers nothing: everything it knows is in the workspace and in the run's files there. Two that run at the same
 time do no harm, because the names of attempts follow from the run's name and their number. With the run's end it
