@@ -1,4 +1,4 @@
-"""The code of a supervisor in Azure: this package and what it needs to plan a trial, as one archive."""
+"""The code of a supervisor in Azure: this package and the environments, as one archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_archive(folder: Path, environments: Path) -> Path:
 
     Args:
         folder: an empty folder.
-        environments: folder of the environments, with the constraints beside it.
+        environments: folder of the environments, with the constraints next to it.
     """
     target = folder / ARCHIVE
     with ZipFile(target, "w", ZIP_DEFLATED) as archive:
