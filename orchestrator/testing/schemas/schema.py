@@ -44,6 +44,13 @@ KINDS = {
     "jobType": ("Command", "Sweep"),
 }
 """Discriminator -> values to keep; of other discriminators all."""
+KINDS_IN_SCHEDULES = {
+    "jobType": ("Command",),
+    "triggerType": ("Recurrence",),
+    "jobInputType": ("literal", "uri_file", "uri_folder"),
+    "jobOutputType": ("uri_file", "uri_folder"),
+}
+"""Discriminator -> values to keep in the version that has schedules."""
 NUMBERS = {"slackAmount", "slackFactor"}
 """Fields that are integers in the published schemas, and numbers in the service's own definition."""
 LIMITS = ("enum", "pattern", "minLength", "maxLength", "minimum", "maximum")
@@ -121,7 +128,9 @@ def cut_version(document: Node, resources: tuple[str, ...]) -> Node:
     wanted = references(cut)
     while wanted:
         name = min(wanted)  # in a fixed order: the committed files must not change with each run
-        definitions[name] = simplified(document["definitions"][name])
+        node = definitions[name] = simplified(document["definitions"][name])
+        if "schedules" in resources and (kept := KINDS_IN_SCHEDULES.get(node.get("discriminator", ""))):
+            node["kinds"] = {kind: node["kinds"][kind] for kind in kept}
         wanted = (wanted | references(definitions[name])) - definitions.keys()
     complete_kinds(definitions)
     return {"resources": cut, "definitions": definitions}
