@@ -54,7 +54,7 @@ audit: $(VENV)/.supply  ## known vulnerabilities of the locked packages; says wh
 sbom: $(VENV)/.dev  ## dist/sbom.json: the packages of a release with versions, hashes and licences (CycloneDX)
 	$(BIN)/python -m supply_chain.sbom dist/sbom.json
 
-azure-day: $(VENV)/.dev  ## checks of a real workspace of Azure ML: 30 minutes, a few dollars (docs/azure.md)
+azure-day: $(VENV)/.dev  ## checks of a real workspace of Azure ML: 45 minutes, a few dollars (docs/azure.md)
 	$(BIN)/python -m benchmarks.azure_day
 
 gpu-day: $(VENV)/.dev  ## checks and figures of a machine with GPUs: 25 minutes (docs/gpu.md)

@@ -1,9 +1,9 @@
-"""Check by the commands of a user what only a real workspace of Azure ML can show, in about 30 minutes.
+"""Check by the commands of a user what only a real workspace of Azure ML can show, in about 45 minutes.
 
     python -m benchmarks.azure_day --region eastus            # make azure-day
 
 It needs a subscription, `az login` and the variables ORCHESTRATOR_AZURE_SUBSCRIPTION_ID, _RESOURCE_GROUP, _WORKSPACE.
-It creates the cluster azure-day of at most one machine, runs five small jobs on it, and deletes it. A check that passed
+It creates the cluster azure-day of at most one machine, runs six small jobs on it, and deletes it. A check that passed
 is not repeated: start it again after an interruption. azure-day/results.jsonl has all results, table.md the table.
 """
 
@@ -28,6 +28,7 @@ import yaml
 from orchestrator.support.formatting import duration
 
 CLUSTER = "azure-day"
+WORKSPACE = "ORCHESTRATOR_AZURE_WORKSPACE"
 REGISTRY = "https://mcr.microsoft.com"
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "orchestrator" / "backends" / "azure" / "data" / "images.json"
@@ -204,6 +205,29 @@ def preempted_run_goes_on(day: Day) -> str:
     return f"{status['attempt']} attempts, step {status['step']}"
 
 
+def azure_restarts_a_run(day: Day) -> str:
+    azure = {"supervise": "cloud", "supervise_minutes": 5, "identity": "managed", "cluster_identity": "system"}
+    spec = day.spec("azure-day-supervised", train={"steps": 400, "log_every": 2, "seed": 3}, azure=azure)
+    name = day("submit", "pretrain", "-f", spec, "-d")["name"]
+    _wait_for_step(day, name, 10)
+    day("preempt", name)
+    (day.folder / "home").rename(day.folder / f"home-{time.time_ns()}")  # nothing here restarts it
+    deadline, handle = time.monotonic() + COMMAND_SECONDS, f"azure://{os.environ[WORKSPACE]}/{name}"
+    while time.monotonic() < deadline:
+        status = day("status", handle, home=f"look-{time.time_ns()}")
+        if status["state"] == "completed":
+            return f"{status['attempt']} attempts"
+        time.sleep(float(os.environ.get("ORCHESTRATOR_AZURE_POLL_SECONDS", "30")))
+    raise CheckFailed(f"the run did not complete in {duration(COMMAND_SECONDS)}: see jobs supervise-{name}")
+
+
+def data_asset_is_created(day: Day) -> str:
+    day.spec("azure-day-data")
+    row = day("data", "asset", "create", "azure-day", "text.txt")
+    expect(day("data", "asset", "show", row["use"].removeprefix("azureml:")) == row, "the asset is not shown")
+    return str(row["use"])
+
+
 def cancelled_run_resumes(day: Day) -> str:
     spec = day.spec("azure-day-cancelled", train={"steps": 400, "log_every": 2, "seed": 2})
     name = day("submit", "pretrain", "-f", spec, "-d")["name"]
@@ -280,6 +304,8 @@ CHECKS = (
     Check("A machine without a record of the run attaches, lists and reads logs", other_machine_follows),
     Check("Model and checkpoints, whose hashes are checked", model_is_downloaded),
     Check("A preempted run is restarted from its last checkpoint by a command that follows it", preempted_run_goes_on),
+    Check("Azure restarts a preempted run by a schedule, without this machine", azure_restarts_a_run),
+    Check("A data asset of the user's files, named by its content", data_asset_is_created),
     Check("A cancelled run resumes from its checkpoint", cancelled_run_resumes),
     Check("Azure ML's own sweep service runs two trials and names the best", sweep_of_the_service_completes),
     Check("The model becomes a version in the workspace's registry", model_is_registered),
@@ -364,7 +390,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask before machines are paid for")
     chosen = parser.parse_args(words)
     if not chosen.yes:
-        print(f"This creates cluster {CLUSTER} ({chosen.tier}, at most 1 x {chosen.sku}) and runs 5 small jobs on it.")
+        print(f"This creates cluster {CLUSTER} ({chosen.tier}, at most 1 x {chosen.sku}) and runs 6 small jobs on it.")
         if input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
             return 1
     day = Day(chosen.folder.absolute(), chosen.region, chosen.sku, chosen.tier, chosen.registry)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend, require
-from orchestrator.backends.capabilities import CopiesToMlflow, SweepsNatively
+from orchestrator.backends.capabilities import CopiesToMlflow, SupervisesSweeps, SweepsNatively
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MAX_TRIALS, as_tree, trial_count
@@ -37,7 +37,7 @@ from orchestrator.sweeps.driver.control import (
 )
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.parent import ParentRun
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import CLOUD, SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 from train_jobs.artifacts.layers import ConfigLayer, merge
 
@@ -73,6 +73,13 @@ class PlannedSweep:
         """Whether a service of the backend drives it."""
         return self.submission is not None
 
+    @property
+    def supervision(self) -> str | None:
+        """Text about the schedule of the backend that takes it on; None: no schedule does."""
+        if self.on_service or not isinstance(self.backend, SupervisesSweeps):
+            return None
+        return self.backend.supervision(self.plan)
+
     def facts(self) -> list[tuple[str, str]]:
         """Return the plan for humans as rows of label and text."""
         from orchestrator.jobs.facts import secret_rows
@@ -85,6 +92,8 @@ class PlannedSweep:
         rows = [("trials", f"{trial_count(spec)}, {spec.limits.concurrent} at a time, on {self.plan.spec.backend}")]
         if self.on_service and isinstance(self.backend, SweepsNatively):
             rows.append(("driven by", f"{self.backend.sweep_service}, which draws its own points"))
+        if (supervision := self.supervision) is not None:
+            rows.append(("supervision", supervision))
         rows += [
             ("sampling", f"{spec.sampling.name}, seed {spec.sampling.seed}"),
             ("objective", f"{spec.objective.goal} {spec.objective.metric}"),
@@ -127,6 +136,10 @@ class Sweep:
             from orchestrator.sweeps.driver.service import ServiceControl
 
             self._control = ServiceControl(folder, home)
+        elif (folder.path / CLOUD).is_file():
+            from orchestrator.sweeps.driver.cloud import CloudControl
+
+            self._control = CloudControl(folder, home)
         else:
             self._control = DriverControl(folder, home)
         self.poll_seconds = self._control.poll_seconds
@@ -391,6 +404,11 @@ class Sweeps:
                 from orchestrator.sweeps.driver.service import send_sweep
 
                 send_sweep(record, planned.submission, self._home)
+            elif planned.supervision is not None:
+                from orchestrator.sweeps.driver.cloud import start_sweep
+
+                trial = planned.backend.prepare(planned.plan.model_copy(update={"name": record.name}), run=record.name)
+                start_sweep(record, trial, self._home, planned.history)
             else:
                 start_driver(make_sweep(record, self._home, history=planned.history), self._home)
             return Sweep(folder, self._home, created=True)

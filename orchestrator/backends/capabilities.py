@@ -15,6 +15,7 @@ from orchestrator.support.errors import ConflictError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Submission
+    from orchestrator.jobs.base import Plan
     from orchestrator.runs.status import Handle, RunState, RunStatus
     from orchestrator.runs.tracked_run import Synced
     from orchestrator.specs.job import JobSpec
@@ -205,6 +206,58 @@ class Endpoints(ABC):
         Raises:
             ConflictError: there is no former deployment, or it is not ready.
             NotFoundError: the endpoint does not exist.
+        """
+
+
+class SupervisesSweeps(Capability):
+    """Takes sweeps on by a schedule, without a process of the user's machine."""
+
+    verb = "supervise a sweep"
+
+    @abstractmethod
+    def supervision(self, plan: Plan) -> str | None:
+        """Return the text about the supervision and its cost, if the spec of the trial asks for it; else None."""
+
+    @abstractmethod
+    def needs_this_machine(self, trial: Submission) -> str | None:
+        """Return what a trial needs of this machine, so that no schedule could plan it; None: nothing."""
+
+    @abstractmethod
+    def unsupervised(self, trial: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the spec of a trial without a supervision of its own."""
+
+    @abstractmethod
+    def stage_sweep_supervision(self, trial: Submission) -> tuple[str, dict[str, Any]]:
+        """Create machines and assets; return the place of the sweep, as in handles, and the body of its schedule."""
+
+    @abstractmethod
+    def start_sweep_supervision(self, place: str, name: str, body: Mapping[str, Any]) -> None:
+        """Create the schedule of a sweep."""
+
+    @abstractmethod
+    def end_sweep_supervision(self, place: str, name: str) -> None:
+        """Delete the schedule of a sweep; without an error if it does not exist."""
+
+    @abstractmethod
+    def read_sweep(self, place: str, name: str) -> tuple[bytes, str]:
+        """Return the archive of a sweep's folder and its version.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+
+    @abstractmethod
+    def write_sweep(self, place: str, name: str, content: bytes, version: str | None) -> str:
+        """Replace the archive of a sweep's folder; return its new version.
+
+        Args:
+            place: of the sweep.
+            name: of the sweep.
+            content: the archive.
+            version: the one that it replaces; None: there must be none.
+
+        Raises:
+            ConflictError: it has another version.
         """
 
 

@@ -22,6 +22,39 @@ from orchestrator.specs.tiers import OLD_SPOT
 PUBLISHED = ("glue", "squad", "wikipedia")
 STORE = argument("store", type=Path, metavar="STORE", help="folder of a token store")
 
+ASSET = (
+    Command(
+        "create",
+        "create a data asset from files",
+        "Upload a file or folder and create a version of a data asset. Only files whose content the workspace does not"
+        " have yet are sent. An address in Azure is accepted too.",
+        ["data asset create notes notes/"],
+        "data.create_asset",
+        [
+            argument("name", metavar="NAME", help="name of the asset"),
+            argument("source", metavar="PATH", help="file or folder, or azureml://datastores/NAME/paths/PATH"),
+            argument("--version", metavar="VERSION", help="version (default: a hash of the files)"),
+            OUTPUT,
+        ],
+    ),
+    Command(
+        "list",
+        "list the data assets",
+        "List the data assets of the workspace with their newest versions.",
+        ["data asset list"],
+        "data.list_assets",
+        [OUTPUT],
+    ),
+    Command(
+        "show",
+        "show a data asset",
+        "Show a version of a data asset: its address, its type and its other versions.",
+        ["data asset show notes"],
+        "data.show_asset",
+        [argument("name", metavar="NAME[:VERSION]", help="asset (default: its newest version)"), OUTPUT],
+    ),
+)
+
 DATA = (
     Command(
         "data",
@@ -98,6 +131,13 @@ DATA = (
                 ["data verify stores/wiki"],
                 "data.verify",
                 [STORE, OUTPUT],
+            ),
+            Command(
+                "asset",
+                "create, list or show data assets on Azure",
+                "Create, list or show the data assets of a workspace, which `--data azureml:NAME:VERSION` uses.",
+                ["data asset create notes notes/"],
+                actions=ASSET,
             ),
         ],
     ),

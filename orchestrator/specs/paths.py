@@ -98,7 +98,7 @@ def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
         sources = _value(merged, key)
         for index, source in enumerate(sources if isinstance(sources, list) else []):
             where = merged.origin((*key.split("."), index))
-            problems += [f"{where}: {key}.{index}: {what}" for what in _missing_source(source)]
+            problems += [f"{where}: {key}.{index}: {what}" for what in _missing_source(source, site)]
     for key, what, exists in checks:
         value = _value(merged, key)
         if isinstance(value, str | Path) and not site.is_remote(str(value)) and not exists(Path(value)):
@@ -106,11 +106,14 @@ def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
     return problems
 
 
-def _missing_source(source: Any) -> Iterator[str]:
+def _missing_source(source: Any, site: Site) -> Iterator[str]:
     """Yield a problem for each missing path of a source of text."""
     found = source.get("path") if isinstance(source, dict) else source
     for path in found if isinstance(found, list) else [found]:
         if not isinstance(path, str | Path) or Path(path).exists():
+            continue
+        if (problem := site.address_problem(str(path))) is not None:
+            yield problem
             continue
         if not has_magic(str(path)):
             yield f"no such file or folder: {path}"

@@ -124,6 +124,10 @@ class Site:
         """Return whether `text` names data at the site, and not a path of this machine."""
         return False
 
+    def address_problem(self, text: str) -> str | None:
+        """Return the problem of an address that is neither a path of this machine nor complete; None: it has none."""
+        return None
+
     def ignored(self, spec: JobSpec) -> Iterable[Rule]:
         """Return keys that have no effect at this site."""
         return ()

@@ -10,6 +10,7 @@
       BudgetError        budget              4      more money than the user allowed
       NotFoundError      not-found           5      no such run, backend or file of a run
       TimeoutExceeded    timeout             6      the time limit of a wait is over
+      RequestRefused     refused             2      a service read the request and refused it
       ServiceError       service             7      a backend or a remote service failed
       StorageError       storage             1      a folder that cannot be written
       ConflictError      conflict            1      a conflict with something that exists
@@ -58,6 +59,7 @@ __all__ = [
     "OutOfMemoryError",
     "PeerError",
     "QuotaError",
+    "RequestRefused",
     "ServiceError",
     "SpecError",
     "StorageError",
@@ -94,6 +96,10 @@ class NotFoundError(UserError, kind="not-found", exit_code=5):
 
 class TimeoutExceeded(UserError, kind="timeout", exit_code=6):  # noqa: N818
     """A wait that reached its time limit; the job continues."""
+
+
+class RequestRefused(UserError, kind="refused", exit_code=2):  # noqa: N818
+    """A service read the request and refused it: the same request would be refused again."""
 
 
 class ServiceError(UserError, kind="service", exit_code=7):

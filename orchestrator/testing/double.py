@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.testing.arm import assets, endpoints, job_resources, machines, resource_manager
+from orchestrator.testing.arm import assets, endpoints, job_resources, machines, resource_manager, schedules
 from orchestrator.testing.arm.resource_manager import ResourceManager
 from orchestrator.testing.blob_service import BlobService, Storage
 from orchestrator.testing.cloud_state import ARTIFACTS, DEFAULT, Document, State, WorkspaceAddress
@@ -30,7 +30,7 @@ from orchestrator.testing.services.run_history import RunHistory
 MAX_JOB_SECONDS = 21 * 24 * 3600.0
 LOOPBACK = "127.0.0.1"
 MANAGEMENT_HOST = "management.azure.com"
-RESOURCES = (resource_manager, machines, assets, endpoints, job_resources)
+RESOURCES = (resource_manager, machines, assets, endpoints, job_resources, schedules)
 NO_PROXY = "localhost,127.0.0.1"
 
 
@@ -250,6 +250,14 @@ class AzureDouble:
         """
         self.jobs.preempt(self.job(name), error)
 
+    def trigger(self, schedule: str) -> str:
+        """Start a job of a schedule, as Azure does each time; return its name. The double has no clock for schedules.
+
+        Raises:
+            KeyError: no such schedule, or it is disabled.
+        """
+        return schedules.start_job(self.manager, schedule).name
+
     def requeue(self, name: str) -> None:
         """Take a running job's machines away, and run the same job again in place: its logs are overwritten.
 
@@ -331,7 +339,8 @@ class AzureDouble:
         """
         # valid as long as Azure lets a job run: on Azure, the service renews the token of a job
         experiment = job.properties.get("experimentName", "Default")
-        by_identity = (job.properties.get("identity") or {}).get("identityType") == "Managed" and self.vaults.values
+        managed = (job.properties.get("identity") or {}).get("identityType") == "Managed"
+        by_identity = managed and (self.vaults.values or job.schedule)
         return {
             **(self._identity_variables() if by_identity else {}),
             "MLFLOW_TRACKING_URI": f"{self._proxy.url}/mlflow/v1.0{self.place.workspace_path}",
@@ -348,6 +357,7 @@ class AzureDouble:
             "MSI_SECRET": self.login.job_secret,
             "https_proxy": self._proxy.url,
             "no_proxy": NO_PROXY,
+            "REQUESTS_CA_BUNDLE": str(self._authority),
             "SSL_CERT_FILE": str(self._authority),
         }
 

@@ -46,10 +46,24 @@ def poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
+def start_scheduled_jobs(azure: AzureDouble, done: threading.Event) -> None:
+    """Start a job of each schedule that has none running, which Azure does by its clock."""
+    while not done.wait(2):
+        running = {job.schedule for job in azure.jobs.all() if job.ended is None}
+        for name in [one["name"] for one in azure.state.below("schedules")]:
+            if name not in running:
+                azure.trigger(name)
+
+
 @pytest.mark.slow
 def test_all_checks_hold_on_the_double(tmp_path: Path, running_azure: AzureDouble, registry: str) -> None:
     words = ["--folder", str(tmp_path / "day"), "--sku", "Standard_D16s_v5", "--registry", registry, "-y"]
+    done = threading.Event()
+    clock = threading.Thread(target=start_scheduled_jobs, args=(running_azure, done))
+    clock.start()
     code = main(words)
+    done.set()
+    clock.join()
     rows = read_rows(tmp_path / "day")
     assert {name: row.detail for name, row in rows.items() if not row.passed} == {}
     assert code == 0

@@ -46,11 +46,14 @@ def test_wrong_workspace_is_a_failure(azure: AzureDouble, tmp_path: Path) -> Non
     assert found["azure"].text.startswith("workspace elsewhere does not exist")
 
 
+NO_AZ = "export ORCHESTRATOR_AZURE_SIGN_IN=browser, or install az and run: az login"
+
+
 def test_missing_sign_in_is_a_failure(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without `az`
     found = run_doctor(tmp_path, azure, ORCHESTRATOR_AZURE_SIGN_IN="cli")
     assert [*found] == ["workspace", "sign-in"]
-    assert (found["sign-in"].level, found["sign-in"].fix) == ("fail", "az login")
+    assert (found["sign-in"].level, found["sign-in"].fix) == ("fail", NO_AZ)
 
 
 def test_missing_datastore_is_a_failure(azure: AzureDouble, tmp_path: Path) -> None:

@@ -391,7 +391,10 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
     name = f"{dotted(path)}: " if path else ""
     if error["type"] == "extra_forbidden":
         known = _keys_of(model, path[:-1])
-        hint = did_you_mean(str(path[-1]), known) or _elsewhere(model, path)
+        hint = did_you_mean(str(path[-1]), known)
+        below = [f"{key}.{path[-1]}" for key in sorted(known) if path[-1] in _keys_of(model, (*path[:-1], key))]
+        if below:
+            hint = f" (did you mean {' or '.join(map(json.dumps, below[:FEW]))}?)"
         if not hint and len(known) < MAX_LISTED:
             hint = f" (known: {', '.join(sorted(known))})"
         return f"{where}{name}unknown key{hint}"
@@ -406,16 +409,6 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         shown = repr(redact(value) if isinstance(value, str) else value)
         message += f", not {shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + '...'}"
     return f"{where}{name}{message}"
-
-
-def _elsewhere(model: type[BaseModel], path: KeyPath) -> str:
-    """Return a hint at the keys of other sections that have the name of an unknown key."""
-    found = [
-        f"{section}.{path[-1]}"
-        for section, field in model.model_fields.items()
-        if (inner := _section(field.annotation)) is not None and path[-1] in inner.model_fields
-    ]
-    return f" (did you mean {' or '.join(map(json.dumps, found))}?)" if 0 < len(found) <= FEW else ""
 
 
 def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.catalogue import base_image
 from orchestrator.backends.azure.options import AzureSpec, Workspace
+from orchestrator.backends.azure.supervisor_code import ARCHIVE, write_archive
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Store, Wire
 from orchestrator.backends.base import Progress
@@ -192,7 +193,9 @@ def asset_files(plan: Plan, asset: Asset, scratch: Path) -> dict[str, Content]:
         ConflictError: a file changed since the plan was made.
     """
     if asset.kind == "environments":
-        return dict(train_image(plan.compute.device).files)
+        return dict(image(asset.name).files)
+    if asset.name == places.SUPERVISOR_CODE:
+        return {ARCHIVE: write_archive(scratch, ENVIRONMENTS)}
     if asset.kind == "codes":
         plan.snapshot.write(scratch)
         return {file.path: scratch / file.path for file in plan.snapshot.files}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.assets import report
-from orchestrator.backends.azure.native_sweeps import AzureSweeps
+from orchestrator.backends.azure.cloud_sweeps import AzureCloudSweeps
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
 from orchestrator.backends.azure.runs.observer import Observer, adopt
 from orchestrator.backends.azure.runs.record import RecordFolder
@@ -30,6 +30,7 @@ from orchestrator.backends.capabilities import (
     RoutesTraffic,
 )
 from orchestrator.backends.log_query import LogBlock, LogQuery
+from orchestrator.backends.stored_data import KeepsData
 from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
@@ -38,6 +39,7 @@ from orchestrator.support.secret_sources import look_up
 
 if TYPE_CHECKING:
     from orchestrator.backends.capabilities import Clusters, Endpoints
+    from orchestrator.backends.stored_data import DataAssets
     from orchestrator.jobs.base import Plan
     from orchestrator.support.finding import Finding
 
@@ -49,7 +51,17 @@ MAX_DISCOVERED = 200  # newest jobs of the workspace that `discover` reads
 
 
 class AzureBackend(
-    AzureSweeps, Resumes, Preempts, Provisions, Examines, Deletes, Registers, RoutesTraffic, Discovers, ReadsJobFiles
+    AzureCloudSweeps,
+    Resumes,
+    Preempts,
+    Provisions,
+    Examines,
+    Deletes,
+    Registers,
+    RoutesTraffic,
+    KeepsData,
+    Discovers,
+    ReadsJobFiles,
 ):
     """Runs on Azure ML. The name `WORKSPACE/NAME` finds a run without a record on this machine.
 
@@ -231,7 +243,9 @@ class AzureBackend(
             # The record first: an eviction may end the job before the request below arrives, and the next
             # `restart_if_needed` must not restart a run that its user cancelled.
             observer.folder.write(record.model_copy(update={"cancelled": True}))
+            observer.mark(places.CANCELLED)
             observer.wire.cancel_job(record.last.job)
+        self._end_supervision(observer)
 
     def preempt(self, run: str) -> None:
         """Simulate a preemption: the job is cancelled, and a process that follows the run submits it again.
@@ -248,6 +262,7 @@ class AzureBackend(
             )
         # on record first: Azure reports both as Canceled, and only this mark makes it a preemption
         observer.folder.write(record.with_last(preempt=True))
+        observer.mark(places.preempt_mark(record.last.job))
         observer.wire.cancel_job(record.last.job)
 
     def resume(self, run: str, *, processes: int | None = None) -> Handle:
@@ -275,6 +290,10 @@ class AzureBackend(
                 "cannot change --processes on Azure: the job's definition fixes it",
                 fix=f"orchestrator resume {folder.name}",
             )
+        observer = self._observer(folder)
+        if (supervisor := observer.request.get("supervisor")) is not None:
+            observer.files().delete(places.marks_folder(folder.name))
+            observer.wire.put_schedule(supervisor["schedule"], supervisor["body"])
         self._submit_again(folder, resumed=True)
         return self.handle(folder.name)
 
@@ -361,6 +380,7 @@ class AzureBackend(
         for attempt in folder.read().attempts:
             if attempt.confirmed:
                 observer.wire.archive_job(attempt.job)
+        self._end_supervision(observer)
         observer.files().delete(places.run_folder(folder.name))
         shutil.rmtree(folder.path)
 
@@ -410,6 +430,12 @@ class AzureBackend(
 
         return AzureEndpoints(self.wire({}))
 
+    def data_assets(self) -> DataAssets:
+        """Return the data assets of the workspace."""
+        from orchestrator.backends.azure.data_assets import AzureDataAssets
+
+        return AzureDataAssets(self.wire({}))
+
     def delete_endpoint(self, endpoint: str) -> None:
         """Delete an endpoint with its deployments.
 
@@ -426,6 +452,10 @@ class AzureBackend(
         from orchestrator.backends.azure.clusters import AzureClusters
 
         return AzureClusters(lambda: self.wire(place), self._home)
+
+    def _end_supervision(self, observer: Observer) -> None:
+        if (supervisor := observer.request.get("supervisor")) is not None:
+            observer.wire.delete_schedule(supervisor["schedule"])
 
     def _submit_again(self, folder: RecordFolder, *, resumed: bool = False) -> None:
         from orchestrator.backends.azure.runs.dispatch import submit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from orchestrator.backends.azure.options import SERVERLESS
+from orchestrator.backends.azure.options import SERVERLESS, AzureSpec
 from orchestrator.backends.azure.prices import Prices, price_of_size, read_prices
 from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, find_size, same_family
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
@@ -59,11 +59,26 @@ def plan_cluster(plan: Plan) -> Cluster:
             max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
             idle_seconds=compute.idle_seconds,
         )
+        body = _with_network(body, plan.spec.settings_of(AzureSpec))
         if (region := compute.regions[0]) is not None:
             body = {"location": region, **body}
     # a key from a preset or a default is silent: others may use the cluster too
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
     return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent)
+
+
+def _with_network(body: Body, azure: AzureSpec) -> Body:
+    """Return the body of a new cluster with the network and the identity of the spec."""
+    properties = body["properties"]
+    inner = {**properties["properties"], "enableNodePublicIp": azure.node_public_ip}
+    if azure.subnet is not None:
+        inner["subnet"] = {"id": azure.subnet}
+    found: Body = {"properties": {**properties, "properties": inner}}
+    if azure.cluster_identity == "system":
+        found["identity"] = {"type": "SystemAssigned"}
+    elif azure.cluster_identity != "none":
+        found["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {azure.cluster_identity: {}}}
+    return found
 
 
 def compute_body(*, size: str, tier: str, min_nodes: int, max_nodes: int, idle_seconds: int) -> Body:

@@ -330,7 +330,9 @@ def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
     shared = ("codeId", "environmentId", *(() if "computeId" in own else ("resources",)))
     found["trial"] |= {key: own[key] for key in shared}
     found["tags"] = {**found["tags"], "orchestrator.request": body_digest(found)}
-    return request.model_copy(update={"job": {"properties": found}, "max_restarts": 0, "alternatives": ()})
+    return request.model_copy(
+        update={"job": {"properties": found}, "max_restarts": 0, "alternatives": (), "supervisor": None}
+    )
 
 
 def settings_of(space: Space, given: Mapping[str, Any]) -> Settings:

@@ -28,6 +28,7 @@ CONFIG_KEYS = {
     "workspace": "workspace_name",
 }  # our key -> key of the config.json that Azure ML's studio offers
 UNKNOWN = {"subscription_id": "SUBSCRIPTION", "resource_group": "RESOURCE_GROUP", "workspace": "WORKSPACE"}
+_CLIENT_ID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
 _NAME = re.compile(r"[\w.()-]+")
 
 
@@ -75,6 +76,17 @@ class AzureSpec(Config):
     """Access to the text: streamed while the job reads it, or copied to the machine before the job starts."""
     identity: Literal["none", "managed", "user"] = "none"
     """Identity of the job towards its data: the datastore's key, the cluster's identity, or your own."""
+    identity_client_id: Annotated[str, Field(pattern=_CLIENT_ID)] | None = None
+    """Client id of the managed identity of the job and of its supervisor, if the machines have several.
+    None: their own, on serverless machines that of the workspace."""
+    cluster_identity: Annotated[str, Field(pattern=r"^(none|system|/subscriptions/\S+)$")] = "none"
+    """Identity of a cluster that submit creates: none, system, or the ARM id of a user-assigned one."""
+    subnet: Annotated[str, Field(pattern=r"^/subscriptions/\S+/subnets/\S+$")] | None = None
+    """ARM id of the subnet of a cluster that submit creates. None: the workspace's managed network, if it has one."""
+    node_public_ip: bool = True
+    """Whether the machines of a cluster that submit creates have public addresses. A managed network needs none."""
+    ssh_public_key: str | None = None
+    """Public key, or its file, for `az ml job connect-ssh` into the containers of a running job."""
     secrets_in_body: bool = False
     """Send secrets of your environment, files and keyring in the job's definition, which all users of the workspace can
     read. Without it only keyvault: references are accepted, which the job reads with its managed identity."""
@@ -82,6 +94,15 @@ class AzureSpec(Config):
     """Shared memory of the container; auto: half of the machine's memory, at most 64g."""
     timeout_hours: Annotated[float, Field(gt=0, le=21 * 24)] | None = None
     """Time limit of the job in hours. None: Azure's own limit, 21 days, or 7 days on Spot machines."""
+    supervise: Literal["here", "cloud"] = "here"
+    """Who restarts the run after an eviction: commands that follow it, or a schedule of Azure ML, which needs no
+    machine of yours."""
+    supervise_minutes: Annotated[int, Field(ge=1, le=24 * 60)] = 10
+    """Time between two jobs of that schedule in minutes."""
+    supervise_cluster: str = SERVERLESS
+    """Cluster of those jobs; serverless: none."""
+    supervise_sku: str = "Standard_DS3_v2"
+    """Size of their machine, if it is serverless."""
     preflight: bool = True
     """Check the GPUs and the network of all nodes for 10 s before training, and name the sick one."""
 

@@ -23,6 +23,8 @@ ROOT = "orchestrator/"
 TOKEN_STORES = f"{ROOT}token-stores/"
 DIGITS = 16  # of a hash in a name or version
 CODE = "orchestrator-code"
+CANCELLED = "cancelled"  # mark of a run that its user cancelled
+SUPERVISOR_CODE = "orchestrator-supervisor"
 # Only the workspace knows the account and the container: `fill_placeholders` inserts them just before a body is sent,
 # so that a dry run needs no network.
 ACCOUNT_URL = "https://{account}.blob.{endpoint}/{container}/"
@@ -38,6 +40,11 @@ def run_folder(run: str) -> str:
     return f"{ROOT}runs/{run}/"
 
 
+def sweep_archive(sweep: str) -> str:
+    """Return the path of the archive of a sweep that a schedule takes on."""
+    return f"{ROOT}sweeps/{sweep}/state.zip"
+
+
 def job_folder(run: str) -> str:
     """Return the folder of what the job of a run reads."""
     return f"{run_folder(run)}job/"
@@ -46,6 +53,19 @@ def job_folder(run: str) -> str:
 def outputs_folder(run: str) -> str:
     """Return the folder of what the job of a run writes."""
     return f"{run_folder(run)}outputs/"
+
+
+def marks_folder(run: str) -> str:
+    """Return the folder of the files that report commands of the run's user to other machines.
+
+    Their names are CANCELLED, and `preempt_mark` of a job.
+    """
+    return f"{job_folder(run)}marks/"
+
+
+def preempt_mark(job: str) -> str:
+    """Return the mark of a job whose preemption its user simulates."""
+    return f"preempt-{job}"
 
 
 def datastore_uri(datastore: str, path: str) -> str:

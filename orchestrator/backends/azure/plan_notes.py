@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from orchestrator.backends.azure.assets import Asset, first_seen
 from orchestrator.backends.azure.catalogue import UNKNOWN, base_image, shipped_facts
 from orchestrator.backends.azure.clusters import shape_text
-from orchestrator.backends.azure.options import AZURE, SERVERLESS, Workspace
+from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, Workspace
 from orchestrator.backends.azure.serverless import exported_file
 from orchestrator.backends.azure.submission import AzureRequest, job_documents
+from orchestrator.backends.azure.supervision import supervision_text
 from orchestrator.backends.base import Submission
 from orchestrator.runs.restarts import RestartLimits
 
@@ -80,6 +81,10 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
             f"exposed: {', '.join(request.secrets)} in the job's definition (azure.secrets_in_body): all users of the"
             " workspace can read it, and each restart needs it where this plan finds it"
         )
+    if "services" in request.job["properties"]:
+        yield f"ssh: az ml job connect-ssh --name {request.name} --node-index 0, while the job runs"
+    if request.supervisor is not None:
+        yield f"supervision: {supervision_text(plan)}"
     if compute.tier == "spot":
         yield f"eviction: {_eviction(plan)}"
 
@@ -118,10 +123,11 @@ def _eviction(plan: Plan) -> str:
     """Return the most work that one eviction loses: Azure promises no warning before it."""
     limits = RestartLimits.from_spec(plan.spec.model_dump(include={"max_restarts", "max_preemptions", "compute"}))
     restarts = "the run is not restarted (--max-preemptions 0)"
+    by = "Azure" if plan.spec.settings_of(AzureSpec).supervise == "cloud" else "a process that follows the run"
     if limits.preemptions is None:
-        restarts = "a process that follows the run restarts it each time"
+        restarts = f"{by} restarts it each time"
     elif limits.preemptions:
-        restarts = f"a process that follows the run restarts it up to {limits.preemptions} times"
+        restarts = f"{by} restarts it up to {limits.preemptions} times"
     price = plan.compute.price_per_hour
     start = "" if price is None else f", ${price * plan.compute.nodes * START_MINUTES / 60:,.2f}"
     billed = f"evicted time is billed, as is each restart (about {START_MINUTES} minutes to start{start})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -164,6 +165,14 @@ class AzureSite(Site):
     def is_remote(self, text: str) -> bool:
         """Return whether `text` names an asset, a path in a datastore, or a blob."""
         return is_remote(text)
+
+    def address_problem(self, text: str) -> str | None:
+        """Return the problem of an `azureml:` address that `is_remote` does not accept."""
+        _, found, rest = text.partition("azureml:")  # the spec has made a path of it
+        text = found + re.sub(r"^/(?!/)", "//", rest)
+        if not found or is_remote(text):
+            return None
+        return f"incomplete address {text}: must be azureml:NAME:VERSION or azureml://datastores/NAME/paths/PATH"
 
     def ignored(self, spec: JobSpec) -> Iterable[Rule]:
         """Return keys that have no effect on Azure."""

@@ -9,8 +9,10 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -22,6 +24,7 @@ from orchestrator.backends.azure.clusters import Cluster, plan_cluster
 from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS, AzureSpec, Workspace
 from orchestrator.backends.azure.serverless import target_sections
 from orchestrator.backends.azure.sizes import Size, check_runs_torch, find_size
+from orchestrator.backends.azure.supervision import Supervisor, plan_supervisor
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 MODES = {"ro_mount": "ReadOnlyMount", "download": "Download"}
 IDENTITIES = {"managed": "Managed", "user": "UserIdentity"}
 MAX_SHARED_GB = 64
+PUBLIC_KEY = re.compile(r"(ssh-(rsa|ed25519)|ecdsa-sha2-nistp\d+) [A-Za-z0-9+/=]+( \S.*)?$")
 DEFAULT_SHARED = "16g"  # on machines of unknown memory
 SUFFIX = 6  # hex digits of size and region in the name of a cluster that is one of several
 MAX_CLUSTER_NAME = 24 - 1 - SUFFIX  # characters left for the name itself
@@ -86,13 +90,20 @@ class AzureRequest(Request):
     """Secrets that each attempt's body gets as it is sent: name -> reference; see `with_secrets`."""
     notify: NotifySpec = NotifySpec()
     """Notification settings."""
+    supervisor: Supervisor | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Schedule of Azure ML that restarts the run; None: commands that follow it do."""
 
-    def attempt(self, number: int) -> Body:
-        """Return the body of an attempt: the same job, with its number in tag and display name."""
+    def attempt(self, number: int, former: Mapping[str, str] | None = None) -> Body:
+        """Return the body of an attempt: the same job, with its number in tag and display name.
+
+        Args:
+            number: of the attempt, from 1.
+            former: tags about the attempt before, for machines that find the run later.
+        """
         if number == 1:
             return self.job
         properties = self.job["properties"]
-        tags = {**properties["tags"], "orchestrator.attempt": str(number)}
+        tags = {**properties["tags"], "orchestrator.attempt": str(number), **(former or {})}
         return {"properties": {**properties, "displayName": places.attempt_name(self.name, number), "tags": tags}}
 
 
@@ -112,6 +123,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
     for _, one in [*others, (None, plan)]:
         _check(one)
     assets = plan_assets(plan)
+    supervised = plan_supervisor(plan, run, workspace)
     return AzureRequest(
         name=run,
         workspace=workspace,
@@ -120,7 +132,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
             Alternative(cluster=plan_cluster(other), job=_job_body(other, run, workspace, assets), compute=choice)
             for choice, other in others
         ),
-        assets=tuple(assets),
+        assets=(*assets, *(supervised[1] if supervised else ())),
         datastore=plan.spec.settings_of(AzureSpec).datastore,
         job=_job_body(plan, run, workspace, assets),
         nodes=plan.compute.nodes,
@@ -128,6 +140,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         max_restarts=plan.spec.max_restarts,
         secrets=_split_secrets(plan)[0],
         notify=plan.spec.notify,
+        supervisor=supervised[0] if supervised else None,
     )
 
 
@@ -171,12 +184,18 @@ def _split_secrets(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
 def _check_secrets(plan: Plan) -> None:
     in_body, in_vault = _split_secrets(plan)
     azure = plan.spec.settings_of(AzureSpec)
-    if in_body and not azure.secrets_in_body:
-        name = next(iter(in_body))
+    names, fix = ", ".join(in_body), "--set environment.secrets.{}=keyvault:VAULT/SECRET --set azure.identity=managed"
+    if in_body and azure.supervise == "cloud":
         raise SpecError(
-            f"cannot send {', '.join(in_body)}: all users of the workspace could read them in the job's definition",
+            f"cannot supervise the run from Azure: a restart needs {names} of this machine",
+            facts={"or": "--supervise here"},
+            fix=fix.format(next(iter(in_body))),
+        )
+    if in_body and not azure.secrets_in_body:
+        raise SpecError(
+            f"cannot send {names}: all users of the workspace could read them in the job's definition",
             facts={"or": "--set azure.secrets_in_body=true"},
-            fix=f"--set environment.secrets.{name}=keyvault:VAULT/SECRET --set azure.identity=managed",
+            fix=fix.format(next(iter(in_body))),
         )
     if in_vault and azure.identity != "managed":
         raise SpecError(
@@ -234,13 +253,43 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
         "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
+    if azure.ssh_public_key is not None:
+        key = {"sshPublicKeys": read_public_key(azure.ssh_public_key)}
+        nodes = {"nodesValueType": "All"}
+        properties["services"] = {"ssh": {"jobServiceType": "SSH", "nodes": nodes, "properties": key}}
     if azure.timeout_hours is not None:
         properties["limits"] = {"jobLimitsType": "Command", "timeout": duration(round(azure.timeout_hours * 3600))}
     if azure.identity != "none":
         properties["identity"] = {"identityType": IDENTITIES[azure.identity]}
+        if azure.identity == "managed" and azure.identity_client_id is not None:
+            properties["identity"]["clientId"] = azure.identity_client_id
     # last, because it covers everything above: after a lost reply, the tag proves that the job on Azure is this one
     properties["tags"]["orchestrator.request"] = body_digest(properties)
     return {"properties": properties}
+
+
+def read_public_key(text: str) -> str:
+    """Return an SSH public key.
+
+    Args:
+        text: the key itself, or the path of its file.
+
+    Raises:
+        SpecError: the file does not exist, or holds something else, such as a private key.
+    """
+    key = text
+    if not PUBLIC_KEY.match(text):
+        try:
+            key = Path(text).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as problem:
+            raise SpecError(
+                f"cannot read azure.ssh_public_key {text!r}", facts={"reason": problem}, fix="ssh-keygen -t ed25519"
+            ) from None
+    if not PUBLIC_KEY.match(key) or "\n" in key:
+        raise SpecError(
+            "azure.ssh_public_key must be one public key", fix="--set azure.ssh_public_key=~/.ssh/id_ed25519.pub"
+        )
+    return key
 
 
 def body_digest(properties: Body) -> str:

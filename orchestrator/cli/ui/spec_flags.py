@@ -223,6 +223,12 @@ SPEC_FLAGS = (
         help="maximum automatic restarts after evictions (default: unlimited on Spot machines, else as --max-restarts)",
     ),
     argument(
+        "--supervise",
+        key="azure.supervise",
+        metavar="WHERE",
+        help="here: commands that follow the run restart it; cloud: a schedule of Azure ML does (default: here)",
+    ),
+    argument(
         "--profile",
         key="profile.steps",
         type=int,

@@ -15,7 +15,7 @@ from orchestrator.run import Run
 from orchestrator.specs.site import builtin_sites
 from orchestrator.specs.tiers import current_tier, old_tier_warning
 from orchestrator.support.access import open_home
-from orchestrator.support.errors import UsageError
+from orchestrator.support.errors import NotFoundError, UsageError
 from orchestrator.support.formatting import money
 from orchestrator.support.home import home_folder
 
@@ -167,8 +167,12 @@ def deploy_model(arguments: argparse.Namespace) -> None:
     print_result(arguments.output, document, document["uri"])
 
 
+def _traffic_backend() -> RoutesTraffic:
+    return backend_with(RoutesTraffic, home_folder(os.environ))
+
+
 def _endpoints() -> Endpoints:
-    return backend_with(RoutesTraffic, home_folder(os.environ)).endpoints()
+    return _traffic_backend().endpoints()
 
 
 def list_endpoints(arguments: argparse.Namespace) -> None:
@@ -229,6 +233,11 @@ def roll_back(arguments: argparse.Namespace) -> None:
 def delete_endpoint(arguments: argparse.Namespace) -> None:
     """Delete an endpoint."""
     _confirm(arguments, f"delete endpoint {arguments.endpoint}")
-    Orchestrator(arguments.backend).delete_endpoint(arguments.endpoint)
+    try:
+        Orchestrator(arguments.backend).delete_endpoint(arguments.endpoint)
+    except NotFoundError as problem:
+        if arguments.backend is None:  # it may be one of a workspace, which `deploy` made
+            problem.fix = f"orchestrator model delete {arguments.endpoint} -b {_traffic_backend().name}"
+        raise
     document = {"endpoint": arguments.endpoint, "done": "deleted"}
     print_result(arguments.output, document, f"endpoint {arguments.endpoint}: deleted")

@@ -9,13 +9,18 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.backends import backend_with
+from orchestrator.backends.stored_data import KeepsData
 from orchestrator.cli.ui.terminal import TransferLine, hint, print_result, table
 from orchestrator.support.errors import DataError, ServiceError, SpecError, StorageError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
 from train_jobs.artifacts.text_rule import TextRule
+
+if TYPE_CHECKING:
+    from orchestrator.backends.stored_data import DataAssets
 
 BAR = 40  # characters of the longest bar of a histogram
 SHORT = 100  # characters of a shown sentence
@@ -64,6 +69,40 @@ def show(arguments: argparse.Namespace) -> None:
     print_result(arguments.output, found, "\n".join(_lines(found)))
     if arguments.png:
         hint(f"written: {arguments.png}")
+
+
+def list_assets(arguments: argparse.Namespace) -> None:
+    """Print the data assets of a workspace."""
+    rows = _assets().rows()
+    cells = [(row["name"], row["version"], row["type"] or "-", row["address"] or "-") for row in rows]
+    print_result(arguments.output, rows, table(cells, ("NAME", "VERSION", "TYPE", "ADDRESS")) if rows else None)
+    if not rows and arguments.output == "text":
+        hint("no data assets yet\n  fix  orchestrator data asset create NAME FOLDER")
+
+
+def show_asset(arguments: argparse.Namespace) -> None:
+    """Print one version of a data asset."""
+    name, _, version = arguments.name.partition(":")
+    _print_asset(_assets().row(name, version or None), arguments.output)
+
+
+def create_asset(arguments: argparse.Namespace) -> None:
+    """Create a data asset, and print it."""
+    row = _assets().create(arguments.name, arguments.source, arguments.version)
+    _print_asset(row, arguments.output)
+    hint(f"  use  orchestrator submit pretrain -b azure --data {row['use']}")
+
+
+def _assets() -> DataAssets:
+    return backend_with(KeepsData, home_folder(os.environ)).data_assets()
+
+
+def _print_asset(row: dict[str, Any], style: str) -> None:
+    width = max(map(len, row))
+    shown = {**row, "versions": ", ".join(row["versions"])}
+    print_result(
+        style, row, "\n".join(f"{key:<{width}}  {'' if value is None else value}" for key, value in shown.items())
+    )
 
 
 def verify(arguments: argparse.Namespace) -> int:

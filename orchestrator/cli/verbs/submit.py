@@ -99,6 +99,8 @@ def _start(planned: Plan | Phases, arguments: argparse.Namespace) -> Run:
     run = Orchestrator().submit(submission, new=arguments.new)
     status = run.status()
     hint(f"\n{'submitted' if run.created else 'already exists: ' + status.state.value}  {run.handle}")
+    if not run.created and plan.spec.name is not None and not run.name.startswith(f"{plan.spec.name}-"):
+        hint(f"warning: a run of the same plan has another name, {run.name}; --new starts one named {plan.spec.name}")
     if not run.created and (ineffective := _ineffective_changes(run, plan)):
         hint(f"warning: {', '.join(ineffective)} has no effect on the existing run; --new starts another run")
     if not status.state.terminal:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
 STUDY = "study.journal"
+CLOUD = "cloud.json"  # exists only in the folder of a sweep that a schedule of its backend takes on
 END = "end"  # attribute of a finished trial: its state, reason, outcome and cost
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
 
@@ -59,6 +60,10 @@ class SweepFolder(SupervisedFolder[SweepState]):
     def lost_update(self, state: SweepState) -> dict[str, Any]:
         """Return what changes in the state of a sweep whose driver died."""
         return {"reason": DRIVER_LOST}
+
+    def alive(self, state: SweepState) -> bool:
+        """Return whether the driver lives; a sweep that a schedule takes on has one at the next step."""
+        return (self.path / CLOUD).is_file() or super().alive(state)
 
     def record(self) -> SweepRecord:
         """Read sweep.json."""

@@ -46,7 +46,7 @@ def put_job(service: ResourceManager, call: Call, name: str) -> Reply:
     if (before := service.jobs.get(name)) is not None:  # a client whose reply was lost may send the same job again
         _change(before, properties)
         return Reply.json(job_document(service, before))
-    _check_references(service, properties)
+    check_references(service, properties)
     return Reply.json(job_document(service, service.jobs.submit(name, properties)), 201)
 
 
@@ -91,7 +91,7 @@ def _change(job: CloudJob, properties: Document) -> None:
     job.properties.update({key: properties[key] for key in properties.keys() & CHANGEABLE})
 
 
-def _check_references(service: ResourceManager, properties: Document) -> None:
+def check_references(service: ResourceManager, properties: Document) -> None:
     """Check what the service checks and the client does not: search space, code, environment, cluster, nodes."""
     if properties["jobType"] == "Sweep" and (wrong := problems(properties)):
         raise Refusal(400, "UserError", " ".join(wrong))

@@ -44,6 +44,8 @@ class CloudJob:
     """Whether it is to run again in place, once its processes have exited."""
     parent: str | None = None
     """The sweep that it is a trial of."""
+    schedule: str | None = None
+    """The schedule that started it."""
 
     @property
     def nodes(self) -> int:
@@ -94,15 +96,18 @@ class Jobs:
         self.run_sweep: Callable[[CloudJob], tuple[str, Document | None]] | None = None
         """Runs a sweep; returns its last status and error."""
 
-    def submit(self, name: str, properties: Document, *, parent: str | None = None) -> CloudJob:
+    def submit(
+        self, name: str, properties: Document, *, parent: str | None = None, schedule: str | None = None
+    ) -> CloudJob:
         """Add a job and start it in a thread of its own.
 
         Args:
             name: of the job.
             properties: as they were put.
             parent: the sweep that it is a trial of.
+            schedule: the schedule that starts it.
         """
-        job = CloudJob(name, properties, parent=parent)
+        job = CloudJob(name, properties, parent=parent, schedule=schedule)
         with self._changed:
             self._jobs[name] = job
         if self.execute is not None:

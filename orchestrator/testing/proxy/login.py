@@ -79,7 +79,9 @@ class Login:
     def metadata(self, call: Call) -> Reply:
         """Answer a call of the machine's metadata endpoint, or of a job's identity endpoint, over plain HTTP."""
         if call.path == JOB_IDENTITY and call.headers.get("secret") == self.job_secret:
-            return Reply.json({"access_token": self.issue(call.query.get("resource", "")), "token_type": "Bearer"})
+            token = self.issue(call.query.get("resource", ""))
+            expires = str(int(time.time()) + self.lifetime)
+            return Reply.json({"access_token": token, "expires_on": expires, "token_type": "Bearer"})
         if not self.managed_identity or not call.path.startswith("/metadata/identity/oauth2/token"):
             return Reply.json({"error": "invalid_request", "error_description": "Identity not found"}, 400)
         resource = call.query.get("resource", "")

@@ -29,13 +29,14 @@ RESOURCES: dict[str, tuple[str, ...]] = {
         *("data", "data_versions", "environments", "environments_versions"),
         *("onlineEndpoints", "onlineEndpoints_deployments"),
     ),
-    "2023-08-01-preview": ("computes", "models", "models_versions"),
+    "2023-08-01-preview": ("computes", "models", "models_versions", "schedules"),
     "2024-01-01-preview": ("jobs",),
     "2025-01-01-preview": ("jobs",),
 }
 """Version -> resources of a workspace that the double accepts at it: those that the client uses, except for endpoints,
 whose versions are not among the six published ones."""
 KINDS = {
+    "actionType": ("CreateJob",),
     "computeType": ("AmlCompute",),
     "dataType": ("uri_file", "uri_folder"),
     "distributionType": ("Mpi", "PyTorch", "TensorFlow"),
@@ -43,6 +44,13 @@ KINDS = {
     "jobType": ("Command", "Sweep"),
 }
 """Discriminator -> values to keep; of other discriminators all."""
+KINDS_IN_SCHEDULES = {
+    "jobType": ("Command",),
+    "triggerType": ("Recurrence",),
+    "jobInputType": ("literal", "uri_file", "uri_folder"),
+    "jobOutputType": ("uri_file", "uri_folder"),
+}
+"""Discriminator -> values to keep in the version that has schedules."""
 NUMBERS = {"slackAmount", "slackFactor"}
 """Fields that are integers in the published schemas, and numbers in the service's own definition."""
 LIMITS = ("enum", "pattern", "minLength", "maxLength", "minimum", "maximum")
@@ -51,6 +59,7 @@ PUBLISHED = {
     "2022-02-01-preview": "2023-04-01-preview",
     "2022-10-01": "2023-04-01-preview",
     "2023-10-01": "2023-04-01-preview",
+    "2023-06-01-preview": "2023-08-01-preview",
 }
 """Version that the client uses and that has no committed schema -> the nearest version that has one."""
 
@@ -119,7 +128,9 @@ def cut_version(document: Node, resources: tuple[str, ...]) -> Node:
     wanted = references(cut)
     while wanted:
         name = min(wanted)  # in a fixed order: the committed files must not change with each run
-        definitions[name] = simplified(document["definitions"][name])
+        node = definitions[name] = simplified(document["definitions"][name])
+        if "schedules" in resources and (kept := KINDS_IN_SCHEDULES.get(node.get("discriminator", ""))):
+            node["kinds"] = {kind: node["kinds"][kind] for kind in kept}
         wanted = (wanted | references(definitions[name])) - definitions.keys()
     complete_kinds(definitions)
     return {"resources": cut, "definitions": definitions}

@@ -90,6 +90,14 @@ def test_pinned_versions_match_the_constraints() -> None:
     }
 
 
+def test_supervisor_environment_has_pinned_versions() -> None:
+    conda = yaml.safe_load((ENVIRONMENTS / "supervise" / "conda.yaml").read_text())
+    found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"])
+    assert "python=3.11" in conda["dependencies"]
+    assert found == {name: PINS[name] for name in found}
+    assert "torch" not in found
+
+
 def test_serving_environment_has_training_versions() -> None:
     conda = yaml.safe_load((ENVIRONMENTS / "serve-cpu" / "conda.yaml").read_text())
     found = dict(line.split("==") for line in conda["dependencies"][-1]["pip"] if not line.startswith("--"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.backends.azure.wire import sign_in
-from orchestrator.backends.azure.wire.azure_errors import explain, is_transient, retry_after
+from orchestrator.backends.azure.wire.azure_errors import explain, is_transient, retry_after, sign_in_command
 from orchestrator.backends.azure.wire.sign_in import VARIABLE, SignIn, chain
 from orchestrator.support.errors import (
     AuthError,
@@ -13,6 +15,7 @@ from orchestrator.support.errors import (
     ConflictError,
     NotFoundError,
     QuotaError,
+    RequestRefused,
     ServiceError,
     UsageError,
 )
@@ -101,7 +104,7 @@ def test_sign_in_keeps_first_working_credential(monkeypatch: pytest.MonkeyPatch)
         SignIn({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}).get_token("s")
     tried = str(failure.value.facts["tried"])
     assert tried == f"environment: no: client_secret={REDACTED}; cli: az is not installed"
-    assert failure.value.fix == "az login"
+    assert failure.value.fix == sign_in_command()
 
 
 class RefusedError(Exception):
@@ -125,7 +128,7 @@ class RefusedError(Exception):
         (RefusedError(409), ConflictError),
         (RefusedError(429), ServiceError),
         (RefusedError(500), ServiceError),
-        (RefusedError(400), ServiceError),
+        (RefusedError(400), RequestRefused),
         (RefusedError(400, "ClusterCoreQuotaReached"), QuotaError),
         (RefusedError(200, "AllocationFailed"), CapacityError),
     ],
@@ -168,3 +171,53 @@ def test_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert SECRET not in err.partition("error[bug]")[0]
+
+
+class StorageRefusedError(RefusedError):
+    """Refusal of the blob service."""
+
+    request = type("Request", (), {"url": "https://account.blob.core.windows.net/container?comp=list"})()
+
+
+def test_blob_refusal_names_role_of_the_storage_account() -> None:
+    fix = str(explain(StorageRefusedError(403), "datastore folder runs/").fix)
+    assert "Storage Blob Data Contributor" in fix
+    assert "firewall" in fix
+    assert "AzureML Data Scientist" in str(explain(RefusedError(403), "job one").fix)
+
+
+def test_bad_request_does_not_suggest_to_repeat_it() -> None:
+    found = explain(RefusedError(400, "UserError", "Invalid name."), "job one")
+    assert (found.message, found.fix) == ("job one: Azure refused the request (HTTP 400)", None)
+    assert not is_transient(RefusedError(400))
+
+
+def test_missing_asset_of_the_sdk_is_not_an_outage() -> None:
+    """The SDK raises its own error before it makes a request: it has no status code."""
+    from azure.ai.ml.exceptions import AssetException
+
+    problem = AssetException(
+        message="Data asset notes:9 does not exist.", no_personal_data_message="", target=None, error_category=None
+    )
+    found = explain(problem, "job one")
+    assert (type(found), found.message) == (NotFoundError, "job one: Azure's client cannot find it")
+
+
+def test_untrusted_certificate_is_not_a_missing_sign_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
+
+    text = "HTTPSConnectionPool(...): [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"
+    first = Credential(ClientAuthenticationError(text))
+    monkeypatch.setattr(sign_in, "_credential", {"environment": first}.__getitem__)
+    with pytest.raises(ServiceError, match="cannot verify the certificate") as failure:
+        SignIn({"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t"}).get_token("s")
+    assert "REQUESTS_CA_BUNDLE" in str(failure.value.fix)
+    assert "certificate" in explain(ServiceRequestError(text), "job one").message
+
+
+def test_sign_in_is_proposed_with_installed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert sign_in_command().startswith("export ORCHESTRATOR_AZURE_SIGN_IN=browser")
+    (tmp_path / "az").write_text("#!/bin/sh\n")
+    (tmp_path / "az").chmod(0o755)
+    assert sign_in_command() == "az login"

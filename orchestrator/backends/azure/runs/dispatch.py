@@ -131,7 +131,17 @@ def send(wire: Wire, submission: Submission, folder: RecordFolder, home: Path) -
     # `status` finds out whether Azure has it. A job without a record would run, and cost money, unnoticed.
     submission = stage(wire, submission, home)
     folder.create(submission.documents, submission.run)
-    submit(wire, submission.request, folder, number=1)
+    supervisor = submission.request.supervisor
+    if supervisor is not None:  # before the job: a submitter that dies between the two leaves no job without it
+        wire.put_schedule(supervisor.schedule, supervisor.body)
+    try:
+        submit(wire, submission.request, folder, number=1)
+    except UnknownError:
+        raise
+    except UserError:
+        if supervisor is not None:
+            wire.delete_schedule(supervisor.schedule)
+        raise
 
 
 def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str] | None = None) -> Submission:
@@ -187,9 +197,10 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
         UserError: Azure does not have it, or a secret is not to be had. The record of a run without another attempt
             is removed.
     """
-    name = folder.read().last.job
+    record = folder.read()
+    name = record.last.job
     try:
-        put(wire, name, with_secrets(request.attempt(number), request.secrets))
+        put(wire, name, with_secrets(request.attempt(number, record.former_tags), request.secrets))
     except UnknownError as problem:
         problem.fix = f"orchestrator status {folder.name}"  # a later attempt's job has another name than its run
         raise

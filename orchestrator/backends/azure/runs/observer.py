@@ -14,7 +14,14 @@ from typing import Any
 from orchestrator.backends.azure import places
 from orchestrator.backends.azure.options import MAX_HOURS, SERVERLESS
 from orchestrator.backends.azure.runs.endings import RankError, ending_of, rank_error, seconds, state_of
-from orchestrator.backends.azure.runs.record import AzureAttempt, RecordFolder, RunRecord
+from orchestrator.backends.azure.runs.record import (
+    FORMER_TAG,
+    REASON_TAG,
+    RESUMED_TAG,
+    AzureAttempt,
+    RecordFolder,
+    RunRecord,
+)
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
@@ -62,6 +69,11 @@ class Observer:
         """Return the files of its datastore."""
         return Files(self.wire.store(self.request["datastore"]))
 
+    def mark(self, mark: str) -> None:
+        """Report a command of the user to the run's supervisor in Azure, if it has one."""
+        if self.request.get("supervisor"):
+            self.files().upload(places.marks_folder(self.folder.name), {mark: b"1"})
+
     def output(self, name: str) -> bytes:
         """Return the content of a file that the job wrote.
 
@@ -78,13 +90,25 @@ class Observer:
             StorageError: the record is damaged.
             UserError: Azure cannot be reached, or refused.
         """
-        record = self.folder.read()
+        record = self._with_attempts_of_azure(self.folder.read())
         if record.last.ended is not None:
             return record
         refreshed = record.with_last(**self._changes(record.last, cancelled=record.cancelled))
         if refreshed != record:
             self.folder.write(refreshed)
         return refreshed
+
+    def _with_attempts_of_azure(self, record: RunRecord) -> RunRecord:
+        """Return the record with the attempts that the run's supervisor in Azure has submitted since."""
+        while self.request.get("supervisor") and record.last.state in {RunState.FAILED, RunState.PREEMPTED}:
+            name = places.attempt_name(self.folder.name, len(record.attempts) + 1)
+            if (job := self.wire.job(name)) is None:
+                break
+            created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
+            record = record.with_another(name).with_last(intended=created, confirmed=True)
+            record = record.with_last(**self._changes(record.last, cancelled=False))
+            self.folder.write(record)
+        return record
 
     def _changes(self, attempt: AzureAttempt, *, cancelled: bool) -> dict[str, Any]:
         job = self._job_of(attempt)
@@ -318,11 +342,15 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
     """
     wire.location()  # fails with a clear message if the workspace does not exist: a missing job would look the same
     attempts: list[AzureAttempt] = []
+    formers: list[dict[str, Any]] = []
     datastore = None
     while (job := wire.job(places.attempt_name(folder.name, len(attempts) + 1))) is not None:
-        datastore = (job["properties"].get("tags") or {}).get("orchestrator.datastore")
+        tags = job["properties"].get("tags") or {}
+        datastore = tags.get("orchestrator.datastore")
         created = seconds((job.get("systemData") or {}).get("createdAt")) or time.time()
-        attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True))
+        resumed = RESUMED_TAG in tags
+        attempts.append(AzureAttempt(job=str(job["name"]), intended=created, confirmed=True, resumed=resumed))
+        formers.append({**json.loads(tags.get(FORMER_TAG, "{}")), "reason": tags.get(REASON_TAG)})
     if datastore is None:
         trial, place = places.trial_of(folder.name), wire.workspace.workspace
         raise NotFoundError(
@@ -331,12 +359,23 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
         )
     files, place = Files(wire.store(datastore)), places.job_folder(folder.name)
     documents = {name: files.read(place + name).decode() for name in (PLAN, REQUEST, SPEC, CONFIG, TAGS)}
+    marks = {blob.name for blob in files.list(places.marks_folder(folder.name))}
     try:
-        record = RunRecord(created=attempts[0].intended, attempts=())
-        for attempt in attempts:  # Azure reports the end of each, as it did to the machine that followed the run
-            record = record.model_copy(update={"attempts": (*record.attempts, attempt)})
+        record = RunRecord(created=attempts[0].intended, attempts=(), cancelled=places.CANCELLED in marks)
+        for attempt, former in zip(attempts, [*formers[1:], {}], strict=True):
+            # Azure reports the end of each, as it did to the machine that followed the run
+            preempt = places.preempt_mark(attempt.job) in marks
+            known = attempt.model_copy(update={"preempt": preempt})
+            record = record.model_copy(update={"attempts": (*record.attempts, known)})
             folder.fill(documents, record)
             record = Observer(wire, folder).refresh()
+            if "state" in former:  # what only the process knew that submitted the next attempt
+                whole = record.last.reason or ""  # of which the tag may have only the beginning
+                if former["reason"] is not None and whole.startswith(former["reason"]):
+                    former["reason"] = whole
+                ended = AzureAttempt.model_validate({**record.last.model_dump(), "step": None, **former})
+                record = record.model_copy(update={"attempts": (*record.attempts[:-1], ended)})
+                folder.write(record)
     except UserError:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise

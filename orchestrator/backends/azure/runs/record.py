@@ -24,6 +24,9 @@ from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
 RECORD = "record.json"
+FORMER_TAG, REASON_TAG, RESUMED_TAG = "orchestrator.former", "orchestrator.former_reason", "orchestrator.resumed"
+FORMER_FIELDS = {"state", "cause", "exit_code", "step", "preempt", "moved"}
+MAX_TAG = 250  # characters: a tag of Azure has at most 256
 
 
 class AzureAttempt(AttemptEnd):
@@ -87,6 +90,19 @@ class RunRecord(Config):
                 known = attempt.model_dump(include={*RunAttempt.model_fields})
                 found.append(RunAttempt.model_validate({**known, "started": started}))
         return found
+
+    @property
+    def former_tags(self) -> dict[str, str]:
+        """Tags of the newest attempt about the end of the one before.
+
+        A machine without this record, such as a supervisor in Azure, could not know them all from Azure.
+        """
+        if len(self.attempts) < 2:
+            return {}
+        former = self.attempts[-2].model_dump(mode="json", include=FORMER_FIELDS, exclude_none=True)
+        reason = {REASON_TAG: text[:MAX_TAG]} if (text := self.attempts[-2].reason) else {}
+        resumed = {RESUMED_TAG: "true"} if self.last.resumed else {}
+        return {FORMER_TAG: json.dumps(former), **reason, **resumed}
 
     @property
     def last(self) -> AzureAttempt:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from orchestrator.support.errors import (
     AuthError,
@@ -14,6 +16,7 @@ from orchestrator.support.errors import (
     ConflictError,
     NotFoundError,
     QuotaError,
+    RequestRefused,
     ServiceError,
     UserError,
 )
@@ -40,9 +43,13 @@ _BY_TEXT: tuple[tuple[str, type[UserError], str, str], ...] = (
         "orchestrator skus, for another size",
     ),
 )
+_STORAGE_REFUSED = (
+    "your account may not use the storage account, or its firewall refuses this machine",
+    "ask for the role Storage Blob Data Contributor on the storage account, or add this machine to its firewall",
+)
+_TLS = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
 _BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
     None: (ServiceError, "Azure cannot be reached", _AGAIN),
-    401: (AuthError, "Azure does not accept the token", "az login"),
     403: (
         AuthError,
         "your account may not do this",
@@ -87,11 +94,57 @@ def explain(problem: Any, what: str) -> UserError:
         for pattern, kind, message, fix in _BY_TEXT:
             if re.search(pattern, f"{code} {facts['reason']}", re.IGNORECASE):
                 return kind(f"{what}: {message}", facts=facts, fix=fix)
+    if status is None and (found := _without_reply(problem, what, facts)) is not None:
+        return found
+    if status == 403 and ".blob." in _host(problem):
+        text, role = _STORAGE_REFUSED
+        return AuthError(f"{what}: {text}", facts=facts, fix=role)
+    if status == 401:
+        return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix=sign_in_command())
     if status in _BY_STATUS:
         known, message, advice = _BY_STATUS[status]
         return known(f"{what}: {message}", facts=facts, fix=advice)
-    verb = "is busy" if status == TOO_MANY else "failed" if status >= 500 else "refused"
+    if status != TOO_MANY and status < 500:  # the same request again would be refused again
+        return RequestRefused(f"{what}: Azure refused the request (HTTP {status})", facts=facts)
+    verb = "is busy" if status == TOO_MANY else "failed"
     return ServiceError(f"{what}: Azure {verb} (HTTP {status})", facts=facts, fix=_AGAIN)
+
+
+def _without_reply(problem: Any, what: str, facts: dict[str, str]) -> UserError | None:
+    """Return the error for a failure before any request, or of the connection's TLS; None: Azure did not reply."""
+    if is_tls_failure(problem):
+        return tls_error(what, facts)
+    if type(problem).__module__.startswith("azure.ai.ml."):  # the SDK's own check: it made no request
+        missing = re.search(r"not ?found|does not exist|no such", f"{type(problem).__name__} {facts['reason']}", re.I)
+        kind: type[UserError] = NotFoundError if missing else RequestRefused
+        return kind(f"{what}: Azure's client {'cannot find it' if missing else 'refused it'}", facts=facts)
+    return None
+
+
+def is_tls_failure(problem: Any) -> bool:
+    """Return whether the certificate of a server could not be verified."""
+    return bool(_TLS.search(str(problem)))
+
+
+def tls_error(what: str, facts: Mapping[str, str]) -> ServiceError:
+    """Return the error for a certificate that cannot be verified, as behind a proxy that inspects TLS."""
+    return ServiceError(
+        f"{what}: cannot verify the certificate of Azure's server",
+        facts=dict(facts),
+        fix="export REQUESTS_CA_BUNDLE=FILE, with the certificate of your proxy",
+    )
+
+
+def sign_in_command() -> str:
+    """Return the command that signs in on this machine: `az` may not be installed."""
+    if shutil.which("az"):
+        return "az login"
+    return "export ORCHESTRATOR_AZURE_SIGN_IN=browser, or install az and run: az login"
+
+
+def _host(problem: Any) -> str:
+    request = getattr(problem, "request", None) or getattr(getattr(problem, "response", None), "request", None)
+    return urlsplit(str(getattr(request, "url", ""))).hostname or ""
 
 
 def error_code(problem: Any) -> str | None:

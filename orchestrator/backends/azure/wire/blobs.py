@@ -162,6 +162,44 @@ class Files:
                     return b""
                 raise
 
+    def read_version(self, name: str) -> tuple[bytes, str]:
+        """Return the content of a small file and Azure's version of it.
+
+        Raises:
+            NotFoundError: it does not exist.
+        """
+        with translated_errors(f"datastore file {name}"):
+            found = _retry_while_busy(lambda: self._container.download_blob(name))
+            return bytes(found.readall()), str(found.properties.etag)
+
+    def write_version(self, name: str, content: bytes, version: str | None) -> str:
+        """Replace a small file that has not changed since; return Azure's version of the new one.
+
+        Args:
+            name: of the file.
+            content: of the file.
+            version: the one that `read_version` returned; None: the file must not exist.
+
+        Raises:
+            ConflictError: it has another version.
+        """
+        from azure.core import MatchConditions
+        from azure.core.exceptions import HttpResponseError
+
+        condition = MatchConditions.IfMissing if version is None else MatchConditions.IfNotModified
+        options = {"match_condition": condition, **({} if version is None else {"etag": version})}
+        client = self._container.get_blob_client(name)
+        with translated_errors(f"upload of {name}"):
+            try:
+                written = client.upload_blob(content, overwrite=version is not None, **options)
+            except HttpResponseError as problem:
+                if problem.status_code in {409, 412}:
+                    raise ConflictError(
+                        f"cannot write {name}: another process has changed it", fix="run the same command again"
+                    ) from problem
+                raise
+        return str(written["etag"])
+
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes; None: it does not exist."""
         try:

@@ -139,6 +139,19 @@ class Wire:
         versions = attrgetter(_VERSIONS[kind])
         return self._get(f"{kind} {name}:{version}", lambda ml: versions(ml).get(*self._scope, name, version))
 
+    def assets(self, kind: str) -> list[Body]:
+        """Return all assets of a kind that are not archived, without their versions; only of data."""
+        return self._list(kind, lambda ml: ml.data._container_operation.list(*self._scope, list_view_type="ActiveOnly"))
+
+    def asset_versions(self, kind: str, name: str) -> list[Body]:
+        """Return the versions of an asset that are not archived, the newest first; empty if it does not exist."""
+        versions = attrgetter(_VERSIONS[kind])
+        order = {"order_by": "createdtime desc", "list_view_type": "ActiveOnly"}
+        try:
+            return self._list(f"{kind} {name}", lambda ml: versions(ml).list(*self._scope, name, **order))
+        except NotFoundError:
+            return []
+
     def put_asset(self, kind: str, name: str, version: str, body: Body) -> None:
         """Create a version of an asset; an existing version cannot be changed.
 
@@ -229,6 +242,24 @@ class Wire:
         """Return the trials of a sweep in the run history: runId, status, tags."""
         scope = self.workspace.subscription_id, *self._scope
         return self._list(f"trials of {name}", lambda ml: ml.jobs._runs_operations._operation.get_child(*scope, name))
+
+    def put_schedule(self, name: str, body: Body) -> None:
+        """Create or replace a schedule, and wait."""
+        self._call(
+            f"schedule {name}",
+            lambda ml: ml.schedules.service_client.begin_create_or_update(*self._scope, name, body).result(),
+        )
+
+    def schedule(self, name: str) -> Body | None:
+        """Return a schedule; None: it does not exist."""
+        return self._get(f"schedule {name}", lambda ml: ml.schedules.service_client.get(*self._scope, name))
+
+    def delete_schedule(self, name: str) -> None:
+        """Delete a schedule, and wait; without an error if it does not exist."""
+        with suppress(NotFoundError):
+            self._call(
+                f"schedule {name}", lambda ml: ml.schedules.service_client.begin_delete(*self._scope, name).result()
+            )
 
     def archive_job(self, name: str) -> None:
         """Remove a job from the workspace's lists."""

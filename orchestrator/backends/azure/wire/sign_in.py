@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.backends.azure.wire.azure_errors import is_tls_failure, sign_in_command, tls_error
 from orchestrator.support.errors import AuthError, UsageError
 from orchestrator.support.redact import redact
 from train_jobs.config.errors import did_you_mean
@@ -69,6 +70,8 @@ class SignIn:
                 token = getattr(credential, method)(*scopes, **more)
             except (ClientAuthenticationError, ValueError) as problem:
                 failures[name] = problem
+                if is_tls_failure(problem):
+                    raise tls_error("sign-in", {"reason": _first_line(problem)}) from problem
                 continue
             self._chosen, self.credential_name = credential, name
             return token
@@ -78,7 +81,7 @@ class SignIn:
                 "tried": "; ".join(f"{name}: {_first_line(problem)}" for name, problem in failures.items()),
                 "or": f"export {VARIABLE}=browser",
             },
-            fix="az login",
+            fix=sign_in_command(),
         )
 
 
@@ -110,7 +113,10 @@ def _credential(name: str) -> Any:
     from azure import identity
 
     options: dict[str, dict[str, Any]] = {
-        "managed-identity": {"client_id": os.environ.get("AZURE_CLIENT_ID")},
+        # Azure ML gives a job the client id of its cluster's identity in the second variable
+        "managed-identity": {
+            "client_id": os.environ.get("AZURE_CLIENT_ID") or os.environ.get("DEFAULT_IDENTITY_CLIENT_ID")
+        },
         "cli": {"process_timeout": CLI_SECONDS},
     }
     return getattr(identity, CREDENTIALS[name])(**options.get(name, {}))

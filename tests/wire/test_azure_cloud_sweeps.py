@@ -1,0 +1,165 @@
+"""A sweep of `driver: here` that a schedule of Azure takes on: no process of this machine, nothing in memory."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.client import Orchestrator
+from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError, SpecError
+from orchestrator.support.home import SWEEPS
+from orchestrator.sweep import Sweep
+from orchestrator.sweeps.driver import cloud
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.testing import AzureDouble
+from orchestrator.testing.jobs.job_table import PREEMPTED
+from tests.conftest import write_spec
+
+RATE = "optimizer.learning_rate"
+TEXT = "azureml://datastores/workspaceblobstore/paths/texts/"
+SPACE = {RATE: {"low": 1e-4, "high": 1e-1, "log": True}}
+
+
+def write(folder: Path, limits: dict[str, int], sampling: str, **trial: Any) -> Path:
+    """Write a sweep whose trials need nothing of this machine, unless `trial` changes that."""
+    own = {"backend": "azure", "compute": {"cluster": "cpu", "sku": "Standard_D16s_v5", "max_nodes": 4}}
+    write_spec(folder / "job.yaml", **{**own, "azure": {"supervise": "cloud", "data": TEXT}, **trial})
+    document = {"trial": "job.yaml", "driver": "here", "space": SPACE, "sampling": sampling, "limits": limits}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(document))
+    return folder / "sweep.yaml"
+
+
+@pytest.fixture
+def submit(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Any:
+    """Return a function that submits a sweep of three trials, two at a time, supervised by Azure."""
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "0.02")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(**trial: Any) -> Sweep:
+        file = write(tmp_path, limits={"trials": 3, "concurrent": 2}, sampling="tpe", **trial)
+        sweeps = Orchestrator(home=tmp_path / "home", environ={}).sweeps
+        return sweeps.submit(sweeps.plan(file=file))
+
+    return run
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Callable[[Sweep], RunState]:
+    """Return a function that does what a job of the schedule does, each time in a new empty home."""
+    count = iter(range(1000))
+
+    def take(sweep: Sweep) -> RunState:
+        home = tmp_path / f"step-{next(count)}"
+        return cloud.take_step(SweepFolder(home / SWEEPS / sweep.name), home, "azure", "double")
+
+    return take
+
+
+def jobs(azure: AzureDouble) -> list[str]:
+    return sorted(job.name for job in azure.jobs.all())
+
+
+def schedules(azure: AzureDouble) -> list[str]:
+    return [one["name"] for one in azure.state.below("schedules")]
+
+
+def finish(azure: AzureDouble, job: str, value: float) -> None:
+    """Let a trial report its loss, and end."""
+    folder = azure.folder() / "orchestrator" / "runs" / job.partition("-a")[0] / "outputs"
+    folder.mkdir(parents=True, exist_ok=True)
+    azure.move(job, "Running")
+    line = f'{{"step": 12, "time": 9e9, "metrics": {{"validation_loss": {value}}}}}\n'
+    (folder / "metrics.jsonl").write_text(line)
+    azure.move(job, "Completed")
+
+
+def test_steps_take_a_sweep_to_its_end(submit: Any, azure: AzureDouble, step: Any, tmp_path: Path) -> None:
+    sweep = submit()
+    assert (schedules(azure), jobs(azure)) == ([f"supervise-{sweep.name}"], [])
+    trials = [f"{sweep.name}-t{number:04d}" for number in range(3)]
+    assert step(sweep) == RunState.RUNNING
+    assert jobs(azure) == trials[:2]
+    finish(azure, trials[0], 3.0)
+    azure.move(trials[1], "Running")
+    azure.move(trials[1], "Failed", PREEMPTED)
+    step(sweep)
+    assert jobs(azure) == [*trials[:2], f"{trials[1]}-a2", trials[2]]
+    finish(azure, f"{trials[1]}-a2", 2.0)
+    finish(azure, trials[2], 4.0)
+    assert step(sweep) == RunState.COMPLETED
+    assert schedules(azure) == []
+    status = sweep.status()
+    assert (status.state, status.ended, [row.outcome for row in status.rows]) == (
+        RunState.COMPLETED,
+        3,
+        [3.0, 2.0, 4.0],
+    )
+    assert sweep.best().runs == [trials[1]]
+
+
+def test_steps_at_the_same_time_submit_each_trial_once(submit: Any, azure: AzureDouble, step: Any) -> None:
+    sweep = submit()
+    ends: list[object] = []
+
+    def take() -> None:
+        try:
+            ends.append(step(sweep))
+        except ConflictError as problem:
+            ends.append(type(problem))
+
+    both = [threading.Thread(target=take) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(100)
+    assert set(ends) <= {RunState.RUNNING, ConflictError}
+    assert len(ends) == 2
+    step(sweep)
+    assert jobs(azure) == [f"{sweep.name}-t0000", f"{sweep.name}-t0001"]
+    settings = [row.settings[RATE] for row in sweep.status().rows]
+    commands = [azure.job(name).properties["inputs"] for name in jobs(azure)]
+    assert (len(settings), len(commands)) == (2, 2)
+
+
+def test_cancel_ends_trials_and_schedule(submit: Any, azure: AzureDouble, step: Any) -> None:
+    sweep = submit()
+    step(sweep)
+    sweep.cancel()
+    assert step(sweep) == RunState.CANCELLED
+    assert schedules(azure) == []
+    assert {job.status for job in azure.jobs.all()} == {"Canceled"}
+    sweep.resume()
+    assert schedules(azure) == [f"supervise-{sweep.name}"]
+    assert step(sweep) == RunState.RUNNING
+    assert len(jobs(azure)) == 4
+
+
+def test_sweep_of_local_text_is_refused(submit: Any, azure: AzureDouble, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("One sentence. Another one.\n\nMore text.\n")
+    with pytest.raises(SpecError, match="its trials need text of this machine"):
+        submit(azure={"supervise": "cloud"}, data={"text": ["corpus.txt"]})
+    assert (jobs(azure), schedules(azure)) == ([], [])
+
+
+@pytest.mark.slow  # each step is a process that plans with the real package
+def test_sweep_is_taken_on_without_the_submitters_home(
+    running_azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, limits={"trials": 1}, sampling="random")
+    sweeps = Orchestrator(home=tmp_path / "home", environ={}).sweeps
+    name = sweeps.submit(sweeps.plan(file=file)).name
+    shutil.rmtree(tmp_path / "home")
+    running_azure.hold_queue(False)
+    job = running_azure.trigger(f"supervise-{name}")
+    assert running_azure.wait(job, seconds=400) == "Completed", running_azure.logs(job)
+    assert f"sweep {name} is running" in running_azure.logs(job)["std_log.txt"]
+    assert running_azure.jobs.get(f"{name}-t0000") is not None
