@@ -54,7 +54,7 @@ ROWS = {
 
 @dataclass
 class Scene:
-    """What the server has."""
+    """Ids of the runs on the server."""
 
     uri: str
     """Address of the server."""
@@ -129,7 +129,7 @@ def build_scene(home: Path, uri: str) -> Scene:
 
 
 def add_sweep(home: Path, uri: str, ids: dict[str, str], start: Mapping[str, str]) -> list[TrialRow]:
-    """Create and copy a sweep with six trials, of which one was stopped; add their ids and return its table."""
+    """Create and copy a sweep with six trials, one of which was stopped; add their ids and return its table."""
     space = {"optimizer.learning_rate": list(RATES), "train.epochs": [2, 4]}
     record = SweepRecord(
         name=SWEEP,

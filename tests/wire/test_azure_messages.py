@@ -29,7 +29,7 @@ def test_incomplete_address_is_not_called_a_path(capsys: pytest.CaptureFixture[s
 
 def test_key_without_its_section_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "pretrain", "--data", "corpus.txt", "--set", "seed=7"]) == 2
-    assert "seed: unknown key (did you mean train.seed?" in capsys.readouterr().err
+    assert 'seed: unknown key (did you mean "train.seed"?' in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("azure")

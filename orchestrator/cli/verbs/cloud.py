@@ -167,12 +167,8 @@ def deploy_model(arguments: argparse.Namespace) -> None:
     print_result(arguments.output, document, document["uri"])
 
 
-def _traffic_backend() -> RoutesTraffic:
-    return backend_with(RoutesTraffic, home_folder(os.environ))
-
-
 def _endpoints() -> Endpoints:
-    return _traffic_backend().endpoints()
+    return backend_with(RoutesTraffic, home_folder(os.environ)).endpoints()
 
 
 def list_endpoints(arguments: argparse.Namespace) -> None:
@@ -237,7 +233,8 @@ def delete_endpoint(arguments: argparse.Namespace) -> None:
         Orchestrator(arguments.backend).delete_endpoint(arguments.endpoint)
     except NotFoundError as problem:
         if arguments.backend is None:  # it may be one of a workspace, which `deploy` made
-            problem.fix = f"orchestrator model delete {arguments.endpoint} -b {_traffic_backend().name}"
+            other: Any = backend_with(RoutesTraffic, home_folder(os.environ))
+            problem.fix = f"orchestrator model delete {arguments.endpoint} -b {other.name}"
         raise
     document = {"endpoint": arguments.endpoint, "done": "deleted"}
     print_result(arguments.output, document, f"endpoint {arguments.endpoint}: deleted")
