@@ -1,9 +1,9 @@
 """Plan, submit, follow and resume the pretraining of BERT, on this machine or in the cloud.
 
-    from orchestrator import Orchestrator
+    from orchestrator import Orchestrator, pretrain
 
     orchestrator = Orchestrator()
-    run = orchestrator.submit(orchestrator.plan(overrides={"recipe": "tiny"}))
+    run = orchestrator.submit(pretrain("notes/", steps=500))
     print(run.wait().metrics)
 
 Names are loaded on first use, so importing the package takes no time.
@@ -19,13 +19,16 @@ from orchestrator.support.version import __version__ as __version__
 if TYPE_CHECKING:
     from orchestrator.client import Orchestrator
     from orchestrator.jobs.base import Plan
+    from orchestrator.jobs.builders import Job, evaluate, finetune, predict, prepare, pretrain
     from orchestrator.jobs.pretrain.spec import PretrainSpec
     from orchestrator.run import Run
     from orchestrator.runs.status import RunState, RunStatus
     from orchestrator.support.errors import UserError
     from orchestrator.sweep import Sweep
 
+_BUILDERS = "orchestrator.jobs.builders"
 _HOMES = {
+    "Job": _BUILDERS,
     "Orchestrator": "orchestrator.client",
     "Plan": "orchestrator.jobs.base",
     "PretrainSpec": "orchestrator.jobs.pretrain.spec",
@@ -34,9 +37,25 @@ _HOMES = {
     "RunStatus": "orchestrator.runs.status",
     "Sweep": "orchestrator.sweep",
     "UserError": "orchestrator.support.errors",
+    **dict.fromkeys(("evaluate", "finetune", "predict", "prepare", "pretrain"), _BUILDERS),
 }
 
-__all__ = ["Orchestrator", "Plan", "PretrainSpec", "Run", "RunState", "RunStatus", "Sweep", "UserError"]
+__all__ = [
+    "Job",
+    "Orchestrator",
+    "Plan",
+    "PretrainSpec",
+    "Run",
+    "RunState",
+    "RunStatus",
+    "Sweep",
+    "UserError",
+    "evaluate",
+    "finetune",
+    "predict",
+    "prepare",
+    "pretrain",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends import load_backend, reader_of, remember, require, used_backends
 from orchestrator.backends.base import Backend, Submission
 from orchestrator.backends.capabilities import Discovers, ReadsJobFiles, Registers
+from orchestrator.jobs.builders import Job
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.access import open_home, shared_group
-from orchestrator.support.errors import ConflictError, NotFoundError, StorageError
+from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
 from orchestrator.support.home import HOME_VARIABLE, home_folder, similar_run
 from train_jobs.artifacts.host import disable_telemetry
 
@@ -55,20 +56,28 @@ class Orchestrator:
     """
 
     def __init__(
-        self, backend: str | None = None, *, home: Path | None = None, environ: Mapping[str, str] | None = None
+        self,
+        backend: str | None = None,
+        *,
+        home: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         disable_telemetry()
         self._environ = dict(os.environ if environ is None else environ)
-        self._home = home or home_folder(self._environ)
+        self._home = home_folder(self._environ) if home is None else Path(home)
         self._environ[HOME_VARIABLE] = str(self._home)
         open_home(self._home)
         self._backend = backend
 
+    def __repr__(self) -> str:
+        backend = f"{self._backend!r}, " if self._backend is not None else ""
+        return f"Orchestrator({backend}home={str(self._home)!r})"
+
     def plan(
         self,
-        kind: str = "pretrain",
+        kind: str | Job = "pretrain",
         *,
-        file: Path | None = None,
+        file: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         flags: Mapping[str, Flag] | None = None,
         sets: Iterable[str] = (),
@@ -76,7 +85,7 @@ class Orchestrator:
         """Return the validated plan of a job; works offline.
 
         Args:
-            kind: kind of job.
+            kind: kind of job, or a job made by `orchestrator.pretrain(...)` and the like.
             file: a spec file.
             overrides: dotted key -> value, overrides the file.
             flags: overrides from a command line, with the flags' names for messages.
@@ -95,9 +104,9 @@ class Orchestrator:
 
     def plan_phases(
         self,
-        kind: str = "pretrain",
+        kind: str | Job = "pretrain",
         *,
-        file: Path | None = None,
+        file: str | os.PathLike[str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         flags: Mapping[str, Flag] | None = None,
         sets: Iterable[str] = (),
@@ -121,11 +130,13 @@ class Orchestrator:
         if (recipe := required_recipe(resolved)) is None:
             return make_plan(resolved, home=self._home)
         alone = {name: value for name, value in self._environ.items() if not name.startswith("ORCHESTRATOR_")}
-        first = make_plan(resolve_spec(kind, flags=earlier_flags(resolved, recipe), environ=alone), home=self._home)
+        first = make_plan(
+            resolve_spec(resolved.spec.kind, flags=earlier_flags(resolved, recipe), environ=alone), home=self._home
+        )
         backend = load_backend(first.spec.backend, self._home)
         name = _newest_of_hash(backend, first)
         if name is None or backend.describe(name).state != RunState.COMPLETED or backend.folder(name) is None:
-            later = job_kind(kind).plan(resolved, self._home, first)
+            later = job_kind(resolved.spec.kind).plan(resolved, self._home, first)
             return Phases(first, later.model_copy(update={"name": later.spec.slug, "run_hash": ""}), None)
         start = {"phase_from": Flag(name, f"completed run of recipe {recipe}")}
         later = make_plan(self._resolve(kind, file, overrides, {**(flags or {}), **start}, sets), home=self._home)
@@ -133,8 +144,8 @@ class Orchestrator:
 
     def _resolve(
         self,
-        kind: str,
-        file: Path | None,
+        kind: str | Job,
+        file: str | os.PathLike[str] | None,
         overrides: Mapping[str, Any] | None,
         flags: Mapping[str, Flag] | None,
         sets: Iterable[str],
@@ -143,13 +154,15 @@ class Orchestrator:
         from orchestrator.jobs.resolve import resolve_spec
         from orchestrator.specs.resolved import Flag, find_project
 
-        given = {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
+        named = kind if isinstance(kind, Job) else Job(kind, {})
+        given = {path: Flag(value, f"orchestrator.{named.kind}()") for path, value in named.values.items()}
+        given |= {path: Flag(value, "overrides") for path, value in (overrides or {}).items()}
         if self._backend is not None:
             given.setdefault("backend", Flag(self._backend, "Orchestrator(backend)"))
         model_of, outputs_of = self._start_finders()
         return resolve_spec(
-            kind,
-            file=file,
+            named.kind,
+            file=None if file is None else Path(file),
             sets=sets,
             flags={**given, **(flags or {})},
             environ=self._environ,
@@ -183,18 +196,23 @@ class Orchestrator:
         chosen = self._backend or reader_of(file, self._home)
         return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(file)
 
-    def submit(self, plan: Plan | Submission, *, new: bool = False) -> Run:
+    def submit(self, plan: Plan | Submission | Job, *, new: bool = False) -> Run:
         """Start a plan or a prepared request; if a run of the same hash exists, return that run instead.
 
         A completed preparation is started again if its token store was deleted.
 
         Args:
-            plan: the plan or the prepared request.
+            plan: the plan, the prepared request, or a job made by `orchestrator.pretrain(...)` and the like.
             new: start another run even if one of the same hash exists.
 
         Raises:
+            UsageError: it is none of them, such as the name of a kind.
             ConflictError: a run of the same hash did not complete; resume it, or start a new one.
         """
+        if isinstance(plan, str):
+            raise UsageError(f"cannot submit {plan!r}: it is not a plan", fix=f"submit(orchestrator.plan({plan!r}))")
+        if isinstance(plan, Job):
+            plan = self.plan(plan)
         submission = plan if isinstance(plan, Submission) else self.prepare(plan, new=new)
         backend = load_backend(submission.backend, self._home)
         if submission.plan is not None and not (new or _store_was_deleted(backend, submission.plan)):

@@ -63,6 +63,9 @@ class Run:
         self.handle = handle
         self.created = created
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.handle)!r})"
+
     @property
     def name(self) -> str:
         """The run's name."""

@@ -248,7 +248,7 @@ def _model_name(value: Any) -> Any:
 def _with_start(layer: load.ConfigLayer, kind: JobKind) -> load.ConfigLayer:
     """Return a layer with `model: NAME` as `init_from: NAME`, in kinds whose section `model` has no name."""
     named = layer.tree.get("model")
-    section = section_of(kind.spec, "model")
+    section = section_of(kind.spec, "model") if "model" in kind.spec.model_fields else None
     if section is None or "name" in section.model_fields or INIT_FROM not in kind.paths.starts:
         return layer
     if isinstance(named, str):

@@ -325,9 +325,10 @@ def test_every_method_refuses_a_missing_run(backend: Backend, tmp_path: Path) ->
 
 
 def test_invalid_input_fails_run_without_restart(shell: Console, backend: Backend, name: str) -> None:
-    (shell.cwd / "blank.txt").write_text("\n\n")
+    """The plan accepts the text; only the job finds out that nothing is left to validate on."""
+    (shell.cwd / "short.txt").write_text("one\n")
     words = spec_words(shell, name, max_restarts=3)
-    failed = shell(*words, "--data", "blank.txt", "-o", "json")
+    failed = shell(*words, "--data", "short.txt", "-o", "json")
     assert failed.code == 2
     status = failed.json
     assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 2, 1)

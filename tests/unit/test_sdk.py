@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator import Orchestrator, Run, Sweep
+from orchestrator import Orchestrator, Run, Sweep, UserError
 from orchestrator.runs.status import Handle
+from tests.conftest import write_bert
+from tests.mistakes import TRAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = '''\
@@ -138,6 +140,34 @@ def test_library_telemetry_off_unless_enabled(word: str | None) -> None:
     look = f"import os, orchestrator; orchestrator.Orchestrator(); print([os.environ[name] for name in {names}])"
     done = subprocess.run([sys.executable, "-c", look], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(["true", "1"] if word is None else [word, word])
+
+
+def test_jobs_by_function_equal_those_by_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_bert(Path("bert"))
+    Path("train.csv").write_text(TRAIN)
+    Path("notes.jsonl").write_text('{"note": "one"}\n{"note": "two"}\n')
+    sdk = Orchestrator(home="home")
+    short = {"data.max_length": 32}
+    job = orchestrator.finetune("bert", "train.csv", text="note", label="ward", settings=short)
+    by_keys = sdk.plan(
+        "finetune",
+        overrides={"init_from": "bert", "data": "train.csv", "data.text": "note", "data.label": "ward", **short},
+    )
+    assert sdk.plan(job).run_hash == by_keys.run_hash
+    text = sdk.plan(orchestrator.pretrain(Path("notes.jsonl"), column="note", steps=3))
+    assert (text.steps, text.data.files) == (3, 1)
+    Path("job.yaml").write_text("train: {steps: 7}\n")
+    assert sdk.plan(file="job.yaml").steps == 7
+    with pytest.raises(UserError, match="cannot submit 'pretrain': it is not a plan") as refused:
+        sdk.submit("pretrain")  # type: ignore[arg-type]
+    assert refused.value.fix == "submit(orchestrator.plan('pretrain'))"
+
+
+def test_objects_name_run_and_home(tmp_path: Path) -> None:
+    sdk = Orchestrator("local", home=tmp_path / "home")
+    assert repr(sdk) == f"Orchestrator('local', home='{tmp_path}/home')"
+    assert repr(Run(None, Handle.parse("local://one"))) == "Run('local://one')"  # type: ignore[arg-type]
 
 
 def test_sdk_former_names_still_work(monkeypatch: pytest.MonkeyPatch) -> None:

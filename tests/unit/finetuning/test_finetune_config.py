@@ -52,7 +52,7 @@ def test_unknown_task_lists_known_ones() -> None:
         ("MRPC", {"train": "t"}, "task MRPC requires data.glue, a folder, or data.train and data.validation"),
         ("SQuAD-2.0", {"glue": "g"}, "requires data.squad, a folder, or data.train and data.validation"),
         ("NER", {"validation": "d"}, "task NER requires data.conll, a folder, or data.train and data.validation"),
-        ("own", {"train": "t"}, "a task of your own requires data.train and data.validation, or data.dataset"),
+        ("own", {"validation": "d"}, "a task of your own requires data.train, a table, or data.dataset"),
         ("own", {"dataset": "d", "train": "t"}, "data.train and data.dataset are both given"),
         ("glue", FILES, "task glue requires data.glue, the folder of its files"),
         ("glue", {"glue": "g", "test": "t"}, "data.test is a single table, but task glue has several tasks"),
