@@ -9,9 +9,8 @@ import csv
 import io
 import json
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 CANARY = "zebra-quartz"
 """Part of every text of the data: no message may contain it."""
@@ -77,8 +76,6 @@ class Mistake:
     """Regular expression that the fix matches; "": the message contains it."""
     warns: bool = False
     """Whether it is a warning, because the job can run."""
-    prepare: Callable[[Path], None] | None = field(default=None, compare=False)
-    """Makes what is not a file, in the current folder."""
 
 
 def _swallowing() -> str:
@@ -237,6 +234,20 @@ MISTAKES = (
         f"{FINETUNE} --data train.csv {COLUMNS}",
         r"\d+% of the texts are longer than 32 tokens .*: --set data\.max_length=64",
         warns=True,
+    ),
+    Mistake(
+        "a model that is not a BERT",
+        {"t5/config.json": '{"model_type": "t5"}', "t5/model.safetensors": "", "train.csv": TRAIN},
+        f"{FINETUNE} --model t5 --data train.csv {COLUMNS}",
+        r"t5/config\.json: model_type is 't5', but only 'bert' is supported",
+        r"--model RUN, FOLDER or NAME",
+    ),
+    Mistake(
+        "a model without its vocabulary",
+        {"own/config.json": '{"model_type": "bert"}', "own/model.safetensors": "", "train.csv": TRAIN},
+        f"{FINETUNE} --model own --data train.csv {COLUMNS}",
+        r"no vocab\.txt in .*own",
+        r"--model RUN, FOLDER or NAME",
     ),
     Mistake(
         "an empty table",

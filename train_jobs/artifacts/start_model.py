@@ -307,7 +307,8 @@ def read_initial_model(folder: Path) -> InitialModel:
             if model.pieces <= model.rows:
                 return model
             problems = [f"{model.vocabulary} has {pieces} pieces, but the embedding table has {model.rows} rows"]
-    raise SpecError(f"cannot start training from {folder}", problems=problems)
+    fix = "give a BERT with config.json, vocab.txt and weights: --model RUN, FOLDER or NAME"
+    raise SpecError(f"cannot start training from {folder}", problems=problems, fix=fix)
 
 
 def initial_weights(folder: Path, cache: Path | None = None) -> str | None:

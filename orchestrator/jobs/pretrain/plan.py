@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from orchestrator.estimates.memory import disk_warnings, training_warnings
+from orchestrator.estimates.pace import Span
 from orchestrator.jobs.base import Plan, SharedFacts, TrainingPlan, remote_data, text_identity, text_paths
 from orchestrator.jobs.facts import (
     document_rows,
@@ -60,6 +61,8 @@ from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import user_code_names
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.readers.text_check import check_text
+
+LONGEST = 100 * 86400.0  # seconds
 
 
 class PretrainPlan(TrainingPlan):
@@ -145,6 +148,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     warnings = [
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         *text.warnings(),
+        *_duration_warnings(estimates.span),
         *training_warnings(job, estimates, shared.compute, estimates.micro_batch_size, fixed=fixed),
     ]
     return PretrainPlan(
@@ -162,6 +166,15 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         passes=text.passes,
         checked=text.checked,
     )
+
+
+def _duration_warnings(span: Span | None) -> Iterator[str]:
+    """Yield a warning about a run of more than 100 days."""
+    if span is not None and span.seconds_most > LONGEST:
+        yield (
+            f"the run takes {span_text(span)}: --recipe tiny, fewer train.steps, or GPUs (docs/gpu.md) make it days"
+            " at most"
+        )
 
 
 class _PlannedText(NamedTuple):
