@@ -25,6 +25,7 @@ PROGRAMS = (
     "source",
     "mlflow",
     "curl",
+    "dask",
 )
 
 

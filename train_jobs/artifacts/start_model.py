@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from train_jobs.artifacts.tracking.model_registry import (
 )
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
-from train_jobs.config.tasks import SENTENCES, SPANS, bare, spellings, task_kind, task_names
+from train_jobs.config.tasks import SENTENCES, SPANS, TaskKind, bare, spellings, task_kind, task_names
 
 KEY = "init_from"
 STRETCH = "stretch_positions"
@@ -49,6 +49,15 @@ SHAPE = (
     "type_vocab_size",
     "layer_norm_eps",
 )
+BASE_WIDTH, BASE_RATE = 768, 2e-5  # of BERT-base, and its rate in the recipe
+# Turc et al. 2019 (arXiv 1908.08962) fine-tune compact BERTs at up to 3e-4; two layers of width 128 that were trained
+# on one's own text need more (docs/fine-tuning.md).
+MOST_RATE = 1e-3
+TRAINED_ROWS, LEAST_EPOCHS, MOST_EPOCHS = 10_000, 3, 20  # rows of all epochs; 20: Mosbach et al. 2021 for small sets
+MOST_COUNTED = 16 << 20  # bytes of a table whose lines are counted
+LINE_FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson")
+TASK_RECIPE = "of the task "
+"""Beginning of the origin of a recipe that the task chose, not the user."""
 FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}  # others: not implemented
 _HUB_CACHE = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})$")
 
@@ -200,10 +209,11 @@ def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[Con
     return Merge(merged, layer.source, (*problems, *contradictions))
 
 
-def merge_with_trained_length(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
-    """Merge layers of a fine-tuning; a length that the user did not write is at most that of the pretraining.
+def merge_for_finetuning(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge layers of a fine-tuning with defaults that fit its model and its rows, where the user wrote nothing.
 
-    Question answering keeps its length: stride and longest question belong to it, so the user must choose.
+    A length is at most that of the pretraining. A model that is narrower than BERT-base gets a higher learning rate,
+    and few rows get more epochs, unless the user chose a recipe.
 
     Args:
         below: presets, lowest first.
@@ -212,23 +222,50 @@ def merge_with_trained_length(below: Sequence[ConfigLayer], written: Sequence[Co
     merged = merge([*below, *written])
     task = str(merged.tree.get("task"))
     folder, kind = merged.tree.get(KEY), task_kind(spellings(task_names()).get(bare(task), task)) or SENTENCES
-    data, own = merged.tree.get("data"), merge(written).tree.get("data")
+    # Question answering keeps its length: stride and longest question belong to it, so the user must choose.
     if kind is SPANS or not isinstance(folder, str | Path) or not Path(folder).is_dir():
-        return Merge(merged)
-    if not isinstance(data, dict) or (isinstance(own, dict) and own.get("max_length") is not None):
         return Merge(merged)
     try:
         model = read_initial_model(Path(folder))
     except SpecError:  # reported with its facts when the plan reads the model
         return Merge(merged)
-    trained = model.usable_positions
-    if model.trained_positions is None or (data.get("max_length") or kind.max_length) <= trained:
-        return Merge(merged)
-    if merged.tree.get(STRETCH) is not None:
-        return Merge(merged)
-    return Merge(
-        merge([*below, ConfigLayer(f"positions trained in {folder}", {"data": {"max_length": trained}}), *written])
-    )
+    own = merge(written).tree.get("data")
+    layers = [*_length_layer(model, merged, kind, own if isinstance(own, dict) else {})]
+    if kind is SENTENCES and str(merged.origin(("recipe",))).startswith(TASK_RECIPE):
+        layers += _small_layers(model, merged)
+    return Merge(merge([*below, *layers, *written]) if layers else merged)
+
+
+def _length_layer(model: InitialModel, merged: Merged, kind: TaskKind, own: Mapping[str, Any]) -> Iterator[ConfigLayer]:
+    """Yield a layer with the trained length of a model, if sequences would be longer."""
+    data, trained = merged.tree.get("data"), model.usable_positions
+    if not isinstance(data, dict) or own.get("max_length") is not None or merged.tree.get(STRETCH) is not None:
+        return
+    if model.trained_positions is not None and (data.get("max_length") or kind.max_length) > trained:
+        yield ConfigLayer(f"positions trained in {model.folder}", {"data": {"max_length": trained}})
+
+
+def _small_layers(model: InitialModel, merged: Merged) -> Iterator[ConfigLayer]:
+    """Yield a layer with the learning rate of a narrow model, and one with the epochs of a small table."""
+    width = int(model.shape["hidden_size"])
+    if width < BASE_WIDTH:
+        rate = float(f"{min(BASE_RATE * (BASE_WIDTH / width) ** 2, MOST_RATE):.1g}")
+        yield ConfigLayer(f"for a width of {width}", {"optimizer": {"learning_rate": rate}})
+    data = merged.tree.get("data")
+    train = data.get("train") if isinstance(data, dict) else None
+    rows = _lines(Path(train)) if isinstance(train, str | Path) and Path(train).is_file() else None
+    if rows is not None and (epochs := min(TRAINED_ROWS // max(rows, 1), MOST_EPOCHS)) > LEAST_EPOCHS:
+        yield ConfigLayer(f"for {rows:,} rows", {"train": {"epochs": epochs}})
+
+
+def _lines(path: Path) -> int | None:
+    """Return the lines of a table below its header; None of a format without lines, or of a large table."""
+    if path.suffix not in LINE_FORMATS or path.stat().st_size > MOST_COUNTED:
+        return None
+    try:
+        return max(path.read_bytes().count(b"\n") - 1, 1)
+    except OSError:  # reported by the plan
+        return None
 
 
 def is_name(value: Any, folder: Path) -> bool:

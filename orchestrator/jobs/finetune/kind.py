@@ -22,7 +22,7 @@ class FinetuneKind(JobKind):
     spec = lazy("orchestrator.jobs.finetune.spec:FinetuneSpec")
     paths = lazy("orchestrator.jobs.finetune.spec:PATHS")
     layers = lazy("orchestrator.jobs.finetune.spec:expand_short_forms")
-    merge = lazy("train_jobs.artifacts.start_model:merge_with_trained_length")
+    merge = lazy("train_jobs.artifacts.start_model:merge_for_finetuning")
     check_shares = lazy("orchestrator.jobs.finetune.spec:check_batch")
     ignored = lazy("orchestrator.jobs.finetune.spec:ignored")
     plan = lazy("orchestrator.jobs.finetune.plan:plan_finetuning")

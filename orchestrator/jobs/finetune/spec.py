@@ -22,6 +22,7 @@ from orchestrator.support.errors import DataError, SpecError
 from train_jobs.artifacts.layers import ConfigLayer, leaves, merge, read_file
 from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
+from train_jobs.artifacts.start_model import TASK_RECIPE
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import ExamplesConfig, TaskName
 from train_jobs.config.tasks import OWN, TASKS, data_folder
@@ -97,7 +98,7 @@ def expand_short_forms(written: Sequence[ConfigLayer], shown: Path, site: Site) 
     key = data_folder(task)
     if key and (remote := dict(leaves(found.tree)).get(site.data_key)):
         below.append(ConfigLayer(str(found.origin(site.data_key)), {"data": {key: remote}}))
-    recipe = ConfigLayer(f"of the task {task}", {"recipe": TASKS[task].recipe if task in TASKS else RECIPE})
+    recipe = ConfigLayer(f"{TASK_RECIPE}{task}", {"recipe": TASKS[task].recipe if task in TASKS else RECIPE})
     return [recipe, *below, *(_with_files(layer, task) for layer in written), *above]
 
 
