@@ -85,7 +85,7 @@ class Orchestrator:
         """Return the validated plan of a job; works offline.
 
         Args:
-            kind: kind of job, or a job made by `orchestrator.pretrain(...)` and the like.
+            kind: kind of job, or a job of `orchestrator.pretrain(...)` or a similar function.
             file: a spec file.
             overrides: dotted key -> value, overrides the file.
             flags: overrides from a command line, with the flags' names for messages.
@@ -202,7 +202,7 @@ class Orchestrator:
         A completed preparation is started again if its token store was deleted.
 
         Args:
-            plan: the plan, the prepared request, or a job made by `orchestrator.pretrain(...)` and the like.
+            plan: the plan, the prepared request, or a job of `orchestrator.pretrain(...)` or a similar function.
             new: start another run even if one of the same hash exists.
 
         Raises:

@@ -33,7 +33,7 @@ examples:
   orchestrator logs @last -f                            follow the newest run
 
 exit codes: 0 ok, 1 or the job's own code, 2 usage or spec, 3 auth, 4 quota, capacity or budget,
-            5 not found, 6 timeout, 7 service, 130 interrupt
+            5 not found, 6 timeout, 7 service, 8 this machine cannot run it, 130 interrupt
 """
 
 

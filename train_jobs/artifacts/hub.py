@@ -14,6 +14,7 @@ from train_jobs.config.errors import DataError, SpecError, UserError
 
 PREFIX = "hub:"
 """Prefix of a name on the Hub that could also be the name of a run."""
+SERVER_ERROR = 500  # status code from which the Hub itself has failed
 PATIENCE = 10.0  # seconds for the one request that asks whether the Hub can be reached
 # Names without an owner that the Hub still answers. Others are names of runs: they must not leave this machine.
 _WELL_KNOWN = re.compile(r"(distil)?bert-(base|large)-[a-z0-9-]+")
@@ -130,20 +131,23 @@ def _path(name: str, file: str, commit: str | None) -> Path | None:
 
 
 def _require_answer(name: str) -> None:
-    """Ask the Hub once for a model: downloads repeat a failed request for half a minute.
+    """Ask the Hub once for a file of a model: downloads repeat a failed request for half a minute.
 
     Raises:
         LocalEntryNotFoundError: it does not answer.
-        RepositoryNotFoundError: it has no such model.
+        HfHubHTTPError: it has failed.
     """
-    from huggingface_hub import HfApi, errors
+    from huggingface_hub import constants, errors, get_session, hf_hub_url
+    from huggingface_hub.utils import hf_raise_for_status
 
+    if constants.HF_HUB_OFFLINE:
+        raise errors.LocalEntryNotFoundError("HF_HUB_OFFLINE is set: offline")
     try:
-        HfApi().model_info(name, timeout=PATIENCE)
-    except errors.HfHubHTTPError:
-        raise
-    except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as problem:  # type: ignore[attr-defined]  # httpx's
+        answer = get_session().head(hf_hub_url(name, _CONFIG), timeout=PATIENCE)
+    except (errors.HTTPError, OSError) as problem:  # type: ignore[attr-defined]  # httpx's
         raise errors.LocalEntryNotFoundError(_reason(problem)) from problem
+    if answer.status_code >= SERVER_ERROR:  # others, such as a login that is needed, are for the download
+        hf_raise_for_status(answer)
 
 
 def _reason(problem: BaseException) -> str:

@@ -51,7 +51,7 @@ SHAPE = (
 )
 BASE_WIDTH, BASE_RATE = 768, 2e-5  # of BERT-base, and its rate in the recipe
 # Turc et al. 2019 (arXiv 1908.08962) fine-tune compact BERTs at up to 3e-4; two layers of width 128 that were trained
-# on one's own text need more (docs/fine-tuning.md).
+# on domain text need more (docs/fine-tuning.md).
 MOST_RATE = 1e-3
 TRAINED_ROWS, LEAST_EPOCHS, MOST_EPOCHS = 10_000, 3, 20  # rows of all epochs; 20: Mosbach et al. 2021 for small sets
 MOST_COUNTED = 16 << 20  # bytes of a table whose lines are counted

@@ -47,8 +47,8 @@ def test_verb_examples_parse(verb: str) -> None:
     assert found
     for words in found:
         # the words after -- are a command of the user's own, which `main` takes off
-        arguments = build_parser().parse_args(words[: words.index("--")] if "--" in words else words)
-        assert verb in {arguments.verb, f"{arguments.verb} {vars(arguments).get('action')}"}
+        build_parser().parse_args(words[: words.index("--")] if "--" in words else words)
+        assert words[: len(verb.split())] == verb.split()
 
 
 def test_help_equals_frozen_help() -> None:

@@ -119,9 +119,28 @@ def environ(tmp_path: Path, endpoint: str, **more: str) -> dict[str, str]:
 
 
 def test_hub_name_is_recognised() -> None:
-    assert all(map(is_hub_name, ["bert-base-uncased", "google-bert/bert_base.v2", "a", "a/b"]))
+    assert all(map(is_hub_name, ["bert-base-uncased", "google-bert/bert_base.v2", "hub:a", "a/b", "hub:a/b"]))
     assert not any(
-        map(is_hub_name, ["", "a/b/c", "./a", "../a", "/a/b", "~/a", "a/", "-a", "a.", "local://a", "@last", 3])
+        map(
+            is_hub_name,
+            [
+                "",
+                "a",
+                "notes-0966ffa5",
+                "hub:",
+                "a/b/c",
+                "./a",
+                "../a",
+                "/a/b",
+                "~/a",
+                "a/",
+                "-a",
+                "a.",
+                "local://a",
+                "@last",
+                3,
+            ],
+        )
     )
 
 

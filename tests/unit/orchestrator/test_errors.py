@@ -20,6 +20,7 @@ TREE = {
     "NotFoundError": ("not-found", 5),
     "OutOfMemoryError": ("memory", 1),
     "QuotaError": ("quota", 4),
+    "RequestRefused": ("refused", 2),
     "ServiceError": ("service", 7),
     "SpecError": ("spec", 2),
     "StorageError": ("storage", 1),

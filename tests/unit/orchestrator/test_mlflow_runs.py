@@ -9,9 +9,11 @@ import pytest
 from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs import mlflow_runs
 from orchestrator.runs.mlflow_runs import our_metric, read_runs
 from tests.conftest import Console, write_spec
+from tests.mlflow_runs import wait_for_copy
 from train_jobs.artifacts.tracking.mlflow_store import prepare
 
 PARAMS = {
@@ -54,6 +56,7 @@ def test_runs_of_colleagues_are_listed_beside_ours(console: Console, corpus: Pat
     assert done.code == 0, done.err
     ours = done.json["name"]
     store = console.home / "mlflow.db"
+    wait_for_copy(RunFolder(console.home / "runs" / ours))
     log_run(store, "their-run")
     listed = console("list", "--mlflow", str(store))
     assert listed.code == 0, listed.err
