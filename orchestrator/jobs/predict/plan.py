@@ -40,6 +40,7 @@ from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.finetune import require_length
 from train_jobs.config.pretrain import OBSERVERS
 
+NEWER_DEFAULTS = [("runtime", "auto"), ("int8", False)]
 NOT_SHAPING = {*OBSERVERS, "model", "input", "output", "resume"}
 
 
@@ -159,8 +160,10 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     files = portable_names(job.input)
     data = files_fingerprint(", ".join(map(str, job.input)), files, cache)
     shared = SharedFacts.of(resolved, home, [job.model, *job.input], reuse)
+    settings = job.model_dump(mode="json", exclude=NOT_SHAPING)
     shaping: dict[str, Any] = {
-        **job.model_dump(mode="json", exclude=NOT_SHAPING),
+        # a newer key with its default must not change the names of runs that existed before
+        **{key: value for key, value in settings.items() if (key, value) not in NEWER_DEFAULTS},
         "model": parent.weights,
         "input": data.sha256,
         "output": job.output.suffix,
