@@ -36,6 +36,11 @@ def gpus(folder: Path, *lines: str, **more: str) -> dict[str, str]:
     return {**program(folder, "nvidia-smi", "\n".join(f"echo '{line}'" for line in lines)), **more}
 
 
+def shortages(made: Plan) -> list[str]:
+    """Return the warnings of a plan about memory."""
+    return [warning for warning in made.warnings if "memory" in warning]
+
+
 def plan(environ: dict[str, str], *sets: str, kind: str = "pretrain", **flags: Any) -> Plan:
     given = {key: Flag(value, f"--{key}") for key, value in flags.items()}
     return make_plan(resolve_spec(kind, sets=[*sets], flags=given, environ=environ), home=Path("home").absolute())
@@ -75,25 +80,25 @@ def test_local_gpus_give_time_and_memory(folder: Path) -> None:
 def test_too_large_micro_batch_warns_with_largest_that_fits(folder: Path) -> None:
     environ = gpus(folder, T4)
     much = (*BASE, "train.global_batch_size=3000", "train.micro_batch_size=1000")
-    (warning,) = plan(environ, *much).warnings
+    (warning,) = shortages(plan(environ, *much))
     assert re.match(r"memory may run out: a process needs [\d.]+ GB, its Tesla T4 has 16\.1 GB: --set ", warning)
     proposed, size, need = re.search(PROPOSED, warning).groups()  # type: ignore[union-attr]
     fits = plan(environ, *much, proposed)
-    assert fits.warnings == ()
+    assert shortages(fits) == []
     assert fits.accumulation_steps == 3000 // int(size)  # type: ignore[attr-defined]
     assert fits.estimates.process_bytes / 1e9 == pytest.approx(float(need), rel=0.01)  # type: ignore[attr-defined]
     larger = min(count for count in range(int(size) + 1, 3000) if 3000 % count == 0)
-    assert plan(environ, *much, f"train.micro_batch_size={larger}").warnings
+    assert shortages(plan(environ, *much, f"train.micro_batch_size={larger}"))
 
 
 def test_fixed_micro_batch_recipe_gets_no_proposal(folder: Path) -> None:
     environ = gpus(folder, T4)
     whole = ("train.global_batch_size=4096", "train.loss_normalization=micro_batch", "train.micro_batch_size=2048")
-    (warning,) = plan(environ, *BASE, *whole).warnings
+    (warning,) = shortages(plan(environ, *BASE, *whole))
     assert re.search(r": one sequence at a time needs \d\.\d+ GB$", warning)
     auto = (*BASE, "train.micro_batch_size=auto")
-    assert plan(environ, *auto).warnings == ()
-    (warning,) = plan(gpus(folder, "Tesla T4, 1024 MiB", "Tesla T4, 1024 MiB"), *auto).warnings
+    assert shortages(plan(environ, *auto)) == []
+    (warning,) = shortages(plan(gpus(folder, "Tesla T4, 1024 MiB", "Tesla T4, 1024 MiB"), *auto))
     assert re.search(r"needs (\d\.\d+) GB, .* needs \1 GB, with optimizer\.sharded=true less$", warning)
 
 
@@ -103,7 +108,7 @@ def test_cpu_memory_is_shared_among_processes(folder: Path) -> None:
     assert one is not None
     assert two == nodes == one // 2
     much = ("train.global_batch_size=1000000", "train.micro_batch_size=1000000")
-    (warning,) = plan(NO_GPU, *BASE, *much).warnings
+    (warning,) = shortages(plan(NO_GPU, *BASE, *much))
     assert "its share of the machine has " in warning
     assert re.search(PROPOSED, warning)
 
@@ -130,14 +135,14 @@ def test_finetuning_and_prediction_warn_too(folder: Path) -> None:
     columns = ("data.text=text", "data.label=label")
     environ = gpus(folder, "Tesla T4, 7000 MiB")
     many = ("train.global_batch_size=512", "train.micro_batch_size=512")
-    (warning,) = plan(environ, *own, *columns, *many, kind="finetune").warnings
+    (warning,) = shortages(plan(environ, *own, *columns, *many, kind="finetune"))
     proposed = re.search(PROPOSED, warning)
     assert proposed
-    assert plan(environ, *own, *columns, *many, proposed[1], kind="finetune").warnings == ()
+    assert shortages(plan(environ, *own, *columns, *many, proposed[1], kind="finetune")) == []
     more = f"train.micro_batch_size={2 * int(proposed[2])}"
-    assert plan(environ, *own, *columns, *many, more, kind="finetune").warnings
+    assert shortages(plan(environ, *own, *columns, *many, more, kind="finetune"))
     small = gpus(folder, "Tesla T4, 500 MiB")
-    (warning,) = plan(small, kind="predict", model="bert", input=["rows.tsv"]).warnings
+    (warning,) = shortages(plan(small, kind="predict", model="bert", input=["rows.tsv"]))
     assert warning.endswith("its Tesla T4 has 524 MB: --set batching.batch_tokens=N lessens that")
 
 
@@ -157,4 +162,4 @@ def test_trials_sharing_a_gpu_share_its_memory(
     sweep = resolve_sweep(file=Path("sweep.yaml"), context=SpecContext(environ=environ))
     record, made = plan_sweep(sweep, folder / "home")
     assert made.compute.memory_bytes == 15360 * 2**20 // sharing
-    assert bool(record.warnings) == (sharing > 1)
+    assert any("memory" in warning for warning in record.warnings) == (sharing > 1)
