@@ -15,7 +15,7 @@ from orchestrator.backends.azure.native_sweeps import alias
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, ServiceError
+from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, RequestRefused, ServiceError
 from orchestrator.support.home import SWEEPS
 from orchestrator.sweep import Sweep
 from orchestrator.testing import AzureDouble
@@ -219,7 +219,7 @@ def test_refused_sweep_leaves_nothing(azure: AzureDouble, orchestrator: Orchestr
     assert azure.requests("PUT *") == []
     azure.set_quota("standardDSv5Family", 400)
     azure.fail_next(JOB, status=400, message="no such thing")
-    with pytest.raises(ServiceError, match="refused"):
+    with pytest.raises(RequestRefused, match="refused"):
         submit(orchestrator, {RATE: [0.01, 0.02]})
     assert list((tmp_path / "home" / SWEEPS).iterdir()) == []
     other = Orchestrator(home=tmp_path / "other", environ={})

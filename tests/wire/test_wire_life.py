@@ -120,8 +120,8 @@ def test_wrong_body_is_refused_and_recorded(azure: AzureDouble, ml: Any) -> None
 
 
 def test_unsupported_request_is_named(azure: AzureDouble, ml: Any) -> None:
-    with pytest.raises(ResourceNotFoundError, match=r"the double does not know GET .*/schedules"):
-        list(ml.schedules.list())
+    with pytest.raises(ResourceNotFoundError, match=r"the double does not know GET .*/batchEndpoints"):
+        list(ml.batch_endpoints.list())
     assert azure.violations == []
 
 

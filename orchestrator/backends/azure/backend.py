@@ -33,7 +33,15 @@ from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.stored_data import KeepsData
 from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
-from orchestrator.support.errors import AuthError, ConflictError, NotFoundError, ServiceError, StorageError, UsageError
+from orchestrator.support.errors import (
+    AuthError,
+    ConflictError,
+    NotFoundError,
+    RequestRefused,
+    ServiceError,
+    StorageError,
+    UsageError,
+)
 from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
 
@@ -185,7 +193,7 @@ class AzureBackend(
         if workspace not in away:
             try:
                 return self.describe(name)
-            except (AuthError, ServiceError) as problem:
+            except (AuthError, RequestRefused, ServiceError) as problem:
                 away[workspace] = problem.message
                 report(f"warning: {problem.message}; its runs are listed with their last known status")
         return observer.recorded(away[workspace])

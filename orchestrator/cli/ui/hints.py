@@ -88,11 +88,12 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
     message = f"unknown arguments of {verb}: {' '.join(unknown)}"
     flag = unknown[0].partition("=")[0]
     if flag.startswith("-"):
-        meant = FLAGS.get(flag.replace("_", "-"))
-        near = f' (did you mean "{meant}"?)' if meant else did_you_mean(flag.replace("_", "-"), known)
+        flag = flag.replace("_", "-")
+        near = flag if flag in FLAGS else did_you_mean(flag, [*known, *FLAGS]).partition('"')[2].partition('"')[0]
         if not near:
             return UsageError(message, fix=f"orchestrator {verb} --help")
-        return UsageError(f"{message}{near}", fix=meant or near.partition('"')[2].partition('"')[0])
+        meant = FLAGS.get(near, near)
+        return UsageError(f'{message} (did you mean "{meant}"?)', fix=meant)
     before = given[given.index(unknown[0]) - 2 :][:2] if unknown[0] in given[2:] else []
     if before and before[0] in {"--data", "--input"}:
         words = [before[1], *(word for word in unknown if not word.startswith("-"))]
