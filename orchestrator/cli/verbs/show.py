@@ -38,6 +38,7 @@ NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
 NO_PRICE = "no price (set it at submission: --set compute.price_per_hour=USD)"
 LISTED_FILES = 20
 SECTIONS = ("spec", "compute", "environment", "data")  # of a difference
+DETAILS = ("seeds.", "table.", "tasks.")  # keys of results with hundreds of figures, which the report has as tables
 NOTHING_DIFFERS = "\nsame spec, compute, environment, data and code"
 
 
@@ -169,7 +170,7 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
     rows = [
         [key, *(_value_text(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
         for key, pair in difference.results.items()
-        if not any(isinstance(value, dict | list) for value in pair.values())  # tables, as JSON of several kilobytes
+        if not key.startswith(DETAILS) and not any(isinstance(value, list) for value in pair.values())
     ]
     yield "\n" + table(rows, ("results", "a", "b", "b - a"))
     yield from _test_lines(difference.significance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,31 @@ def test_diff_shows_digest_of_code_on_another_machine(
     make_run(home, "two", plan=plan(snapshot={"digest": "beef"}))
     monkeypatch.setattr("orchestrator.backends.local.backend.LocalBackend.folder", lambda self, name: None)
     assert "  digest  c0de -> beef" in orchestrator("diff", "one", "two").out
+
+
+def test_diff_of_fine_tunings_has_dotted_keys(home: Path, orchestrator: Command) -> None:
+    """Sections of the spec, its lists and the results are rows of their own, never a cell of JSON."""
+    for name, rate, score in (("one", 1e-3, 0.5), ("two", 5e-5, 0.75)):
+        sources = [{"path": "a.csv", "weight": rate}, {"path": "b.csv", "weight": 1.0}]
+        run = make_run(home, name, plan=plan(spec={"train": {"epochs": 3, "rate": rate}, "data": {"sources": sources}}))
+        result = {
+            "task": "own",
+            "metrics": {"accuracy": score},
+            "intervals": {"accuracy": [0.1, 0.9]},
+            "sets": {"dev": {"rows": 9, "per_class": {"ham": {"f1": score}}, "confusion": [[1, 2], [3, 3]]}},
+            "config": {"train": {"rate": rate, "epochs": 3}},
+        }
+        (run.outputs / "result.json").write_text(json.dumps(result))
+    done = orchestrator("diff", "one", "two")
+    assert "{" not in done.out
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["train.rate", "0.001", "->", "5e-05"] in lines
+    assert ["data.sources.0.weight", "0.001", "->", "5e-05"] in lines
+    assert ["metrics.accuracy", "0.5", "0.75", "0.25"] in lines
+    assert ["sets.dev.per_class.ham.f1", "0.5", "0.75", "0.25"] in lines
+    found = orchestrator("diff", "one", "two", "-o", "json").json
+    assert found["results"]["metrics.accuracy"] == {"a": 0.5, "b": 0.75, "difference": 0.25}
+    assert not any(isinstance(value, dict) for pair in found["results"].values() for value in pair.values())
 
 
 def test_diff_needs_two_runs(home: Path, orchestrator: Command) -> None:
