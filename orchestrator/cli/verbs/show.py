@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.ui.follow import detach_on_interrupt, watch
-from orchestrator.cli.ui.render import mlflow_table, next_commands, run_table, status_text
+from orchestrator.cli.ui.render import mlflow_table, next_commands, status_text
+from orchestrator.cli.ui.run_list import RunList
 from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import (
     aligned,
@@ -46,22 +47,29 @@ def list_runs(arguments: argparse.Namespace) -> None:
     """Print runs, or with --mlflow those of an MLflow store or server and ours.
 
     Raises:
-        UsageError: --experiment is given without --mlflow.
+        UsageError: --experiment is given without --mlflow, or --trials with it.
     """
     states, orchestrator = [RunState(state) for state in arguments.states], Orchestrator(arguments.backend)
     found: list[RunStatus] | list[MlflowRun]
+    if arguments.trials and arguments.mlflow is not None:
+        raise UsageError("cannot use --trials with --mlflow, which lists all runs", fix="orchestrator list --trials")
     if arguments.mlflow is not None:
         limits = {"experiment": arguments.experiment, "states": states, "limit": arguments.limit}
         found = others = orchestrator.mlflow_runs(arguments.mlflow, **limits)
         text = mlflow_table(others)
     elif arguments.experiment is not None:
         raise UsageError("cannot use --experiment without --mlflow", fix="add --mlflow URI")
+    elif arguments.output != "text":
+        found, text = orchestrator.runs(states=states, limit=arguments.limit), ""
     else:
-        found = runs = orchestrator.runs(states=states, limit=arguments.limit)
-        text = run_table(runs)
+        # trials are runs in a state, which a folded sweep would hide
+        # a function, since `sweeps` imports what a list without trials does not need
+        rows = RunList(lambda name: orchestrator.sweeps.find(name), trials=arguments.trials or bool(states))
+        text = rows.text(orchestrator.iter_runs(states=states), arguments.limit)
+        found = []
     if arguments.output != "text":
         print_document([one.as_dict() for one in found], arguments.output)
-    elif found:
+    elif text:
         write_line(text, sys.stdout)
     elif states:
         hint(f"no run is {' or '.join(states)}\n  fix  orchestrator list")
