@@ -39,7 +39,12 @@ NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
 NO_PRICE = "no price (set it at submission: --set compute.price_per_hour=USD)"
 LISTED_FILES = 20
 SECTIONS = ("spec", "compute", "environment", "data")  # of a difference
-DETAILS = ("seeds.", "table.", "tasks.")  # keys of results with hundreds of figures, which the report has as tables
+DETAILS = (
+    "seeds.",
+    "sets.",
+    "table.",
+    "tasks.",
+)  # keys of results with hundreds of figures, which the report has as tables
 NOTHING_DIFFERS = "\nsame spec, compute, environment, data and code"
 
 
