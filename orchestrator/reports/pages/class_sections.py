@@ -190,9 +190,10 @@ def class_tables(sets: Mapping[str, Mapping[str, Any]], seed: int | None = None)
 
 
 def _square(title: str, across: str, up: str, words: str, legend: tuple[LegendEntry, ...], note: str = "") -> Drawing:
-    axes = (Axis(label, 0.0, 1.0, shares=True) for label in (across, up))
-    return Drawing(title, *axes, words=f"{title}: {words}", legend=legend, notes=(note,) if note else ())
+    x_axis, y_axis = (Axis(label, 0.0, 1.0, shares=True) for label in (across, up))
+    notes = (note,) if note else ()
+    return Drawing(title, x_axis, y_axis, words=f"{title}: {words}", legend=legend, notes=notes)
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    return decimate(points)  # type: ignore[arg-type, return-value]
+    return decimate(points)  # type: ignore[arg-type]

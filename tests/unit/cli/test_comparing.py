@@ -128,11 +128,11 @@ def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
     report(run, 20, at=900.0)
     assert orchestrator("cost", "one").out.splitlines() == [
         "one",
-        "  node hours     1: 2 attempts on 1 node",
-        "  process hours  2",
+        "  node hours     1 h: 2 attempts on 1 node",
+        "  process hours  2 h",
         "  price          $36.00 per node and hour (job.yaml:7)",
         "  cost           $36.00",
-        "  repeated       30 steps, 0.25 node hours, $9.00",
+        "  repeated       30 steps done again after a restart, 15 min 00 s, $9.00",
     ]
     document = orchestrator("cost", "one", "-o", "json").json
     assert document["runs"][0]["repeated_cost"] == 9.0
@@ -142,7 +142,7 @@ def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
 def test_cost_without_price_shows_hours(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 7200.0}])
     lines = orchestrator("cost", "one").out.splitlines()
-    assert "  node hours     2: 1 attempt on 1 node" in lines
+    assert "  node hours     2 h: 1 attempt on 1 node" in lines
     assert "  cost           no price (set it at submission: --set compute.price_per_hour=USD)" in lines
     assert not [line for line in lines if "repeated" in line]
     assert orchestrator("cost", "one", "-o", "json").json["total"] == {
@@ -164,10 +164,10 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
     assert done.code == 0
     assert [line.split() for line in done.out.splitlines()] == [
         ["RUN", "NODE", "HOURS", "PROCESS", "HOURS", "COST", "REPEATED"],
-        ["free", "1", "2", "0"],
-        ["dear", "1", "2", "$36.00", "0"],
-        ["cheap", "1", "2", "$0.50", "0"],
-        ["total", "3", "6", "$36.50", "0"],
+        ["free", "1", "h", "2", "h"],
+        ["dear", "1", "h", "2", "h", "$36.00"],
+        ["cheap", "1", "h", "2", "h", "$0.50"],
+        ["total", "3", "h", "6", "h", "$36.50"],
         [
             *("1", "of", "3", "runs:", "no", "price"),
             *("(set", "it", "at", "submission:", "--set", "compute.price_per_hour=USD)"),
@@ -175,6 +175,18 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
     ]
     assert "run bad: it is damaged; its cost is this run is not counted" in done.err
     assert orchestrator("cost", "bad").code == 1
+
+
+def test_cost_of_short_and_restarted_runs_is_legible(home: Path, orchestrator: Command) -> None:
+    """42 s are not 0.0116 hours, and a column of repeated work says what it is."""
+    make_run(home, "short", plan=plan(), attempts=[{"started": 0.0, "ended": 42.0}])
+    assert "  node hours     42 s: 1 attempt on 1 node" in orchestrator("cost", "short").out.splitlines()
+    assert "REPEATED: " not in orchestrator("cost", "--all").out, "nothing was repeated"
+    attempts = [{"started": 0.0, "ended": 1800.0, "step": 50}, {"started": 2000.0, "ended": 3800.0}]
+    report(make_run(home, "again", plan=plan(), attempts=attempts), 20, at=900.0)
+    *_, explained, unpriced = orchestrator("cost", "--all").out.splitlines()
+    assert explained.startswith("REPEATED: node hours of steps that were done again")
+    assert unpriced.startswith("2 of 2 runs: no price")
 
 
 def test_cost_needs_runs_or_all(home: Path, orchestrator: Command) -> None:
