@@ -178,7 +178,7 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
 
 
 def test_cost_of_short_and_restarted_runs_is_legible(home: Path, orchestrator: Command) -> None:
-    """42 s are not 0.0116 hours, and a column of repeated work says what it is."""
+    """42 s are not 0.0116 hours, and the column of repeated work is explained."""
     make_run(home, "short", plan=plan(), attempts=[{"started": 0.0, "ended": 42.0}])
     assert "  node hours     42 s: 1 attempt on 1 node" in orchestrator("cost", "short").out.splitlines()
     assert "REPEATED: " not in orchestrator("cost", "--all").out, "nothing was repeated"

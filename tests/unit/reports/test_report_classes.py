@@ -91,7 +91,7 @@ def test_calibrated_model_has_small_calibration_error(home: Path) -> None:
 
 
 def test_many_classes_have_neither_curves_nor_matrix(home: Path) -> None:
-    """Three classes have no ROC; 31 no matrix, which nobody could read."""
+    """Three classes have no ROC; 31 no matrix, which would not be readable."""
     for number, has_matrix in ((3, True), (31, False)):
         names = tuple(f"c{one}" for one in range(number))
         likely = np.full((number, number), 0.5 / (number - 1))
