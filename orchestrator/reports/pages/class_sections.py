@@ -72,7 +72,7 @@ class ClassifiedRows:
         return wide_panel(f"Confusion matrix of {self.name}", header, rows)
 
     def _calibration(self) -> Drawing:
-        """Draw the share of correct predictions by their probability; the points of a calibrated model are on the diagonal."""
+        """Draw the share of correct predictions by their probability; that of a calibrated model is the diagonal."""
         right = [label == found for label, found in zip(self.labels, self.predictions, strict=True)]
         bins: dict[int, list[tuple[float, bool]]] = {}
         for probability, is_right in zip(self.confidences, right, strict=True):
