@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from heapq import merge
@@ -260,12 +260,20 @@ class Orchestrator:
             states: only runs in these states; empty: in any state.
             limit: maximum number of runs.
         """
+        return list(islice(self.iter_runs(states=states), limit))
+
+    def iter_runs(self, *, states: Collection[RunState] = ()) -> Iterator[RunStatus]:
+        """Yield runs, newest first, and read each only when it is needed.
+
+        Args:
+            states: only runs in these states; empty: in any state.
+        """
         backends = self._backends()
         if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only for an explicit backend
             backends[0].discover()
-        # Backends list lazily and newest first, so a limit of N reads about N runs and not all of them.
+        # Backends list lazily and newest first, so the first N runs read about N and not all of them.
         found = merge(*(backend.list() for backend in backends), key=lambda status: -status.created)
-        return list(islice((status for status in found if not states or status.state in states), limit))
+        return (status for status in found if not states or status.state in states)
 
     def mlflow_runs(
         self,

@@ -250,12 +250,12 @@ class Run:
             compare_with: other runs to compare it with.
 
         Raises:
-            UsageError: the job trains nothing, or the runs have no figures in common.
+            UsageError: the job neither trains nor evaluates, or the runs have no figures in common.
             StorageError: the file cannot be written.
         """
         from orchestrator.reports.pages.comparison import write_report
 
-        return write_report([run._report(compared=bool(compare_with)) for run in (self, *compare_with)], to)
+        return write_report([run._report(scored=True) for run in (self, *compare_with)], to)
 
     @_renamed_argument("beside", "compare_with")
     def pictures(self, folder: Path, *, compare_with: Sequence[Run] = ()) -> list[Path]:
@@ -332,7 +332,7 @@ class Run:
         """
         from orchestrator.runs.differences import compare
 
-        return compare(self._side(compared=True), other._side(compared=True), patch=patch)
+        return compare(self._side(scored=True), other._side(scored=True), patch=patch)
 
     def as_mlflow_run(self) -> MlflowRun:
         """Return it in the form of runs that other tools record in MLflow."""
@@ -340,13 +340,13 @@ class Run:
 
         return as_mlflow_run(self.status(), self.plan())
 
-    def _side(self, *, compared: bool) -> Side:
+    def _side(self, *, scored: bool) -> Side:
         from orchestrator.runs.differences import Side
         from orchestrator.runs.significance import scored_places
 
         folder, backend = self.folder, self._backend
         result = backend.result(self.name)
-        places = scored_places(result) if compared else {}
+        places = scored_places(result) if scored else {}
         return Side(
             status=self.status(),
             plan=backend.plan(self.name),
@@ -355,10 +355,10 @@ class Run:
             scored={task: backend.read(self.name, place) for task, place in places.items()},
         )
 
-    def _report(self, *, compared: bool = False) -> RunReport:
+    def _report(self, *, scored: bool = False) -> RunReport:
         from orchestrator.reports.pages.run_report import report_of
 
-        side = self._side(compared=compared)
+        side = self._side(scored=scored)
         return report_of(side, self.metrics(), self._seeds(side.status, side.plan))
 
     def cancel(self) -> None:

@@ -104,12 +104,14 @@ WATCH = (
     Command(
         "list",
         "list runs",
-        "List runs, newest first. With --mlflow, also the runs of colleagues and other tools, with score and data.",
-        ["list --state running --limit 10", "list --mlflow http://mlflow:5000 --experiment reviews"],
+        "List runs, newest first. A sweep takes one line, with its best score; --state, --trials and -o json also list"
+        " the runs of its trials. With --mlflow, also the runs of colleagues and other tools, with score and data.",
+        ["list --state running --limit 10", "list --trials", "list --mlflow http://mlflow:5000 --experiment reviews"],
         "show.list_runs",
         [
             states("--state", "--status"),
             argument("--limit", type=positive, metavar="N", help="maximum number of runs"),
+            switch("--trials", "--all", help_text="list the runs of sweeps, not the sweeps"),
             MLFLOW,
             argument("--experiment", metavar="NAME", help="with --mlflow: only runs of this experiment"),
             BACKEND,

@@ -18,7 +18,8 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.layers import dotted, leaves
 from train_jobs.config.fields import Config
 
-NOT_COMPARED = {"model"}  # keys of a result: a path below the run's own folder always differs
+# keys of a result: a path below the run's own folder always differs, and the settings are in the spec
+NOT_COMPARED = {"model", "config"}
 
 Pairs = dict[str, dict[str, Any]]
 
@@ -80,7 +81,7 @@ class Difference(Config):
     code: CodeDifference | None
     """None: the code is the same."""
     results: Pairs
-    """State, steps, time and metrics of both, equal ones too; numbers also with "difference", b - a."""
+    """State, steps, time and metrics of both by dotted path, equal ones too; numbers also with "difference", b - a."""
     significance: ScoreTests
     """Tests of the scores, if both were scored on the same rows."""
 
@@ -102,7 +103,7 @@ def compare(a: Side, b: Side, *, patch: bool = False) -> Difference:
         environment=_pairs(a.plan["environment"], b.plan["environment"]),
         data=_pairs(a.plan["data"], b.plan["data"]),
         code=_code(a, b, patch=patch),
-        results=_results(_outcome(a), _outcome(b)),
+        results=_results(_flat(_outcome(a)), _flat(_outcome(b))),
         significance=score_tests(a, [b]),
     )
 
@@ -157,7 +158,16 @@ def _flat_spec(side: Side) -> dict[str, Any]:
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {dotted(path): value for path, value in leaves(tree) if value != {}}
+    """Return values by dotted keys; the items of a list of sections have their number as a key, from 0."""
+    return {dotted(path): value for path, value in leaves(_numbered(tree)) if value != {}}
+
+
+def _numbered(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numbered(inner) for key, inner in value.items()}
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        return {str(number): _numbered(item) for number, item in enumerate(value)}
+    return value
 
 
 def _pairs(a: Mapping[str, Any], b: Mapping[str, Any]) -> Pairs:

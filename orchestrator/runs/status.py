@@ -14,6 +14,7 @@ from orchestrator.runs.results import Results
 from orchestrator.support.errors import UsageError
 from train_jobs.config.fields import Config
 
+SWEEP_TAG, TRIAL_TAG = "orchestrator.sweep", "orchestrator.trial"  # of the runs of trials: name of the sweep, number
 Counts = Literal["steps", "parts", "runs", "tasks", "rows"]
 
 

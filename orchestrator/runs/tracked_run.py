@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from orchestrator.runs.status import RunState
+from orchestrator.runs.status import SWEEP_TAG, RunState
 from orchestrator.runs.tracking_server import DEFAULTS, is_sign_in_refused, reason_of, set_defaults, sign_in_fix
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ServiceError, UserError
@@ -37,7 +37,6 @@ from train_jobs.config.fields import Config
 
 RUNNING = "RUNNING"
 STATUS = {RunState.COMPLETED: "FINISHED", RunState.FAILED: "FAILED"}  # cancelled and preempted: KILLED
-SWEEP_TAG = "orchestrator.sweep"
 SUBMITTED_TAG = "orchestrator.submitted"
 HANDLE_TAG = "orchestrator.handle"
 DECISION_TAG = "orchestrator.decision"

@@ -35,7 +35,7 @@ def test_price_is_shown_before_and_after_run(console: Console) -> None:
     lines = console("cost", "one").out.splitlines()
     assert "  price          $98.32 per node and hour (orchestrator.yaml:3)" in lines
     assert "  cost           $393.28" in lines
-    assert "  repeated       100 steps, 0.5 node hours, $49.16" in lines
+    assert "  repeated       100 steps done again after a restart, 30 min 00 s, $49.16" in lines
 
 
 def test_cost_of_running_run_covers_elapsed_time(console: Console) -> None:
@@ -52,7 +52,7 @@ def test_cost_without_price_is_not_invented(console: Console) -> None:
     make_run(console.home, "one", RunState.FAILED, plan=plan, attempts=[{"started": 0.0, "ended": HOUR}])
     assert "$" not in console("list").out + console("status", "one").out
     printed = console("cost", "one").out
-    assert "  node hours     1: 1 attempt on 1 node" in printed
+    assert "  node hours     1 h: 1 attempt on 1 node" in printed
     assert "no price (set it at submission: --set compute.price_per_hour=USD)" in printed
 
 

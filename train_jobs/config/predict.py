@@ -37,7 +37,7 @@ INPUT_FORMATS: dict[str, InputFormat] = {
     ".bio": "conll",
     ".iob2": "conll",
 }
-OUTPUT_FORMATS = (".jsonl", ".tsv", ".parquet", ".npz")
+OUTPUT_FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".npz")
 
 
 def _known_task(name: str) -> str:
@@ -174,8 +174,8 @@ class PredictConfig(CheckedConfig):
     input: Inputs
     """File to predict, or several with the same format, which are predicted as one."""
     output: Output = Path("predictions.jsonl")
-    """File of predictions, one per row of the input, in its order: .jsonl, .tsv, .parquet or (embeddings) .npz. A
-    relative path is in the folder of the run."""
+    """File of predictions, one per row of the input, in its order: .jsonl, .csv, .tsv, .parquet or (embeddings) .npz.
+    A relative path is in the folder of the run."""
     task: PredictTask = AUTO
     """Kind of prediction: text-classification (classes or a number), question-answering, token-classification,
     fill-mask or embeddings; or a task of GLUE (with its file format and metrics), SQuAD or NER. auto: from the head of
@@ -211,7 +211,7 @@ class PredictConfig(CheckedConfig):
         if self.output.suffix == ".npz" and self.task not in {AUTO, EMBEDDINGS}:
             yield "output: .npz is only for embeddings"
         if self.output.suffix == ".npz" and self.data.keep:
-            yield "data.keep: .npz holds only embeddings; set output to a .parquet, .jsonl or .tsv file to copy columns"
+            yield "data.keep: .npz holds only embeddings; set output to a .parquet, .jsonl, .csv or .tsv file"
         forms = {self.form(path) for path in self.input}
         if len(forms) > 1:
             yield f"input: files of several formats: {', '.join(sorted(forms))}"

@@ -6,6 +6,8 @@ is the same.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -97,6 +99,20 @@ class Tsv(JsonLines):
         stream.write(("\t".join([*self.kept, *self.fields]) + "\n").encode())
 
 
+class Csv(JsonLines):
+    """CSV as RFC 4180 and spreadsheets read it: texts are quoted where they must be, lists and tables are JSON."""
+
+    def write(self, path: Path, records: Sequence[Record]) -> None:
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerows([_csv_field(value) for value in record.values()] for record in records)
+
+    def _head(self, stream: Any) -> None:
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerow([*self.kept, *self.fields])
+        stream.write(text.getvalue().encode())
+
+
 class Parquet(OutputFormat):
     """Parquet; a column copied from the input has the type of its values."""
 
@@ -165,7 +181,13 @@ class Npz(OutputFormat):
                 stream.write(array.astype("<f4", copy=False).tobytes())
 
 
-OUTPUT_FORMATS: dict[str, type[OutputFormat]] = {".jsonl": JsonLines, ".tsv": Tsv, ".parquet": Parquet, ".npz": Npz}
+OUTPUT_FORMATS: dict[str, type[OutputFormat]] = {
+    ".jsonl": JsonLines,
+    ".csv": Csv,
+    ".tsv": Tsv,
+    ".parquet": Parquet,
+    ".npz": Npz,
+}
 
 
 def arrow_type(kind: Any) -> Any:
@@ -272,6 +294,12 @@ def _field(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', '"')
     return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _csv_field(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -23,7 +23,13 @@ from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
 from train_jobs.readers.tables import RowProblems, RowTable, class_ids, numbers, texts
-from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores
+from train_jobs.tasks.sentences.metrics import (
+    class_details,
+    class_resamples,
+    class_rows,
+    class_scores,
+    top_probabilities,
+)
 from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 
 Floats = npt.NDArray[np.float64]
@@ -104,8 +110,10 @@ class LabelPredictor(Predictor):
             np.concatenate([one[key] for one in score_inputs]) for key in ("labels", "predictions", "rows")
         )
         margins = np.concatenate([one["margins"] for one in score_inputs]) if "margins" in score_inputs[0] else None
+        known = all("confidences" in one for one in score_inputs)  # windows of an earlier version have none
+        sure = np.concatenate([one["confidences"] for one in score_inputs]) if known else None
         identity = {"rows": ids.tolist(), "classes": self._class_names}
-        return {SCORED_SET: class_rows(self._metrics, labels, predictions, margins, **identity)}
+        return {SCORED_SET: class_rows(self._metrics, labels, predictions, margins, confidences=sure, **identity)}
 
     def fields(self) -> dict[str, Any]:
         if self.is_number:
@@ -177,6 +185,7 @@ class LabelPredictor(Predictor):
         found: dict[str, Any] = {
             "labels": labels.tolist(),
             "predictions": logits.argmax(1).tolist(),
+            "confidences": top_probabilities(logits).tolist(),
             "loss": float(-likely.sum()),
             "rows": ids,
         }

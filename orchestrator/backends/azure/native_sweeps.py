@@ -36,6 +36,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, Wire, rest_body
 from orchestrator.backends.base import PLAN, REQUEST, Backend, Submission
 from orchestrator.backends.capabilities import NativeSweep, NativeTrial, SweepsNatively
 from orchestrator.backends.run_progress import metric_values
+from orchestrator.runs.status import SWEEP_TAG
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.settings import Settings, names_files
 from orchestrator.specs.space import Option, Parameter, Space, all_parameters, join
@@ -44,7 +45,6 @@ from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
 
 SWEEP = "sweep.json"
-SWEEP_TAG = "orchestrator.sweep"
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
 BEST = "best_child_run_id"  # property of the sweep
 CANCELLED = {"CancelRequested", "Canceled"}

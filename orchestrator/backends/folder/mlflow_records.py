@@ -11,12 +11,11 @@ from orchestrator.backends.run_progress import last_report
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.run_artifacts import RunFiles
 from orchestrator.runs.run_records import RunRecords, owner
-from orchestrator.runs.status import Handle, RunStatus
+from orchestrator.runs.status import SWEEP_TAG, Handle, RunStatus
 from orchestrator.runs.tracked_run import (
     HANDLE_TAG,
     RUNNING,
     STATUS,
-    SWEEP_TAG,
     PrimaryMetric,
     TrackingRequest,
     submitted_tag,

@@ -17,8 +17,8 @@ from orchestrator.backends.capabilities import MODEL_TAG, RUN_TAG, model_name, m
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.mlflow_model import model_files, read_export
-from orchestrator.runs.status import RunStatus
-from orchestrator.runs.tracked_run import SWEEP_TAG, run_lock
+from orchestrator.runs.status import SWEEP_TAG, RunStatus
+from orchestrator.runs.tracked_run import run_lock
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import NotFoundError, ServiceError
 from train_jobs.artifacts.commit import committed

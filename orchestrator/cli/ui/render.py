@@ -1,4 +1,4 @@
-"""Text output about runs: the table of a list, the rows of a status, the commands to type next."""
+"""Text output about runs: the table of a list of MLflow's, the rows of a status, the commands to type next."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.ui.run_list import VALIDATION, elapsed
 from orchestrator.cli.ui.terminal import Terminal, aligned, hint, paint_word, table, terminal_of
 from orchestrator.jobs.registry import run_kind
 from orchestrator.runs.results import NOT_METRICS
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.runs.mlflow_runs import MlflowRun
 
 DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
-VALIDATION = "validation_"  # prefix of metrics measured on held-out text
 LABEL_COLUMNS = 14  # indent, longest label of a status, gap
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
@@ -36,17 +36,6 @@ Rows = list[tuple[str, str]]
 """Label and text."""
 
 
-def run_table(runs: Sequence[RunStatus], terminal: Terminal | None = None) -> str:
-    """Return a table of runs, with a column of costs if any run has a price."""
-    priced = any(status.cost is not None for status in runs)
-    rows = []
-    for status in runs:
-        cost = "" if status.cost is None else money(status.cost)
-        progress = [_progress(status), _elapsed(status), *([cost] if priced else [])]
-        rows.append([status.name, status.state.value, *progress, ago(status.created)])
-    return table(rows, ["RUN", "STATE", "STEP", "TIME", *(["COST"] if priced else []), "SUBMITTED"], terminal)
-
-
 def mlflow_table(runs: Sequence[MlflowRun], terminal: Terminal | None = None) -> str:
     """Return a table of runs as MLflow knows them, and of ours."""
     rows = []
@@ -55,17 +44,6 @@ def mlflow_table(runs: Sequence[MlflowRun], terminal: Terminal | None = None) ->
         place = run.experiment or "(not in MLflow)"
         rows.append([run.name, run.state.value, score, run.data_text, place, run.user or "", ago(run.created)])
     return table(rows, ["RUN", "STATE", "SCORE", "DATA", "EXPERIMENT", "USER", "STARTED"], terminal)
-
-
-def _progress(status: RunStatus) -> str:
-    if status.steps is None:
-        return "" if status.step is None else f"{count(status.step)} {status.counts}"
-    unit = f" {status.counts}" if status.counts != "steps" else ""
-    return f"{count(status.step or 0)}/{count(status.steps)}{unit}"
-
-
-def _elapsed(status: RunStatus) -> str:
-    return "" if status.started is None else duration((status.ended or status.now) - status.started)
 
 
 def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
@@ -79,7 +57,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("warning", status.warning))
     rows.append(("submitted", when(status.created)))
     if status.started:
-        rows.append(("time", _elapsed(status)))
+        rows.append(("time", elapsed(status)))
     rows += _attempts(status, terminal.columns)
     if status.step is not None:
         rows.append(_progress_row(status.step, status))

@@ -274,8 +274,8 @@ OUTPUT = argument(
     action=OutputAction,
     default="text",
     metavar="{text,json,yaml,FILE}",
-    help="output format on stdout (default: text); for predict also the file of predictions, .jsonl, .tsv, .parquet"
-    " or .npz",
+    help="output format on stdout (default: text); for predict also the file of predictions, .jsonl, .csv, .tsv,"
+    " .parquet or .npz",
 )
 
 

@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.ui.follow import detach_on_interrupt, watch
-from orchestrator.cli.ui.render import mlflow_table, next_commands, run_table, status_text
+from orchestrator.cli.ui.render import mlflow_table, next_commands, status_text
+from orchestrator.cli.ui.run_list import RunList
 from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import (
     aligned,
@@ -26,7 +27,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import NotFoundError, StorageError, UsageError
-from orchestrator.support.formatting import counted, money
+from orchestrator.support.formatting import counted, duration, money
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
 
 NO_RUNS = "no runs yet\n  fix  orchestrator submit pretrain"
 NO_PRICE = "no price (set it at submission: --set compute.price_per_hour=USD)"
+REPEATED = "REPEATED: node hours of steps that were done again, because a restart resumed from an earlier checkpoint"
 LISTED_FILES = 20
 SECTIONS = ("spec", "compute", "environment", "data")  # of a difference
+# keys of results with hundreds of figures, which the report has as tables
+DETAILS = ("seeds.", "sets.", "table.", "tasks.")
 NOTHING_DIFFERS = "\nsame spec, compute, environment, data and code"
 
 
@@ -45,22 +49,29 @@ def list_runs(arguments: argparse.Namespace) -> None:
     """Print runs, or with --mlflow those of an MLflow store or server and ours.
 
     Raises:
-        UsageError: --experiment is given without --mlflow.
+        UsageError: --experiment is given without --mlflow, or --trials with it.
     """
     states, orchestrator = [RunState(state) for state in arguments.states], Orchestrator(arguments.backend)
     found: list[RunStatus] | list[MlflowRun]
+    if arguments.trials and arguments.mlflow is not None:
+        raise UsageError("cannot use --trials with --mlflow, which lists all runs", fix="orchestrator list --trials")
     if arguments.mlflow is not None:
         limits = {"experiment": arguments.experiment, "states": states, "limit": arguments.limit}
         found = others = orchestrator.mlflow_runs(arguments.mlflow, **limits)
         text = mlflow_table(others)
     elif arguments.experiment is not None:
         raise UsageError("cannot use --experiment without --mlflow", fix="add --mlflow URI")
+    elif arguments.output != "text":
+        found, text = orchestrator.runs(states=states, limit=arguments.limit), ""
     else:
-        found = runs = orchestrator.runs(states=states, limit=arguments.limit)
-        text = run_table(runs)
+        # trials are runs in a state, which a folded sweep would hide
+        # a function, since `sweeps` imports what a list without trials does not need
+        rows = RunList(lambda name: orchestrator.sweeps.find(name), trials=arguments.trials or bool(states))
+        text = rows.text(orchestrator.iter_runs(states=states), arguments.limit)
+        found = []
     if arguments.output != "text":
         print_document([one.as_dict() for one in found], arguments.output)
-    elif found:
+    elif text:
         write_line(text, sys.stdout)
     elif states:
         hint(f"no run is {' or '.join(states)}\n  fix  orchestrator list")
@@ -169,7 +180,7 @@ def _difference_lines(difference: Difference) -> Iterator[str]:
     rows = [
         [key, *(_value_text(pair[side]) if side in pair else "" for side in ("a", "b", "difference"))]
         for key, pair in difference.results.items()
-        if not any(isinstance(value, dict | list) for value in pair.values())  # tables, as JSON of several kilobytes
+        if not key.startswith(DETAILS) and not any(isinstance(value, list) for value in pair.values())
     ]
     yield "\n" + table(rows, ("results", "a", "b", "b - a"))
     yield from _test_lines(difference.significance)
@@ -246,15 +257,27 @@ def _cost_text(cost: RunCost) -> str:
     origin = f" ({cost.price_origin})" if cost.price_origin else ""
     price = NO_PRICE if cost.price_per_hour is None else f"{money(cost.price_per_hour)} per node and hour{origin}"
     rows = [
-        ("node hours", f"{cost.node_hours:.3g}: {counted(cost.attempts, 'attempt')} on {counted(cost.nodes, 'node')}"),
-        ("process hours", f"{cost.process_hours:.3g}"),
+        (
+            "node hours",
+            f"{_hours(cost.node_hours)}: {counted(cost.attempts, 'attempt')} on {counted(cost.nodes, 'node')}",
+        ),
+        ("process hours", _hours(cost.process_hours)),
         ("price", price),
         ("cost", NO_PRICE if cost.cost is None else money(cost.cost)),
     ]
     if cost.repeated_node_hours:
-        repeated = f"{cost.repeated_steps} steps, {cost.repeated_node_hours:.3g} node hours"
+        repeated = (
+            f"{counted(cost.repeated_steps, 'step')} done again after a restart, {_hours(cost.repeated_node_hours)}"
+        )
         rows.append(("repeated", repeated + ("" if cost.repeated_cost is None else f", {money(cost.repeated_cost)}")))
     return "\n".join([cost.name, *aligned(rows)])
+
+
+def _hours(hours: float) -> str:
+    """Return machine hours as `42 s`, `2 min 05 s`, `1.5 h` or `1,204 h`."""
+    if hours < 1:
+        return duration(hours * 3600)
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
 
 
 def _cost_table(costs: list[RunCost], total: dict[str, Any]) -> str:
@@ -262,15 +285,17 @@ def _cost_table(costs: list[RunCost], total: dict[str, Any]) -> str:
     rows = [
         [
             found["name"],
-            f"{found['node_hours']:.3g}",
-            f"{found['process_hours']:.3g}",
+            _hours(found["node_hours"]),
+            _hours(found["process_hours"]),
             "" if found["cost"] is None else money(found["cost"]),
-            f"{found['repeated_node_hours']:.3g}",
+            _hours(found["repeated_node_hours"]) if found["repeated_node_hours"] else "",
         ]
         for found in documents
     ]
     text = table(rows, ("RUN", "NODE HOURS", "PROCESS HOURS", "COST", "REPEATED"))
     unpriced = total["runs_without_price"]
+    if total["repeated_node_hours"]:
+        text += f"\n{REPEATED}"
     return text + (f"\n{unpriced} of {len(costs)} runs: {NO_PRICE}" if unpriced else "")
 
 

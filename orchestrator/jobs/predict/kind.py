@@ -44,6 +44,7 @@ class EvaluateKind(PredictKind):
 
     name = "evaluate"
     scored = True
+    report = lazy("orchestrator.reports.pages.evaluation_report:EvaluationReport")
     spec = lazy("orchestrator.jobs.predict.spec:EvaluateSpec")
 
 

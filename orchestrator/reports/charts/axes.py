@@ -78,13 +78,14 @@ def count_axis(label: str, last: int) -> Axis:
     return Axis(label, 0.5, max(last, 1) + 0.5, whole=True)
 
 
-def setting_axis(label: str, values: Iterable[object]) -> tuple[Axis, list[float]]:
+def setting_axis(label: str, values: Iterable[object], *, log: bool = False) -> tuple[Axis, list[float]]:
     """Return an axis for all values of a setting, and the place of each value on it.
 
     Args:
         label: label of the axis.
         values: numbers, or anything else. Positive numbers that are far apart get a logarithmic axis. Other values,
             and a few numbers that occur repeatedly, such as batch sizes, get a categorical one.
+        log: the logarithm of the setting was searched: positive numbers get a logarithmic axis, however close.
     """
     given = list(values)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
@@ -94,7 +95,7 @@ def setting_axis(label: str, values: Iterable[object]) -> tuple[Axis, list[float
         return Axis(label, -0.5, len(names) - 0.5, names=names), [float(names.index(str(value))) for value in given]
     places = [float(value) for value in given if isinstance(value, int | float)]
     low, high = min(places), max(places)
-    if low > 0 and high / low >= WIDE:
+    if low > 0 and (high / low >= WIDE or (log and high > low)):
         room = (high / low) ** MARGIN
         return Axis(label, low / room, high * room, log=True), places
     return value_axis(label, places, most=6), places

@@ -109,6 +109,7 @@ tr:first-child > * { border-top: 0; }
 th { width: 130px; color: var(--soft); font-weight: 400; }
 td { overflow-wrap: anywhere; }
 td table { width: auto; }
+td table th code { overflow-wrap: break-word; }
 td table th { width: auto; color: var(--ink); }
 td table th, td table td { padding-right: 28px; }
 td table th, td table td { padding-top: 2px; padding-bottom: 2px; border: 0; }
@@ -192,6 +193,7 @@ svg polyline.line:hover { stroke-width: 3.5; opacity: 1; }
 .legend i.best { border-color: var(--validation); }
 .trials { font-variant-numeric: tabular-nums; }
 .trials th { width: auto; white-space: nowrap; }
+.trials td { overflow-wrap: normal; }
 .trials .best td { font-weight: 600; color: var(--validation); }
 .trials .best td .soft { font-weight: 400; }
 .bars td { width: 60%; white-space: nowrap; }
@@ -199,6 +201,8 @@ svg polyline.line:hover { stroke-width: 3.5; opacity: 1; }
 .bars .share { display: inline-block; height: 10px; margin-right: 8px; border-radius: 3px; }
 .bars .share { background: var(--training); }
 @media (max-width: 600px) {
+  .bars tr > * { display: block; width: auto; overflow-wrap: break-word; }
+  .bars tr > td { padding-top: 0; border-top: 0; }
   .panel > .trials > * > tr > *, .panel > .trials > * > tr > td { display: table-cell; padding: 4px 14px 4px 0; }
 }
 """.strip()

@@ -356,7 +356,8 @@ def _require(runs: Sequence[RunReport]) -> None:
         require_comparable(runs)
         return
     status = runs[0].status
-    if not run_kind(status.kind).trains:
+    kind = run_kind(status.kind)
+    if not (kind.trains or kind.scored):
         raise UsageError(
             f"cannot report run {status.name}: a run of kind {status.kind} has no curves",
             fix=f"orchestrator data show {status.store}" if status.store else f"orchestrator status {status.name}",

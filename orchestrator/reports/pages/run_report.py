@@ -105,7 +105,10 @@ class RunReport(Side):
 
 def planned_memory(plan: Mapping[str, Any]) -> float:
     """Return the estimate of the memory of a process, in GB."""
-    return float(sum(plan["estimates"][part] for part in PARTS)) / GB
+    estimates = plan["estimates"]  # a prediction has one figure for all parts
+    if "process_bytes" in estimates:
+        return float(estimates["process_bytes"]) / GB
+    return float(sum(estimates[part] for part in PARTS)) / GB
 
 
 def report_of(

@@ -74,7 +74,7 @@ def _histories(status: SweepStatus) -> Drawing:
 def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Drawing:
     """Draw the outcome by one setting, a dot for each trial that has it."""
     rows = _best_last(row for row in ended if path in row.settings)
-    across, places = setting_axis(path, [row.settings[path] for row in rows])
+    across, places = setting_axis(path, [row.settings[path] for row in rows], log=path in status.log_settings)
     plain = Drawing(
         title=f"{status.metric} by {path}",
         x_axis=across,
@@ -138,7 +138,8 @@ def _timeline(status: SweepStatus) -> Drawing:
 def _parallel(status: SweepStatus, ended: Sequence[TrialRow]) -> Drawing:
     """Draw every trial as one line through its settings and its outcome."""
     paths = [path for path in settings_that_differ(ended) if all(path in row.settings for row in ended)]
-    scales = [setting_axis(path, [row.settings[path] for row in ended]) for path in paths]
+    logs = status.log_settings
+    scales = [setting_axis(path, [row.settings[path] for row in ended], log=path in logs) for path in paths]
     scales.append((value_axis(status.metric, _outcomes(ended)), _outcomes(ended)))
     names = (*(path.rpartition(".")[2] for path in paths), status.metric)
     plain = Drawing(

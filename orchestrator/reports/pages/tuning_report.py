@@ -9,13 +9,13 @@ from itertools import cycle
 from orchestrator.reports.charts.axes import number
 from orchestrator.reports.charts.charts import STEP, Chart, Line, Reference, Series, collect, last_step
 from orchestrator.reports.charts.style import KINDS
+from orchestrator.reports.pages.class_sections import class_tables, classified_rows
 from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, figures_panel, key_figure, key_figures
 from orchestrator.reports.pages.run_report import RunReport, reported
 from orchestrator.runs.results import NOT_METRICS, Figure, Results, Scores
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
 
-PER_CLASS = ("Class", "Precision", "Recall", "F1", "Rows with this label")
 SCORED = ("Task", "Metric", "Dev set", "95% interval", "Median", "Best", "Seeds")
 
 
@@ -102,18 +102,12 @@ class TuningReport(RunReport):
         yield figures_panel(("Seed", *names, "best step"), rows)
 
     def _class_tables(self) -> Iterator[Markup]:
-        """Yield a table with a row for each class, for each scored set of one task; of several seeds of the best."""
+        """Yield tables and figures of the classes of each scored set of one task; of several seeds of the best."""
         best = self.result.get("best_seed")
         runs = [run for run in self.result.get("seeds") or [] if run["seed"] == best] or [self.result]
-        for name, facts in runs[0].get("sets", {}).items():
-            if not (classes := facts.get("per_class")):
-                continue
-            yield element("h2", f"Each class of {name}" + (f", seed {best}" if best is not None else ""))
-            rows = (
-                (label, *(number(one[key]) for key in ("precision", "recall", "f1")), f"{one['rows']:,.0f}")
-                for label, one in classes.items()
-            )
-            yield figures_panel(PER_CLASS, rows)
+        yield from class_tables(runs[0].get("sets", {}), best)
+        for rows_of_set in classified_rows(self.scored.get("", b"")):  # of several seeds the rows of the best
+            yield from rows_of_set.sections()
 
 
 def _selection(results: Results) -> str:

@@ -18,12 +18,12 @@ from typing import Any
 from orchestrator.backends import load_backend
 from orchestrator.runs.run_artifacts import PICTURES, REPORT_FILE, public_text
 from orchestrator.runs.run_records import SOURCE_JOB, owner
+from orchestrator.runs.status import SWEEP_TAG
 from orchestrator.runs.tracked_run import (
     BEST_TAG,
     DECISION_TAG,
     RUNNING,
     STATUS,
-    SWEEP_TAG,
     TRIAL_STATE_TAG,
     PrimaryMetric,
     Synced,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from orchestrator.runs.status import RunState
+from orchestrator.specs.space import all_parameters
 from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
@@ -84,6 +85,8 @@ class SweepStatus(Config):
     """Sweeps whose trials it starts with."""
     keep: int | None = None
     """Number of trials that keep their checkpoints and models; None: all."""
+    log_settings: list[str] = Field(default=[])
+    """Dotted settings whose logarithm is searched (`log: true`)."""
     rows: list[TrialRow] = Field(default=[])
     """Trials that have started, in the order of their numbers."""
 
@@ -138,6 +141,7 @@ def status_of(
         mlflow_run_id=folder.mlflow_run_id or state.mlflow_run_id,
         earlier=record.earlier,
         keep=record.keep,
+        log_settings=list(dict.fromkeys(path for _, path, one in all_parameters(spec.space) if one.log)),
         rows=[row.model_copy(update={"incumbent": True}) if row.trial == incumbent else row for row in rows],
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.registry import job_kind
 from orchestrator.jobs.resolve import make_plan
+from orchestrator.runs.status import TRIAL_TAG
 from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.resolved import Change, Resolved
@@ -70,7 +71,7 @@ class TrialPlanner:
             ConflictError: the data has changed since the sweep started.
         """
         seeded = {**settings, **((seed_setting(self._base, seed) or {}) if seed is not None else {})}
-        tags = {**self._base.tags, **self._tags, "orchestrator.trial": str(trial)}
+        tags = {**self._base.tags, **self._tags, TRIAL_TAG: str(trial)}
         layers = [
             ConfigLayer("sweep.json", self._base.model_dump(mode="json")),
             ConfigLayer("space", {**as_tree(seeded), "tags": tags}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,32 @@ def test_diff_shows_digest_of_code_on_another_machine(
     assert "  digest  c0de -> beef" in orchestrator("diff", "one", "two").out
 
 
+def test_diff_of_fine_tunings_has_dotted_keys(home: Path, orchestrator: Command) -> None:
+    """Sections of the spec, its lists and the results are rows of their own, never a cell of JSON."""
+    for name, rate, score in (("one", 1e-3, 0.5), ("two", 5e-5, 0.75)):
+        sources = [{"path": "a.csv", "weight": rate}, {"path": "b.csv", "weight": 1.0}]
+        run = make_run(home, name, plan=plan(spec={"train": {"epochs": 3, "rate": rate}, "data": {"sources": sources}}))
+        result = {
+            "task": "own",
+            "metrics": {"accuracy": score},
+            "intervals": {"accuracy": [0.1, 0.9]},
+            "sets": {"dev": {"rows": 9, "per_class": {"ham": {"f1": score}}, "confusion": [[1, 2], [3, 3]]}},
+            "config": {"train": {"rate": rate, "epochs": 3}},
+        }
+        (run.outputs / "result.json").write_text(json.dumps(result))
+    done = orchestrator("diff", "one", "two")
+    assert "{" not in done.out
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["train.rate", "0.001", "->", "5e-05"] in lines
+    assert ["data.sources.0.weight", "0.001", "->", "5e-05"] in lines
+    assert ["metrics.accuracy", "0.5", "0.75", "0.25"] in lines
+    assert "per_class" not in done.out, "tables of a result are only in -o json"
+    found = orchestrator("diff", "one", "two", "-o", "json").json
+    assert found["results"]["metrics.accuracy"] == {"a": 0.5, "b": 0.75, "difference": 0.25}
+    assert found["results"]["sets.dev.per_class.ham.f1"] == {"a": 0.5, "b": 0.75, "difference": 0.25}
+    assert not any(isinstance(value, dict) for pair in found["results"].values() for value in pair.values())
+
+
 def test_diff_needs_two_runs(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan())
     assert orchestrator("diff", "one").code == 2
@@ -101,11 +128,11 @@ def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
     report(run, 20, at=900.0)
     assert orchestrator("cost", "one").out.splitlines() == [
         "one",
-        "  node hours     1: 2 attempts on 1 node",
-        "  process hours  2",
+        "  node hours     1 h: 2 attempts on 1 node",
+        "  process hours  2 h",
         "  price          $36.00 per node and hour (job.yaml:7)",
         "  cost           $36.00",
-        "  repeated       30 steps, 0.25 node hours, $9.00",
+        "  repeated       30 steps done again after a restart, 15 min 00 s, $9.00",
     ]
     document = orchestrator("cost", "one", "-o", "json").json
     assert document["runs"][0]["repeated_cost"] == 9.0
@@ -115,7 +142,7 @@ def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
 def test_cost_without_price_shows_hours(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 7200.0}])
     lines = orchestrator("cost", "one").out.splitlines()
-    assert "  node hours     2: 1 attempt on 1 node" in lines
+    assert "  node hours     2 h: 1 attempt on 1 node" in lines
     assert "  cost           no price (set it at submission: --set compute.price_per_hour=USD)" in lines
     assert not [line for line in lines if "repeated" in line]
     assert orchestrator("cost", "one", "-o", "json").json["total"] == {
@@ -137,10 +164,10 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
     assert done.code == 0
     assert [line.split() for line in done.out.splitlines()] == [
         ["RUN", "NODE", "HOURS", "PROCESS", "HOURS", "COST", "REPEATED"],
-        ["free", "1", "2", "0"],
-        ["dear", "1", "2", "$36.00", "0"],
-        ["cheap", "1", "2", "$0.50", "0"],
-        ["total", "3", "6", "$36.50", "0"],
+        ["free", "1", "h", "2", "h"],
+        ["dear", "1", "h", "2", "h", "$36.00"],
+        ["cheap", "1", "h", "2", "h", "$0.50"],
+        ["total", "3", "h", "6", "h", "$36.50"],
         [
             *("1", "of", "3", "runs:", "no", "price"),
             *("(set", "it", "at", "submission:", "--set", "compute.price_per_hour=USD)"),
@@ -148,6 +175,18 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
     ]
     assert "run bad: it is damaged; its cost is this run is not counted" in done.err
     assert orchestrator("cost", "bad").code == 1
+
+
+def test_cost_of_short_and_restarted_runs_is_legible(home: Path, orchestrator: Command) -> None:
+    """42 s are not 0.0116 hours, and the column of repeated work is explained."""
+    make_run(home, "short", plan=plan(), attempts=[{"started": 0.0, "ended": 42.0}])
+    assert "  node hours     42 s: 1 attempt on 1 node" in orchestrator("cost", "short").out.splitlines()
+    assert "REPEATED: " not in orchestrator("cost", "--all").out, "nothing was repeated"
+    attempts = [{"started": 0.0, "ended": 1800.0, "step": 50}, {"started": 2000.0, "ended": 3800.0}]
+    report(make_run(home, "again", plan=plan(), attempts=attempts), 20, at=900.0)
+    *_, explained, unpriced = orchestrator("cost", "--all").out.splitlines()
+    assert explained.startswith("REPEATED: node hours of steps that were done again")
+    assert unpriced.startswith("2 of 2 runs: no price")
 
 
 def test_cost_needs_runs_or_all(home: Path, orchestrator: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import time
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import pytest
 
 from orchestrator.cli.ui import render
 from orchestrator.cli.ui.arguments import ENDED, STATES
+from orchestrator.cli.ui.run_list import RunList
 from orchestrator.cli.ui.terminal import Terminal
 from orchestrator.runs.status import RunAttempt, RunState, RunStatus
 from orchestrator.support.formatting import ago, count, money
+from orchestrator.sweeps.design.sweep_record import SweepState
 from tests.run_folders import PLAN, make_run, report
 from tests.unit.cli.conftest import Command
+from tests.unit.sweeps.test_sweep_table import make
 
 PRICED = {"compute": {**PLAN["compute"], "price_per_hour": 36.0}}
 
@@ -29,9 +33,9 @@ def test_list_newest_first_with_filters(home: Path, orchestrator: Command) -> No
     make_run(home, "older", RunState.FAILED, age=10, created=now - 7300, started=now - 7300, ended=now - 7175)
     report(make_run(home, "newer", created=now - 90, started=now - 80, ended=now - 75), 100, loss=1.0)
     lines = orchestrator("list").out.splitlines()
-    assert lines[0].split() == ["RUN", "STATE", "STEP", "TIME", "SUBMITTED"]
-    assert lines[1].split() == ["newer", "completed", "100/100", "5", "s", "1", "min", "ago"]
-    assert lines[2].split() == ["older", "failed", "0/100", "2", "min", "05", "s", "2", "h", "ago"]
+    assert lines[0].split() == ["RUN", "STATE", "KIND", "STEP", "TIME", "SUBMITTED"]
+    assert lines[1].split() == ["newer", "completed", "pretrain", "100/100", "5", "s", "1", "min", "ago"]
+    assert lines[2].split() == ["older", "failed", "pretrain", "0/100", "2", "min", "05", "s", "2", "h", "ago"]
 
 
 def test_list_with_price_has_cost_column(home: Path, orchestrator: Command) -> None:
@@ -39,11 +43,50 @@ def test_list_with_price_has_cost_column(home: Path, orchestrator: Command) -> N
     make_run(home, "priced", plan=PRICED, attempts=[attempt], started=0.0, ended=125.0)
     make_run(home, "unpriced", age=5, attempts=[attempt], started=0.0, ended=125.0)
     header, priced, unpriced = orchestrator("list").out.splitlines()
-    assert header.split() == ["RUN", "STATE", "STEP", "TIME", "COST", "SUBMITTED"]
+    assert header.split() == ["RUN", "STATE", "KIND", "STEP", "TIME", "COST", "SUBMITTED"]
     assert "$1.25" in priced
     assert "$" not in unpriced
     found = orchestrator("list", "-o", "json").json
     assert [run["cost"] for run in found] == [1.25, None]
+
+
+def test_list_shows_kind_and_score(home: Path, orchestrator: Command) -> None:
+    tuned = make_run(home, "tuned", plan={"spec": {"kind": "finetune", "tags": {}}})
+    (tuned.outputs / "result.json").write_text(json.dumps({"task": "MRPC", "metrics": {"loss": 1.0, "f1": 0.875}}))
+    report(make_run(home, "plain", age=5), 100, validation_mlm_loss=5.25)
+    header, first, second = (line.split() for line in orchestrator("list").out.splitlines())
+    assert header[:5] == ["RUN", "STATE", "KIND", "STEP", "SCORE"]
+    assert first[:3] == ["tuned", "completed", "finetune"]
+    assert "f1 0.8750" in " ".join(first)
+    assert "MLM loss 5.2500" in " ".join(second)
+
+
+def test_list_folds_trials_and_names_early_stops(home: Path, orchestrator: Command) -> None:
+    """A sweep is one line; --trials shows its runs, and one that the policy stopped is not called cancelled."""
+    found = make(home, name="search-1")
+    for number, state in enumerate([RunState.COMPLETED, RunState.CANCELLED, RunState.CANCELLED]):
+        tags = {"orchestrator.sweep": "search-1", "orchestrator.trial": str(number)}
+        make_run(home, f"search-1-t000{number}", state, age=10 - number, plan={"spec": {"tags": tags}})
+    make_run(home, "alone", age=20)
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    (found.folder.path / "decisions.jsonl").write_text(
+        json.dumps({"trial": 1, "report": 2, "stop": True, "why": "below the median"}) + "\n"
+    )
+    metrics = {"step": 1, "time": 0.0, "metrics": {"trial": 2.5, "best": 2.25}}
+    (found.folder.path / "metrics.jsonl").write_text(json.dumps(metrics) + "\n")
+    _, sweep, alone = orchestrator("list").out.splitlines()
+    assert sweep.startswith("search-1  ")
+    assert "completed  sweep of pretrain  1/4 trials  loss 2.2500" in sweep
+    assert alone.startswith("alone")
+    assert len(orchestrator("list", "--limit", "1").out.splitlines()) == 2
+    for words in (("--trials",), ("--all",)):
+        lines = orchestrator("list", *words).out.splitlines()[1:]
+        states = {line.split()[0]: line for line in lines}
+        assert [*states] == ["search-1-t0002", "search-1-t0001", "search-1-t0000", "alone"]
+        assert "  stopped early  " in states["search-1-t0001"]
+        assert "  cancelled  " in states["search-1-t0002"], "a user cancelled it"
+    assert len(orchestrator("list", "--state", "cancelled").out.splitlines()) == 3
+    assert len(orchestrator("list", "-o", "json").json) == 4
 
 
 def test_list_filters_by_state_and_limit(home: Path, orchestrator: Command) -> None:
@@ -85,12 +128,12 @@ def test_long_table_fits_and_keeps_distinguishing_parts() -> None:
     started = time.time() - 35_990_000
     wide = {"state": "completed", "step": 1_000_000, "steps": 1_000_000, "started": started, "cost": 999.99}
     runs = [status(name, created=started, **wide) for name in names]
-    assert all(name in render.run_table(runs) for name in names), "output to a pipe is not truncated"
-    lines = render.run_table(runs, Terminal(80)).splitlines()
+    assert all(name in RunList(lambda _: None).text(runs) for name in names), "output to a pipe is not truncated"
+    lines = RunList(lambda _: None).text(runs, None, Terminal(80)).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[1].startswith("pretrain-xx")
-    assert "...-00000000  completed" in lines[1]
-    assert "...-00000001  completed" in lines[2]
+    assert lines[1].startswith("pretrain-")
+    assert "00000000  completed" in lines[1]
+    assert "00000001  completed" in lines[2]
     assert "1M/1M" in lines[1]
 
 

@@ -146,7 +146,7 @@ def test_report_of_three_runs_adjusts_by_holm(home: Path) -> None:
     from orchestrator.client import Orchestrator
 
     orchestrator = Orchestrator(home=home, environ={})
-    one, two, slow = (orchestrator.attach(name)._side(compared=True) for name in ("one", "two", "slow"))
+    one, two, slow = (orchestrator.attach(name)._side(scored=True) for name in ("one", "two", "slow"))
     pairs = [score_tests(one, [other]).tests for other in (two, slow)]
     together = score_tests(one, [two, slow])
     assert HOLM in together.notes

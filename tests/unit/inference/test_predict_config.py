@@ -60,7 +60,7 @@ def test_input_files_must_have_same_format():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"output": "found.xlsx"}, "must end in .jsonl, .tsv, .parquet, .npz"),
+        ({"output": "found.xlsx"}, "must end in .jsonl, .csv, .tsv, .parquet, .npz"),
         ({"output": "found.npz", "task": "fill-mask"}, ".npz is only for embeddings"),
         ({"output": "found.npz", "data": {"keep": ["id"]}}, "data.keep: .npz holds only embeddings"),
         ({"evaluate": True, "task": "embeddings"}, "embeddings have no reference to score against"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import signal
@@ -55,6 +56,21 @@ def test_tsv_has_columns_and_one_line_per_row(saved, run, jsonl, tmp_path):
     assert fields[0] == 'a\\tb\\n"c" \\\\d'
     assert json.loads(fields[3]) == found[0]["probabilities"]
     assert (len(lines), lines[2][0]) == (3, "7")
+
+
+def test_csv_is_read_back_with_ids(saved, run, jsonl, tmp_path):
+    """Python's reader, and so a spreadsheet, finds the rows in their order, whatever characters an id has."""
+    ids = ['a,b\n"c"', "\u00e9", 7, None, "", "x"]
+    source = jsonl([{"id, of row": one, "text": f"w{number}"} for number, one in enumerate(ids)])
+    keys = {"output": "found.csv", "data": {"keep": ["id, of row"]}, "batching": WINDOWS}  # two parts
+    found = predict_in_both_formats(saved, run, source, **keys)
+    with (tmp_path / "out" / "found.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["id, of row", "label", "probability", "probabilities"]
+    assert [row["id, of row"] for row in rows] == [ids[0], ids[1], "7", "", "", "x"]
+    assert [row["label"] for row in rows] == [one["label"] for one in found]
+    assert [float(row["probability"]) for row in rows] == pytest.approx([one["probability"] for one in found], rel=1e-4)
+    assert json.loads(rows[0]["probabilities"]).keys() == found[0]["probabilities"].keys()
 
 
 def predict_in_both_formats(saved, run, source, **keys):

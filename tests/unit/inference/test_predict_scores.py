@@ -52,6 +52,8 @@ def test_classes_are_scored(saved, run, jsonl, texts, tmp_path):
     assert metrics["auroc"] == pytest.approx(roc_auc_score(gold, likely), abs=1e-6)
     *_, last = read_reports(tmp_path / "out" / "metrics.jsonl")
     assert last[1]["metrics"]["validation_accuracy"] == metrics["accuracy"]
+    columns = json.loads((tmp_path / "out" / "scored_rows.json").read_text())["sets"]["input"]["columns"]
+    assert columns["confidence"] == pytest.approx([one["probability"] for one in found], abs=1e-6)
 
 
 def test_numbers_are_scored(saved, run, jsonl, texts, tmp_path):

@@ -56,6 +56,7 @@ def test_plan_shows_rows_model_and_output(folder: Path) -> None:
     assert "rows        2" in text
     assert "by          bert, weights " in text
     assert f"predictions{folder}/made.tsv" in "".join(text.split())  # a long path is wrapped
+    assert plan(output="made.csv").job.output == Path("predictions.csv")
     plain = plan()
     assert (plain.delivery, plain.job.output) == (None, Path("predictions.jsonl"))
     assert "predictions.jsonl in the outputs of the run" in plain.summary()

@@ -8,9 +8,15 @@ from typing import Any
 
 from orchestrator.backends.folder.outputs import best_checkpoint
 from orchestrator.backends.run_progress import Target
-from orchestrator.cli.ui.render import run_table, status_text
+from orchestrator.cli.ui.render import status_text
+from orchestrator.cli.ui.run_list import RunList
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import RunState, RunStatus
+
+
+def no_sweep(_name: str) -> None:
+    """Find no sweep."""
+
 
 METRICS = {"loss": 0.4, "f1": 0.9, "score": 0.85, "collapsed": 0.0}
 ONE = {"task": "MRPC", "seed": 42, "best_step": 230, "metrics": METRICS}
@@ -113,5 +119,5 @@ def test_status_names_the_counted_unit() -> None:
     assert "runs       2 of 5 done" in status_text(status(step=2, steps=5, counts="runs"))
     assert "tasks      2 of 9 done" in status_text(status(step=2, steps=9, counts="tasks"))
     assert "step       2\n" in status_text(status(step=2)) + "\n"
-    assert "2/5 runs" in run_table([status(step=2, steps=5, counts="runs")])
-    assert "80/200 rows" in run_table([status(step=80, steps=200, counts="rows", kind="predict")])
+    assert "2/5 runs" in RunList(no_sweep).text([status(step=2, steps=5, counts="runs")])
+    assert "80/200 rows" in RunList(no_sweep).text([status(step=80, steps=200, counts="rows", kind="predict")])

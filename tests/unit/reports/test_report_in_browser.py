@@ -44,7 +44,21 @@ onload = () => {
       });
       return drawn;
     });
-    return {width: page.documentElement.scrollWidth, ink: shown.getComputedStyle(page.body).color, marks};
+    const broken = [...page.querySelectorAll(".trials td, .trials th, .bars th, .bars td, td table th code")].flatMap(
+      cell => {
+        const found = [], walker = page.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+        while (walker.nextNode()) {
+          const node = walker.currentNode;
+          for (const word of node.data.matchAll(/\\S+/g)) {
+            const range = page.createRange();
+            range.setStart(node, word.index);
+            range.setEnd(node, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) found.push(word[0]);
+          }
+        }
+        return found;
+      });
+    return {broken, width: page.documentElement.scrollWidth, ink: shown.getComputedStyle(page.body).color, marks};
   });
   document.body.innerHTML = "<pre></pre>";
   document.querySelector("pre").textContent = JSON.stringify(told);
@@ -88,6 +102,9 @@ def test_pages_fit_phone_and_draw_both_schemes(pages: list[str], tmp_path: Path)
         folder.mkdir()
         found = measure(pages, folder, scheme)
         assert [page["width"] for page in found] == [PHONE] * len(pages) + [LAPTOP] * len(pages)
+        assert [word for page in found for word in page["broken"]] == [], (
+            "words of tables that are broken in the middle"
+        )
         drawings = [drawing for page in found for drawing in page["marks"]]
         assert len(drawings) > 40
         for drawing in drawings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from orchestrator.reports.pages.sweep_page import importance_of, render_sweep, t
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
+from tests.unit.reports.drawings import figures
 from tests.unit.sweeps.test_sweep_table import add, make
 
 RATE, BATCH = "optimizer.learning_rate", "train.global_batch_size"
@@ -192,3 +194,18 @@ def test_notebook_view_has_the_trials() -> None:
     assert shown.count("<tr>") == 5
     assert "1 best" in shown
     Elements(shown)
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_searched_logarithm_has_a_logarithmic_axis(tmp_path: Path, log: bool) -> None:
+    """Rates that double are equally far apart, also if the trials cover a small part of the range."""
+    found = make(tmp_path, space={RATE: {"low": 1e-5, "high": 1e-2, "log": log}})
+    for number in range(4):
+        add(found, [3.0, 2.0 + number], "completed", 2.0 + number, settings={RATE: 1e-3 * 2**number})
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    page = found.report(tmp_path / "page.html").read_text()
+    (places,) = (points for title, points in figures(page).items() if title.endswith(f"by {RATE}"))
+    across = sorted({x for x, _ in places})
+    steps = [after - before for before, after in pairwise(across)]
+    assert len(steps) == 3
+    assert (steps == pytest.approx([steps[0]] * 3, rel=1e-3)) == log

@@ -19,7 +19,14 @@ from train_jobs.models.bert.task_heads import BertForSequenceClassification, Fin
 from train_jobs.readers.sentence_data import Examples, TaskData, read_data
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
 from train_jobs.tasks.sentences.glue import predictions_text
-from train_jobs.tasks.sentences.metrics import class_details, class_resamples, class_rows, class_scores, is_collapsed
+from train_jobs.tasks.sentences.metrics import (
+    class_details,
+    class_resamples,
+    class_rows,
+    class_scores,
+    is_collapsed,
+    top_probabilities,
+)
 from train_jobs.tasks.sequences import IGNORED, EncodedRows, encode_texts
 
 Outputs = npt.NDArray[np.float64]
@@ -137,7 +144,8 @@ class Classification(Finetuning):
         assert one.labels is not None, "scored sets are labelled"
         identity = {"rows": example_ids(one.texts, one.pairs, one.labels, classes), "classes": classes}
         metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
-        return class_rows(metrics, encoded.targets, self.predictions(outputs), margins, **identity)
+        sure = top_probabilities(outputs) if classes else None
+        return class_rows(metrics, encoded.targets, self.predictions(outputs), margins, confidences=sure, **identity)
 
     def _details(self, scored: dict[str, ScoredRows]) -> dict[str, Any]:
         """Return the intervals of the metrics and the facts of each set; several sets count by their mean."""

@@ -145,7 +145,13 @@ def class_scores(
 
 
 def class_rows(
-    metrics: ClassMetrics, labels: Values, predictions: Values, margins: Values | None, **identity: Sequence[str]
+    metrics: ClassMetrics,
+    labels: Values,
+    predictions: Values,
+    margins: Values | None,
+    *,
+    confidences: Values | None = None,
+    **identity: Sequence[str],
 ) -> ScoredRows:
     """Return the rows behind the metrics of `class_scores`, for confidence intervals and tests.
 
@@ -154,15 +160,28 @@ def class_rows(
         labels: [rows] gold ids of classes, or numbers.
         predictions: [rows] predicted ones.
         margins: [rows] larger for the positive class, for AUROC; None: there are not two classes.
+        confidences: [rows] probability of the predicted class, for reports; None: not known, or numbers.
         identity: `rows` and `classes` of `ScoredRows`, for tests.
     """
     columns = {"label": labels, "prediction": predictions}
     if AUROC in metrics.reported:
         assert margins is not None, "AUROC is reported for two classes"
         columns["margin"] = margins
+    if confidences is not None:
+        columns["confidence"] = np.round(np.asarray(confidences, np.float64), 6)
     about = {name: {"positive": metrics.positive} for name in ("f1", AUROC)}
     definitions = {name: {"kind": name, **about.get(name, {})} for name in (*metrics.scored, *metrics.reported)}
     return ScoredRows(columns, definitions, **identity)
+
+
+def top_probabilities(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return [rows]: the probability of the class with the largest logit.
+
+    Args:
+        logits: [rows, classes].
+    """
+    # the largest logit is subtracted, so exp cannot overflow, and its own exp is 1
+    return 1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)
 
 
 def class_resamples(metrics: ClassMetrics, rows: ScoredRows) -> dict[str, Floats]:
