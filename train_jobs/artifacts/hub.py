@@ -138,7 +138,7 @@ def _require_answer(name: str) -> None:
         HfHubHTTPError: it has failed.
     """
     from huggingface_hub import constants, errors, get_session, hf_hub_url
-    from huggingface_hub.utils import hf_raise_for_status
+    from huggingface_hub.utils._http import hf_raise_for_status
 
     if constants.HF_HUB_OFFLINE:
         raise errors.LocalEntryNotFoundError("HF_HUB_OFFLINE is set: offline")
