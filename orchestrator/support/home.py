@@ -40,7 +40,7 @@ def home_folder(environ: Mapping[str, str]) -> Path:
 def similar_run(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean "x"?)` for the run whose name, or whose first part before the hash, is most similar."""
     whole = {known: known for known in names}
-    beginnings = {known.rpartition("-")[0]: known for known in whole}
+    beginnings = {known.rpartition("-")[0]: known for known in whole if "-" in known}
     close = did_you_mean(name, [*whole, *beginnings]).partition('"')[2].partition('"')[0]
     found = whole.get(close) or beginnings.get(close)
     return f' (did you mean "{found}"?)' if found else ""
