@@ -94,7 +94,7 @@ def test_internal_error_is_one_line(console: Console) -> None:
     """The error also explains how to report it; --debug adds the traceback."""
     words = ("list", "-o", "text")
     (console.cwd / "sitecustomize.py").write_text(
-        "import orchestrator.client\norchestrator.client.Orchestrator.runs = lambda *_, **__: 1 / 0\n"
+        "import orchestrator.client\norchestrator.client.Orchestrator.iter_runs = lambda *_, **__: 1 / 0\n"
     )
     broken = {"PYTHONPATH": f"{console.cwd}:{console.environ().get('PYTHONPATH', '')}"}
     done = console(*words, **broken)

@@ -252,9 +252,8 @@ def make_loop(task: ToyTask, folder: Path, **changes: Any) -> Loop:
         LoopServices(**{name: changes.get(name, value) for name, value in services.items()}),
     )
     if loop.policy.precision == "fp16":
-        loop.scaler.scale = (
-            2.0**16
-        )  # losses of this task are larger than those of BERT: at 2^20 the first steps overflow
+        # losses of this task are larger than those of BERT: at 2^20 the first steps overflow
+        loop.scaler.scale = 2.0**16
     return loop
 
 

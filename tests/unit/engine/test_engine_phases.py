@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.checkpoint.serialization import transfer_state
 from train_jobs.engine.loop.loop import Loop, LoopState
-from train_jobs.engine.runtime.devices import LossScale
 
 
 def first_phase(folder: Path, **changes: Any) -> Checkpoint:
@@ -89,7 +88,7 @@ def test_phase_uses_its_own_optimizer_options(tmp_path: Path) -> None:
 
 def test_phase_resets_loss_scale(tmp_path: Path) -> None:
     checkpoint = first_phase(tmp_path / "first", precision="fp16", stretch=1.0)
-    initial = LossScale.for_precision("fp16")
+    initial = make_loop(ToyTask(), tmp_path / "fresh", precision="fp16").scaler
     stored = checkpoint.state()["loop"]
     assert (stored["loss_scale"], stored["good_steps"]) != (initial.scale, initial.good_steps)
     loop = second_phase(tmp_path / "second", checkpoint, precision="fp16")

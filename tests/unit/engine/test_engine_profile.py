@@ -53,7 +53,7 @@ def test_profile_writes_trace_and_table(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "profile").iterdir()} == {TRACE, OPERATIONS}
     assert messages == [f"profiled steps 4 to 5: {tmp_path / 'profile' / TRACE}"]
     names = names_in(tmp_path)
-    stages = ["data", "agreement", *["forward", "backward"] * 3, "reduction", "optimizer"]
+    stages = ["data", "agreement", *["forward", "backward"] * 3, "reduction", "reduction", "optimizer"]
     ours = [name for name in names if name in {*stages, "validation", "checkpoint"} or name.startswith("step ")]
     assert ours == ["step 4", *stages, "step 5", *stages]
     assert names.count("aten::addmm") == 14  # including the validation between the steps

@@ -46,7 +46,7 @@ def test_interrupted_copy_keeps_existing_folder(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"best", "model"}
 
 
-def test_compiling_needs_compiler_only_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_needs_the_compiler_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert [is_compiled(wanted, device) for wanted in ("auto", True, False) for device in (cpu, gpu)] == [
         *(False, True),
@@ -55,6 +55,7 @@ def test_compiling_needs_compiler_only_on_cpu(monkeypatch: pytest.MonkeyPatch) -
     ]
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    require_compiler(gpu, key="train.compile")
+    with pytest.raises(SpecError, match=r"cannot compile for a GPU: train\.compile needs a C compiler"):
+        require_compiler(gpu, key="train.compile")
     with pytest.raises(SpecError, match=r"cannot compile for a CPU: train\.compile needs a C\+\+ compiler"):
         require_compiler(cpu, key="train.compile")
