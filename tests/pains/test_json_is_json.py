@@ -19,6 +19,7 @@ from tests.run_folders import make_run, report
 WITHOUT_DOCUMENT = {"completion"}  # prints a script
 SWEEP = ("show", "best", "report", "extend", "retry")
 MODEL = ("register", "deploy", "endpoints", "traffic", "rollback", "delete", "sign", "verify", "convert")
+ASSET = ("create", "list", "show")
 CLUSTER = ("create", "list", "show", "scale", "delete")
 SUBMIT = ("submit", "pretrain", "-f", "job.yaml")
 SUCCEEDING = {
@@ -39,6 +40,9 @@ SUCCEEDING = {
     "data fetch": [],  # needs a test server: tests/unit/fetch
     "data show": [],  # needs a store: tests/e2e/test_preparing.py
     "data verify": [],  # likewise
+    **{
+        f"data asset {action}": [] for action in ASSET
+    },  # needs a workspace of Azure ML: tests/wire/test_azure_data_assets.py
     "prune": [
         ("prune", "--keep-last", "4", "--dry-run"),
         ("prune", "--keep-last", "4", "-y"),
@@ -78,6 +82,9 @@ FAILING = {
     "data fetch": [("data", "fetch", "what?"), ("data", "fetch", "squad", "--date", "20260101"), ("data", "fetch")],
     "data show": [("data", "show", "missing"), ("data", "show")],
     "data verify": [("data", "verify", "missing")],
+    "data asset create": [("data", "asset", "create", "notes", "missing"), ("data", "asset", "create")],
+    "data asset list": [("data", "asset", "list", "--xyzzy")],
+    "data asset show": [("data", "asset", "show")],
     "prune": [("prune",), ("prune", "--older-than", "soon")],
     "diff": [("diff", "done"), ("diff", "done", "broken")],
     "cost": [("cost",), ("cost", "broken")],
