@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.ui.terminal import Terminal, table
+from orchestrator.jobs.registry import job_kind
 from orchestrator.runs.results import NOT_METRICS
 from orchestrator.runs.status import SWEEP_TAG, TRIAL_TAG, RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money
@@ -130,7 +131,7 @@ def score(status: RunStatus) -> str:
         return f"MLM loss {found[PRETRAINING_LOSS]:.4f}"
     measured = [name for name in found if name not in NOT_METRICS]
     named = [name for name in measured if name != "score"] or measured
-    return f"{named[0]} {found[named[0]]:.4f}" if named and status.kind != "pretrain" else ""
+    return f"{named[0]} {found[named[0]]:.4f}" if named and job_kind(status.kind).scored else ""
 
 
 def progress(status: RunStatus) -> str:

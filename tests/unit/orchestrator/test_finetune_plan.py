@@ -151,7 +151,7 @@ def test_project_defaults_apply_to_their_own_kind(folder: Path) -> None:
     project.write_text("optimizer: {learning_rate: 0.006}\ndata: {text: [own]}\ncompute: {threads_per_process: 1}\n")
     tuned = resolve("task=MRPC", "data.glue=glue", project=project).spec
     assert isinstance(tuned, FinetuneSpec)
-    assert (tuned.optimizer.learning_rate, tuned.compute.threads_per_process) == (2e-5, 1)
+    assert (tuned.optimizer.learning_rate, tuned.compute.threads_per_process) == (1e-3, 1)  # of its width
     project.write_text("kind: finetune\noptimizer: {learning_rate: 0.5}\nseeds: [7]\nstore: gone\n")
     tuned = resolve("task=MRPC", "data.glue=glue", project=project).spec
     assert isinstance(tuned, FinetuneSpec)
@@ -347,7 +347,8 @@ def test_rows_held_back_are_counted_by_their_hash(folder: Path) -> None:
         assert rows.train + rows.validation + rows.test == 60
         assert 0 < rows.test < 20
         assert rows.test + getattr(rows, divided) == {"validation": 20, "train": 40}[divided]
-    assert from_train.steps == 3 * -(-from_train.rows["own"].train // 32)
+    # few rows: 20 epochs, not the 3 of the recipe
+    assert from_train.steps == 20 * -(-from_train.rows["own"].train // 32)
     config = from_train.job
     assert {name: len(found) for name, found in _sizes(read_data(config)).items()} == {
         "train": from_train.rows["own"].train,
@@ -355,6 +356,28 @@ def test_rows_held_back_are_counted_by_their_hash(folder: Path) -> None:
         "held_back": from_train.rows["own"].test,
     }
     assert plan(*sets, "data.test_fraction_from=validation").run_hash == from_dev.run_hash != from_train.run_hash
+
+
+def test_defaults_fit_narrow_models_and_few_rows(folder: Path) -> None:
+    """A recipe or a value that the user gives is kept."""
+    write_bert(folder / "base", hidden_size=768, num_attention_heads=12)
+    write_bert(folder / "small", hidden_size=256, num_attention_heads=4)
+    (folder / "notes.csv").write_text(
+        "text,label\n" + "".join(f"text {number},{number % 2}\n" for number in range(2000))
+    )
+
+    def chosen(model: str, *sets: str, **flags: Flag) -> tuple[float, int]:
+        job = resolve(f"init_from={model}", "data=notes.csv", SHORT, *sets, flags=flags).spec
+        assert isinstance(job, FinetuneSpec)
+        return job.optimizer.learning_rate, job.train.epochs
+
+    assert chosen("base") == (2e-5, 5)
+    assert chosen("small") == (2e-4, 5)
+    assert chosen("bert") == (1e-3, 5)
+    assert chosen("small", "train.epochs=2", "optimizer.learning_rate=0.1") == (0.1, 2)
+    assert chosen("small", recipe=Flag("glue-stable", "--recipe")) == (2e-5, 20)
+    (folder / "notes.csv").write_text("text,label\n" + "text,1\n" * 9000)
+    assert chosen("base") == (2e-5, 3)
 
 
 def _sizes(data: TaskData) -> dict[str, Examples]:
