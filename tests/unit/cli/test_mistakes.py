@@ -94,3 +94,9 @@ def test_check_does_not_change_the_run(orchestrator: Command) -> None:
     words = shlex.split(f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}")
     names = {orchestrator(*words, *more, "-o", "json").json["plan"]["name"] for more in ((), ("--check", "all"))}
     assert len(names) == 1
+
+
+def test_documentation_lists_every_mistake() -> None:
+    """After a change: python docs/site/mistakes.py"""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert [mistake.name for mistake in MISTAKES if f"| {mistake.name} |" not in page] == []
