@@ -20,19 +20,19 @@ def passes_over(job: PretrainConfig, tokens: float | None) -> float | None:
 
     Args:
         job: what is trained.
-        tokens: of the training text. None: unknown.
+        tokens: of the text without the held-out documents. None: unknown.
     """
     if not tokens:
         return None
     train = job.train
     step = train.batch_tokens or train.global_batch_size * job.data.sequence_length
-    return train.steps * step / (tokens * (1 - job.data.validation_fraction))
+    return train.steps * step / tokens
 
 
-def text_tokens(text: TextFacts | None) -> float | None:
-    """Return the approximate tokens of the text of a plan; None: some of it was not read."""
+def training_tokens(data: TextConfig, text: TextFacts | None) -> float | None:
+    """Return the approximate tokens of a text without its held-out documents; None: some of it was not read."""
     words = text.words if text is not None else None
-    return words * TOKENS_PER_WORD if words else None
+    return words * TOKENS_PER_WORD * (1 - data.validation_fraction) if words else None
 
 
 def passes_text(passes: float | None) -> str:

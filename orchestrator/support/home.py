@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from train_jobs.config.errors import did_you_mean
+from train_jobs.config.errors import closest
 
 FINGERPRINT_CACHE = Path("cache", "fingerprints.json")  # below the home folder
 
@@ -41,9 +41,8 @@ def similar_run(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean "x"?)` for the run whose name, or whose first part before the hash, is most similar."""
     whole = {known: known for known in names}
     beginnings = {known.rpartition("-")[0]: known for known in whole if "-" in known}
-    close = did_you_mean(name, [*whole, *beginnings]).partition('"')[2].partition('"')[0]
-    found = whole.get(close) or beginnings.get(close)
-    return f' (did you mean "{found}"?)' if found else ""
+    close = closest(name, [*whole, *beginnings])
+    return f' (did you mean "{whole.get(close) or beginnings[close]}"?)' if close is not None else ""
 
 
 def run_names(*places: Path) -> list[str]:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from train_jobs.artifacts.unreadable import unreadable
-from train_jobs.config.errors import DataError, in_shell
+from train_jobs.config.errors import DataError, closest, in_shell
 from train_jobs.config.prepare import Format, SourceConfig
-from train_jobs.config.privacy import header_text, value_text
+from train_jobs.config.privacy import header_text, is_name, value_text
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
@@ -154,22 +154,22 @@ def _is_table(path: Path) -> bool:
     return _table_name(path) is not None
 
 
-def _table_format(path: Path, head: bytes, column: str) -> Format:
-    """Return the format of a table that has the column.
+def _require_column(path: Path, form: Format, compression: Compression | None, column: str) -> None:
+    """Refuse a table whose first line has no such column; its fix has the column with the longest text below it.
 
     Raises:
-        DataError: it does not have it.
+        DataError: the column is missing. Fields that may be text, because the first line is a row, are not shown.
     """
-    form = _table_name(path) or "csv"
-    lines = head.decode("utf-8-sig", errors="ignore").splitlines(keepends=True)[:2]
-    header, row = (*csv.reader(lines, delimiter=SEPARATORS[form]), [], [])[:2]
-    if column not in header:
-        longest = max(zip(map(len, row), header, strict=False), default=(0, "NAME"))[1]
-        raise DataError(
-            f"{path}:1: no column {column!r}; have {header_text(header, [column])}",
-            fix=f"--data {in_shell(path)} --column {in_shell(longest)}",
-        )
-    return form
+    lines = unpacked_head(path, compression, HEADER).decode("utf-8-sig", errors="ignore").splitlines(keepends=True)
+    header, row = (*csv.reader(lines[:2], delimiter=SEPARATORS[form]), [], [])[:2]
+    if column in header:
+        return
+    named = [(len(text), name) for name, text in zip(header, row, strict=False) if is_name(name)]
+    guess = closest(column, [name for _, name in named]) or max(named, default=(0, "NAME"))[1]
+    raise DataError(
+        f"{path}:1: no column {column!r}; have {header_text(header, [column])}",
+        fix=f"--data {in_shell(path)} --column {in_shell(guess)}",
+    )
 
 
 def _below(folder: Path, wanted: Format) -> list[Path]:
@@ -224,15 +224,15 @@ def _identify(path: Path, source: SourceConfig) -> SourceFile:
             facts={"where": "byte 0", "have": _described(head)},
             fix="download it again, or correct its extension",
         )
-    if source.format != "auto":
-        return SourceFile(path, source.format, compression)
+    form = _table_name(path) if source.format == "auto" else source.format
+    if form in SEPARATORS and compression != "zstd":
+        _require_column(path, form, compression, source.column)
+    if form is not None and (form in SEPARATORS or source.format != "auto"):
+        return SourceFile(path, form, compression)
     by_name = _format_by_name(path)
     # wikiextractor and others also write `.txt`, so the content of these decides.
     if by_name is not None and by_name != "text":
         return SourceFile(path, by_name, compression)
-    if _is_table(path):
-        form = _table_format(path, unpacked_head(path, compression, HEADER), source.column)
-        return SourceFile(path, form, compression)
     return SourceFile(path, _format_by_content(path, head, compression), compression)
 
 

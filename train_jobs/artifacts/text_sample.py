@@ -173,10 +173,20 @@ def _readable(raw: bytes, file: SourceFile, column: str) -> str:
     if file.format == "jsonl":
         return "\n\n".join(_documents(text, column))
     if file.format in SEPARATORS:
-        rows = list(csv.reader(text.splitlines(keepends=True), delimiter=SEPARATORS[file.format]))
+        rows = _table_rows(text, SEPARATORS[file.format])
         at = rows[0].index(column) if rows and column in rows[0] else None
         return "" if at is None else "\n\n".join(row[at] for row in rows[1:] if len(row) > at)
     return unescape(_MARKUP.sub(" ", text)) if file.format in {"wikipedia", "wikiextractor"} else text
+
+
+def _table_rows(text: str, separator: str) -> list[list[str]]:
+    """Return the rows of the beginning of a table; only fields of CSV are quoted."""
+    limit = csv.field_size_limit(SAMPLE_BYTES)  # global in csv, so it is restored
+    try:
+        lines = text.splitlines(keepends=True)
+        return list(csv.reader(lines) if separator == "," else (line.rstrip("\r\n").split(separator) for line in lines))
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _documents(lines: str, column: str) -> Iterator[str]:

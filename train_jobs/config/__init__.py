@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StorageError,
         TrainingError,
         UserError,
+        closest,
         did_you_mean,
         in_shell,
         rename_command,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "errors": (
         "ConflictError DataError HangError InternalError MachineError OutOfMemoryError PeerError SpecError StorageError"
-        " TrainingError UserError did_you_mean in_shell rename_command"
+        " TrainingError UserError closest did_you_mean in_shell rename_command"
     ),
     "fields": "Config",
     "finetune": "FinetuneConfig",
@@ -94,6 +95,7 @@ __all__ = [
     "UserError",
     "ValidationConfig",
     "WatchdogConfig",
+    "closest",
     "did_you_mean",
     "in_shell",
     "rename_command",

@@ -118,10 +118,15 @@ def _continued(value: object) -> str:
     return visible_lines(str(value)).replace("\n", "\n      ")
 
 
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the most similar known word; None: none is similar."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean "x"?)` for the most similar known word, or an empty string if none is similar."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{close[0]}"?)' if close else ""
+    close = closest(word, known)
+    return f' (did you mean "{close}"?)' if close is not None else ""
 
 
 def in_shell(path: Path | str) -> str:

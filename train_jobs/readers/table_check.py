@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from train_jobs.config import DataError, did_you_mean, in_shell
+from train_jobs.config import DataError, closest, did_you_mean, in_shell
 from train_jobs.config.finetune import ColumnsConfig
-from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header
+from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header, is_name
 from train_jobs.readers.file_kind import check_kind
 from train_jobs.readers.findings import LINE, Findings
 from train_jobs.readers.row_readers import (
@@ -144,10 +144,10 @@ class _TableCheck:
 
     def _missing_column(self, name: str, names: list[str], wanted: list[str], guesses: dict[str, str]) -> None:
         role = next(key for key in ("text", "pair", "label") if getattr(self._columns, key) == name)
-        near = did_you_mean(name, names)
-        guess = near.partition('"')[2].partition('"')[0] or guesses.get(role)
-        what = f"unknown column {name!r}{near}; have {header_text(names, wanted)}"
-        fix = f"--column {role}={in_shell(guess)}" if guess else f"--column {role}=NAME"
+        named = list(filter(is_name, names))  # a first line that is a row contains texts
+        guess = closest(name, named) or guesses.get(role)
+        what = f"unknown column {name!r}{did_you_mean(name, named)}; have {header_text(names, wanted)}"
+        fix = f"--column {role}={in_shell(guess)}" if guess in named else f"--column {role}=NAME"
         self._findings.add(self._path, "1" if self._form in SEPARATORS else "", what, fix)
 
     def _other_separator(self) -> tuple[str, str] | None:
@@ -219,8 +219,8 @@ class _TableCheck:
             missing, _, have = what.removeprefix("missing column ").partition("; have ")
             columns = ("text", "pair", "label")
             role = next((key for key in columns if repr(getattr(self._columns, key)) == missing), "text")
-            guess = did_you_mean(missing.strip("'"), have.split(", ")).partition('"')[2].partition('"')[0]
-            guess = guess or self._guesses(have.split(", ")).get(role, "NAME")
+            names = have.split(", ")
+            guess = closest(missing.strip("'"), names) or self._guesses(names).get(role, "NAME")
             show = f"--column {role}={in_shell(guess)}, or add the field to these lines"
         self._findings.add(self._path, where, what, show)
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, SourceFile, source_files
-from train_jobs.config.errors import DataError, did_you_mean, in_shell
+from train_jobs.config.errors import DataError, closest, did_you_mean, in_shell
 from train_jobs.config.prepare import SourceConfig
-from train_jobs.config.privacy import names_text
+from train_jobs.config.privacy import is_name, names_text
 from train_jobs.readers.file_kind import check_kind
 from train_jobs.readers.findings import LINE, Findings
 
@@ -92,7 +91,8 @@ def _check_file(
         if file.format == "jsonl":
             _check_objects(source, file.path, lines, findings)
         elif file.format in SEPARATORS:
-            _check_table(source, file, lines, findings)
+            whole = most is None or (file.compression is None and file.path.stat().st_size <= most)
+            _check_table(file, lines, findings, whole=whole)
         else:
             for _ in lines:
                 pass
@@ -141,37 +141,50 @@ def _check_objects(source: SourceConfig, path: Path, lines: Iterator[tuple[int, 
         if not isinstance(row, dict):
             findings.add(path, str(number), "not a JSON object", delete)
         elif source.column not in row:
-            guess = _guess(row)
-            near = did_you_mean(source.column, row)
-            guess = near.partition('"')[2].partition('"')[0] or guess
+            near = did_you_mean(source.column, filter(is_name, row))
             what = f"no field {source.column!r}{near}; have {names_text(list(row), none='no fields')}"
-            fix = f"--column {in_shell(guess)}" if guess else "--column NAME"
-            findings.add(path, str(number), what, fix)
+            guess = closest(source.column, filter(is_name, row)) or _longest(row) or "NAME"
+            findings.add(path, str(number), what, f"--column {in_shell(guess)}")
         elif row[source.column] is not None and not isinstance(row[source.column], str):
             what = f"field {source.column!r} is of type {type(row[source.column]).__name__}, not text"
             findings.add(path, str(number), what, "--column NAME of a field with text")
 
 
-def _guess(row: dict[str, Any]) -> str | None:
-    """Return the field with the longest text."""
-    texts = {name: len(value) for name, value in row.items() if isinstance(value, str)}
+def _longest(row: dict[str, Any]) -> str | None:
+    """Return the field with the longest text; a name that may be text itself is not shown."""
+    texts = {name: len(value) for name, value in row.items() if isinstance(value, str) and is_name(name)}
     return max(texts, key=lambda name: texts[name]) if texts else None
 
 
-def _check_table(source: SourceConfig, file: SourceFile, lines: Iterator[tuple[int, str]], findings: Findings) -> None:
-    rows = csv.reader(
-        (f"{line}\n" for _, line in lines),
-        delimiter=SEPARATORS[file.format],
-        quoting=csv.QUOTE_MINIMAL if file.format == "csv" else csv.QUOTE_NONE,
+def _check_table(file: SourceFile, lines: Iterator[tuple[int, str]], findings: Findings, *, whole: bool) -> None:
+    """Read the rows of a table as the job does; its column was found when the file was identified.
+
+    Args:
+        file: the table.
+        lines: number and text of its lines, as far as they are read.
+        findings: receives the problems.
+        whole: whether all lines are read; else the last row may be incomplete.
+    """
+    texts, separator = (f"{line}\n" for _, line in lines), SEPARATORS[file.format]
+    rows = (
+        csv.reader(texts, strict=True)
+        if separator == ","
+        else csv.reader(texts, delimiter=separator, quoting=csv.QUOTE_NONE)
     )
-    header = next(rows, [])
-    if source.column not in header:
-        row = next(rows, [])
-        guess = _guess(dict(zip(header, row, strict=False)))
-        near = did_you_mean(source.column, header)
-        guess = near.partition('"')[2].partition('"')[0] or guess
-        what = f"no column {source.column!r}{near}; have {names_text(header, none='no columns')}"
-        findings.add(file.path, "1", what, f"--column {in_shell(guess)}" if guess else "--column NAME")
-        return
-    for _ in islice(rows, 0, None):
-        pass
+    limit = csv.field_size_limit(LONGEST_LINE)  # global in csv, so it is restored
+    try:
+        width = len(next(rows, []))
+        found = ((len(row), rows.line_num) for row in rows if row)
+        fields, end = next(found, (width, 0))
+        for after in (*found, *([None] if whole else [])):
+            if fields != width:
+                what = f"a row has {fields} fields, and the header {width}"
+                findings.add(file.path, str(end), what, f"sed -n {LINE}p {in_shell(file.path)} shows its last line")
+                return
+            fields, end = after or (width, 0)
+    except csv.Error as problem:
+        if whole or "end of data" not in str(problem):  # else the field may end in the part that is not read
+            fix = 'double a quotation mark inside a quoted field ("")'
+            findings.add(file.path, str(rows.line_num), "unbalanced quotation marks in or before this line", fix)
+    finally:
+        csv.field_size_limit(limit)

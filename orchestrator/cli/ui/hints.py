@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from orchestrator.support.errors import UsageError
-from train_jobs.config.errors import did_you_mean
+from train_jobs.config.errors import closest
 
 VERBS = {
     "delete": "prune",
@@ -69,11 +69,11 @@ def usage_error(message: str, prog: str) -> UsageError:
     if match is None:
         return UsageError(message, fix=f"{prog} --help")
     word, known = match["word"], [name.strip("' ") for name in match["known"].split(",")]
-    meant = VERBS.get(word) if match["what"] == "VERB" else None
-    near = f' (did you mean "{meant}"?)' if meant else did_you_mean(word, known)
-    found = meant or near.partition('"')[2].partition('"')[0]
-    facts = {} if found else {"known": ", ".join(known)}
-    return UsageError(f"unknown {match['what'].lower()} {word!r}{near}", facts=facts, fix=f"{prog} {found or '--help'}")
+    meant = (VERBS.get(word) if match["what"] == "VERB" else None) or closest(word, known)
+    what = f"unknown {match['what'].lower()} {word!r}"
+    if meant is None:
+        return UsageError(what, facts={"known": ", ".join(known)}, fix=f"{prog} --help")
+    return UsageError(f'{what} (did you mean "{meant}"?)', fix=f"{prog} {meant}")
 
 
 def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], known: Iterable[str]) -> UsageError:
@@ -89,10 +89,12 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
     flag = unknown[0].partition("=")[0]
     if flag.startswith("-"):
         flag = flag.replace("_", "-")
-        near = flag if flag in FLAGS else did_you_mean(flag, [*known, *FLAGS]).partition('"')[2].partition('"')[0]
-        if not near:
+        own = [name for name in known if name != "--help"]  # a verb without --set has no use for a suggestion of it
+        others = {theirs: ours for theirs, ours in FLAGS.items() if ours.split()[0] in own}
+        near = flag if flag in others else closest(flag, [*own, *others])
+        if near is None:
             return UsageError(message, fix=f"orchestrator {verb} --help")
-        meant = FLAGS.get(near, near)
+        meant = others.get(near, near)
         return UsageError(f'{message} (did you mean "{meant}"?)', fix=meant)
     before = given[given.index(unknown[0]) - 2 :][:2] if unknown[0] in given[2:] else []
     if before and before[0] in {"--data", "--input"}:

@@ -25,7 +25,13 @@ from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, 
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
-from orchestrator.jobs.text_passes import passes_over, passes_text, passes_warnings, text_tokens, vocabulary_warnings
+from orchestrator.jobs.text_passes import (
+    passes_over,
+    passes_text,
+    passes_warnings,
+    training_tokens,
+    vocabulary_warnings,
+)
 from orchestrator.specs.resolved import Resolved
 from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
@@ -192,7 +198,9 @@ class _PlannedText(NamedTuple):
     @property
     def passes(self) -> float | None:
         """Approximate passes over the training text; None: its size is unknown."""
-        tokens = self.store.splits["train"].tokens if self.store is not None else text_tokens(self.facts)
+        tokens = (
+            self.store.splits["train"].tokens if self.store is not None else training_tokens(self.job.data, self.facts)
+        )
         return passes_over(self.job, tokens)
 
     def warnings(self) -> Iterator[str]:

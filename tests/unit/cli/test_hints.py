@@ -69,6 +69,12 @@ def test_wrong_assignments_are_explained(orchestrator: Command, assignment: str,
     assert (error.code, message in error.err) == (2, True), error.err
 
 
+def test_flag_is_not_proposed_to_a_verb_without_it(orchestrator: Command) -> None:
+    refused = orchestrator("status", "--steps", "3")
+    assert (refused.code, "--set" in refused.err) == (2, False)
+    assert "fix  orchestrator status --help" in refused.err
+
+
 def test_hints_name_verbs_and_flags_that_exist() -> None:
     parser = build_parser()
     verbs = next(action for action in parser._actions if action.dest == "verb").choices or {}

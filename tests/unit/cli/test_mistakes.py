@@ -96,6 +96,30 @@ def test_check_does_not_change_the_run(orchestrator: Command) -> None:
     assert len(names) == 1
 
 
+def test_first_row_of_a_table_without_header_is_not_shown(orchestrator: Command) -> None:
+    """Its fields are texts, and must not become the name of a column in a fix."""
+    write({"notes.csv": table([[row[1], row[0]] for row in note_rows(20)], header=[])})
+    for words in ("plan pretrain --data notes.csv", f"{FINETUNE} --data notes.csv {COLUMNS}"):
+        done = orchestrator(*shlex.split(words))
+        assert done.code == 2
+        assert CANARY not in done.out + done.err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (f'id,note\n1,"{"long note " * 20_000}"\n2,another\n3,"a\nb"\n', ""),
+        (f'id,note\n1,"{CANARY}\n2,another\n', "notes.csv:3: unbalanced quotation marks in or before this line"),
+        (f"id,note\n1,{CANARY}\n2\n3,another\n", "notes.csv:3: a row has 1 fields, and the header 2"),
+    ],
+)
+def test_rows_of_a_table_of_text_are_read(orchestrator: Command, rows: str, message: str) -> None:
+    write({"notes.csv": rows})
+    done = orchestrator("plan", "pretrain", "--data", "notes.csv", "--column", "note", "--recipe", "tiny")
+    assert (done.code, CANARY in done.err) == (2 if message else 0, False), done.err
+    assert message in done.err
+
+
 def test_documentation_lists_every_mistake() -> None:
     """After a change: python docs/site/mistakes.py"""
     page = (Path(__file__).resolve().parents[3] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
