@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_for
+from tests.prepare_jobs import command, finished, processes_with, start
 from tests.unit.corpus.small_corpora import contents, sources
-from tests.unit.corpus.test_prepare_dask import command, finished, processes_with, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 PARTS, WORKERS = 12, 4

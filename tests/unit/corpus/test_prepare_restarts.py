@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,34 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import tmpfs, wait_for
+from tests.prepare_jobs import command, finished, start
 from tests.unit.corpus.small_corpora import contents, sources
 
 PARTS = 4
 MOMENTS = 20
-
-
-def command(text: Sequence[str], folder: Path, *sets: str) -> list[str]:
-    """Return the command that prepares these sources in `folder`."""
-    values = [f"data.text={json.dumps(list(text))}", "data.vocab_size=200", f"store={folder / 'store'}", *sets]
-    assignments = [word for value in values for word in ("--set", value)]
-    return [
-        *(sys.executable, "-m", "train_jobs.prepare", "--config", "uncased", *assignments),
-        *("--output", str(folder / "out"), "--cache", str(folder / "cache")),
-    ]
-
-
-def start(words: Sequence[str], **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environ}
-    )
-
-
-def finished(words: Sequence[str], **environ: str) -> str:
-    """Run a job to completion and return its output."""
-    process = start(words, **environ)
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, out + err
-    return out
 
 
 @pytest.fixture(scope="module")
