@@ -9,8 +9,13 @@ import csv
 import io
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import write_bert
 
 CANARY = "zebra-quartz"
 """Part of every text of the data: no message may contain it."""
@@ -76,6 +81,23 @@ class Mistake:
     """Regular expression that the fix matches; "": the message contains it."""
     warns: bool = False
     """Whether it is a warning, because the job can run."""
+
+    def write(self, folder: Path) -> None:
+        """Write its files, and the folder of a model."""
+        write_bert(folder / "bert")
+        for name, content in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def reported(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return message and fix in the JSON of a command; None: the mistake was not found."""
+        if self.warns:
+            told = [(text, "") for text in document["plan"]["warnings"]]
+        else:
+            error = document["error"]
+            listed = [text.partition("\nfix  ")[::2] for text in error.get("problems") or [error["message"]]]
+            told = [(text, fix or error["fix"] or "") for text, fix in listed]
+        return next((one for one in told if re.search(self.message, one[0])), None)
 
 
 def _swallowing() -> str:

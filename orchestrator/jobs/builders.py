@@ -45,8 +45,13 @@ def pretrain(
         name: first part of the run's name.
         settings: any other keys, dotted key -> value; they have precedence.
     """
-    text = [({"path": [path], "column": column} if column else path) for path in _paths(data)]
-    given = {"data.text": text or None, "recipe": recipe, "train.steps": steps, "init_from": start, "name": name}
+    given = {
+        "data.text": _sources(data, column),
+        "recipe": recipe,
+        "train.steps": steps,
+        "init_from": start,
+        "name": name,
+    }
     return _job("pretrain", given, settings)
 
 
@@ -67,8 +72,7 @@ def prepare(
         name: first part of the run's name.
         settings: any other keys, dotted key -> value; they have precedence.
     """
-    text = [({"path": [path], "column": column} if column else path) for path in _paths(data)]
-    return _job("prepare", {"data.text": text, "store": store, "name": name}, settings)
+    return _job("prepare", {"data.text": _sources(data, column), "store": store, "name": name}, settings)
 
 
 def finetune(
@@ -133,6 +137,11 @@ def _text(value: Any) -> Any:
     if isinstance(value, list):
         return [_text(one) for one in value]
     return {key: _text(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def _sources(data: PathTexts | None, column: str | None) -> list[Any] | None:
+    """Return sources of text, with their column; None: the embedded text."""
+    return [({"path": [path], "column": column} if column else path) for path in _paths(data)] or None
 
 
 def _paths(paths: PathTexts | None) -> list[str]:

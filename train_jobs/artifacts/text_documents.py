@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 
-from train_jobs.artifacts.text_files import SourceFile, source_files, text_bytes, unpacked_head
+from train_jobs.artifacts.text_files import UTF16_MARKS, SourceFile, source_files, text_bytes, unpacked_head
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import AUTO, BLANK_LINE, FILE, LINE, SourceConfig
 
@@ -208,6 +208,6 @@ def _count(source: SourceConfig, files: Sequence[SourceFile], rule: str) -> Text
 def _beginning(file: SourceFile, most: int) -> str:
     """Return the first bytes of a file as text of complete lines; the reader reports damage and wrong encodings."""
     raw = unpacked_head(file.path, file.compression, most)
-    utf16 = raw.startswith((b"\xff\xfe", b"\xfe\xff"))  # by its byte-order mark
+    utf16 = raw.startswith(UTF16_MARKS)
     text = raw.decode("utf-16" if utf16 else "utf-8-sig", errors="ignore").replace("\r\n", "\n")
     return text if text.endswith("\n") else text + "\n"

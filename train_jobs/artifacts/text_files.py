@@ -7,6 +7,7 @@ compressed forms. A file that the user names is read regardless of its name.
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import glob
 import gzip
@@ -48,6 +49,7 @@ MOST_PART_BYTES = 64 << 20  # approximate text of a part of a corpus: the work t
 LEAST_PART_BYTES = 8 << 20  # a few blocks of a token store
 PARTS = 32  # parts of a smaller corpus: enough for workers to finish at about the same time
 FEW = 3  # files named in a message
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 HEAD = 512  # bytes that identify a format
 HEADER = 1 << 16  # bytes in which the first line of a table must end
 OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
@@ -241,7 +243,7 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
         return "parquet"
     if compression is not None:
         head = unpacked_head(path, compression, HEAD)
-    utf16 = head.startswith((b"\xff\xfe", b"\xfe\xff"))  # by its byte-order mark
+    utf16 = head.startswith(UTF16_MARKS)
     beginning = head.decode("utf-16" if utf16 else "utf-8-sig", errors="ignore").lstrip()
     if beginning.startswith("<mediawiki"):
         return "wikipedia"

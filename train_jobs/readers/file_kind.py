@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import in_shell
 from train_jobs.readers.findings import Findings
 
 HEAD = 1 << 12  # bytes
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = {
     b"PK\x03\x04": "a ZIP archive, such as an Excel or Word document",
     b"%PDF": "a PDF document",
@@ -19,10 +19,7 @@ _BINARY = {
     b"GIF8": "an image",
     b"\x7fELF": "a program",
     b"SQLite format 3": "an SQLite database",
-    b"\x1f\x8b": "compressed with gzip",
-    b"BZh": "compressed with bzip2",
-    b"\xfd7zXZ": "compressed with xz",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    **{magic: f"compressed with {method}" for method, magic in MAGIC.items()},
 }
 _UNPACK = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 
@@ -32,7 +29,7 @@ def binary_kind(head: bytes) -> str | None:
     for magic, kind in _BINARY.items():
         if head.startswith(magic):
             return kind
-    return "a binary file" if b"\0" in head and not head.startswith(UTF16) else None
+    return "a binary file" if b"\0" in head and not head.startswith(UTF16_MARKS) else None
 
 
 def check_kind(path: Path, findings: Findings, *, table: bool) -> bool:

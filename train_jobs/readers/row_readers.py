@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
 from train_jobs.config.privacy import header_text, is_header, names_text, problem_text
@@ -24,7 +25,6 @@ SEPARATORS = {"tsv": "\t", "csv": ","}
 LONG_ROW = 1 << 18  # bytes: a quoted field that does not end within them is taken for an unbalanced quotation mark
 LONGEST_FIELD = 2**31 - 1  # characters; the default of csv is 131,072
 BOM = "\ufeff"
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
 EMPTY_ROW = "an empty row"
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -103,7 +103,7 @@ class TextReader(Reader):
         # must be reported with its line.
         with self.path.open("rb") as stream:
             head = stream.read(len(BOM.encode()))
-            if head.startswith(UTF16):
+            if head.startswith(UTF16_MARKS):
                 raise self._unreadable("is UTF-16, not UTF-8", ":1", "utf-16")
             begin = len(head) if head == BOM.encode() else 0
             offset, line = start or (begin, 1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, SourceFile, source_files
+from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, UTF16_MARKS, SourceFile, source_files
 from train_jobs.config.errors import DataError, closest, did_you_mean, in_shell
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.privacy import is_name, names_text
@@ -84,7 +84,7 @@ def _check_file(
     if file.compression is None and not check_kind(file.path, findings, table=False):
         return
     with _opened(file) as stream:
-        if stream.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+        if stream.read(2) in UTF16_MARKS:
             return  # UTF-16 with its mark is read by the job
         stream.seek(0)
         lines = _lines(file.path, stream, most, findings, seen)

@@ -7,41 +7,31 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Finished, write_bert
+from tests.conftest import Finished
 from tests.mistakes import BOTH, CANARY, COLUMNS, FINETUNE, MISTAKES, ON_DEV, Mistake, changed, note_rows, table
 
 Command = Callable[..., Finished]
 
 
-def write(files: dict[str, str | bytes]) -> None:
-    write_bert(Path("bert"))
-    for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+def write(files: Mapping[str, str | bytes]) -> None:
+    Mistake("", files, "", "").write(Path())
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_mistake_is_found_with_place_and_fix(orchestrator: Command, mistake: Mistake) -> None:
-    write(dict(mistake.files))
+    mistake.write(Path())
     done = orchestrator(*shlex.split(mistake.words), "-o", "json")
     assert CANARY not in done.out + done.err
     assert "error[bug]" not in done.err
-    if mistake.warns:
-        assert done.code == 0, done.err
-        assert any(re.search(mistake.message, text) for text in json.loads(done.out)["plan"]["warnings"]), done.out
-        return
-    assert done.code == 2
-    error = json.loads(done.out)["error"]
-    told = error.get("problems") or [f"{error['message']}\nfix  {error['fix']}"]
-    found = [text for text in told if re.search(mistake.message, text.partition("\nfix  ")[0])]
-    assert found, told
-    fix = found[0].partition("\nfix  ")[2] or str(error["fix"])
-    assert re.search(mistake.fix, fix), fix
+    assert done.code == (0 if mistake.warns else 2)
+    found = mistake.reported(done.json)
+    assert found is not None, done.out
+    assert re.search(mistake.fix, found[1]), found
 
 
 def test_all_problems_of_a_file_are_listed_at_once(orchestrator: Command) -> None:

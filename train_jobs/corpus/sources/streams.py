@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from train_jobs.artifacts.text_documents import LONGEST_FILE
-from train_jobs.artifacts.text_files import Compression
+from train_jobs.artifacts.text_files import UTF16_MARKS, Compression
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.privacy import problem_text
@@ -27,7 +27,6 @@ BLOCK = 1 << 18  # bytes per read from the disk
 MOST = 1 << 22  # maximum bytes of a decompressed block: limits memory for highly compressed data
 XZ_MEMORY = 256 << 20  # bytes; `xz -9` needs 65 MiB
 BOM = b"\xef\xbb\xbf"
-UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def open_text(piece: Piece, read: Read) -> BinaryIO:
     if piece.start > 0:
         return stream
     head = stream.peek(3)[:3]  # type: ignore[attr-defined]  # a BufferedReader
-    if head.startswith(UTF16_BOMS):
+    if head.startswith(UTF16_MARKS):
         return io.BufferedReader(_BlockStream(_utf16_blocks(stream, piece.path), stream), BLOCK)
     if head == BOM:
         stream.read(len(BOM))

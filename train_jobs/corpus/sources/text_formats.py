@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from train_jobs.artifacts.text_documents import LONGEST_FILE, split_documents, without_gutenberg
+from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.prepare import BLANK_LINE
 from train_jobs.config.privacy import header_text, names_text, problem_text, value_text
 from train_jobs.corpus.sources.streams import (
     BOM,
-    UTF16_BOMS,
     Piece,
     Read,
     bounded_lines,
@@ -123,7 +123,7 @@ def _place(piece: Piece, offset: int) -> str:
     if piece.start == 0 and head.startswith(BOM):
         byte += len(BOM)
     lines, left = 1, byte
-    with (open_text if head.startswith(UTF16_BOMS) else open_piece)(whole, ignore) as stream:
+    with (open_text if head.startswith(UTF16_MARKS) else open_piece)(whole, ignore) as stream:
         while left > 0 and (block := stream.read(min(left, CHUNK))):
             lines += block.count(b"\n")
             left -= len(block)

@@ -16,10 +16,18 @@ from typing import BinaryIO, NamedTuple
 
 from train_jobs.artifacts.fingerprints import embedded_files
 from train_jobs.artifacts.text_documents import document_rules
-from train_jobs.artifacts.text_files import EXPANDED, SEPARATORS, SourceFile, part_bytes, source_files, text_bytes
+from train_jobs.artifacts.text_files import (
+    EXPANDED,
+    SEPARATORS,
+    UTF16_MARKS,
+    SourceFile,
+    part_bytes,
+    source_files,
+    text_bytes,
+)
 from train_jobs.config.prepare import BLANK_LINE, LINE, SourceConfig
 from train_jobs.corpus.sources.mediawiki import index_of, read_wikipedia, stream_cuts
-from train_jobs.corpus.sources.streams import UTF16_BOMS, Piece, Read, ignore
+from train_jobs.corpus.sources.streams import Piece, Read, ignore
 from train_jobs.corpus.sources.text_columns import dataset_pieces, read_dataset, read_parquet, row_groups
 from train_jobs.corpus.sources.text_formats import (
     embedded_documents,
@@ -216,7 +224,7 @@ def _cuts(source: _Source, file: SourceFile, part_size: int) -> list[int]:
         return cuts
     size = _size(file.path)
     with file.path.open("rb") as stream:
-        if stream.read(2) in UTF16_BOMS:
+        if stream.read(2) in UTF16_MARKS:
             return cuts  # in UTF-16, a newline is not a single byte
         while (cut := _boundary(stream, boundary, (cuts or [0])[-1] + part_size)) and cut < size:
             cuts.append(cut)
