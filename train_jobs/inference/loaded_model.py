@@ -19,7 +19,7 @@ from train_jobs.config.predict import (
 from train_jobs.engine.runtime.devices import resolve_precision
 from train_jobs.inference.forward import Forward, prepare_model
 from train_jobs.inference.model_folder import Folder, Model, read_folder
-from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel, agrees, require_graph
+from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel, agrees
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor, TagPredictor
 from train_jobs.inference.text_predictors import LabelPredictor, MaskPredictor, VectorPredictor, with_task_columns
@@ -62,26 +62,30 @@ def load_predictor(
             raise SpecError("cannot use runtime onnx on a GPU", fix="--set compute.device=cpu, or --set runtime=torch")
         forward = Forward(OnnxModel(folder, int8=config.int8), batch_tokens=tokens, beat=beat, unpad=False)
         return PREDICTORS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)
-    fast = config.runtime == AUTO and single_texts and device.type == "cpu" and _checked_graph(folder)
+    weights = folder.model()
+    graph = None
+    if config.runtime == AUTO and single_texts and device.type == "cpu":
+        graph = _checked_graph(folder, weights)  # before the weights are converted
     model: Model = prepare_model(
-        folder.model(),
+        weights,
         precision=resolve_precision(batching.precision, device),
         device=device,
         compiled=is_compiled(batching.compile, device),
     )
-    runner = OnnxModel(folder, many=model) if fast else model
-    forward = Forward(runner, batch_tokens=tokens, beat=beat)
+    if graph is not None:
+        graph.many = model
+    forward = Forward(model if graph is None else graph, batch_tokens=tokens, beat=beat)
     return PREDICTORS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)
 
 
-def _checked_graph(folder: Folder) -> bool:
-    """Return whether onnxruntime and the graph of a folder are there; a graph of other weights is a warning."""
+def _checked_graph(folder: Folder, weights: Model) -> OnnxModel | None:
+    """Return the graph of a folder; None without one or onnxruntime, and with a warning if its results differ."""
     try:
-        require_graph(folder)
+        graph = OnnxModel(folder)
     except SpecError:
-        return False
-    if agrees(OnnxModel(folder), folder.model().eval(), folder):
-        return True
+        return None
+    if agrees(graph, weights, folder):
+        return graph
     path = folder.path / GRAPH_FILE
     print(f"warning: {path} is not of these weights, so torch computes single texts too; export it again", flush=True)
-    return False
+    return None

@@ -56,16 +56,19 @@ class OnnxModel(nn.Module):
     Args:
         folder: folder of the model, with its graph.
         int8: quantise the weights.
+
+    Attributes:
         many: model for batches of several sequences. None: the graph computes them too.
 
     Raises:
         SpecError: there is no graph, onnxruntime is missing, or it cannot run this kind of prediction.
     """
 
-    def __init__(self, folder: Folder, *, int8: bool = False, many: Model | None = None) -> None:
+    def __init__(self, folder: Folder, *, int8: bool = False) -> None:
         super().__init__()
         require_graph(folder)
-        self.kind, self.many = folder.kind, many
+        self.kind = folder.kind
+        self.many: Model | None = None
         # the device of a model is that of its parameters
         self.register_parameter("place", nn.Parameter(torch.empty(0), requires_grad=False))
         self._exact = _session(folder.path / GRAPH_FILE)
