@@ -109,12 +109,14 @@ def main() -> None:
                 deploy = f"model deploy {model} --endpoint wards -o json"
                 served, seconds = run(deploy, folder)
                 print(f"{seconds:6.0f} s  orchestrator {deploy}")
-                print(f"          the endpoint answers: {_ask(json.loads(served)['uri'])}")
-                run("model delete wards -y", folder)
+                try:
+                    print(f"          the endpoint answers: {_ask(json.loads(served)['uri'])}")
+                finally:
+                    run("model delete wards -y", folder)
 
 
 def _ask(uri: str) -> str:
-    body = json.dumps({"inputs": "Findings: chest pain, palpitations."}).encode()
+    body = json.dumps({"inputs": ["Findings: chest pain, palpitations."]}).encode()
     request = urllib.request.Request(uri, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode()[:200])
