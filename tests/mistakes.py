@@ -209,6 +209,34 @@ MISTAKES = (
         r"sed -i 17d .*notes\.jsonl deletes it",
     ),
     Mistake(
+        "spaces around the names of the columns",
+        {"train.csv": table(note_rows(120), header=["id ", " note", " ward"])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:1: unknown column 'note' \(did you mean \" note\"\?\)",
+        r"--column text=' note'$",
+    ),
+    Mistake(
+        "names of the columns in capitals",
+        {"train.csv": table(note_rows(120), header=["ID", "NOTE", "WARD"])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv:1: unknown column 'ward' \(did you mean \"WARD\"\?\)",
+        r"--column label=WARD$",
+    ),
+    Mistake(
+        "a JSON array in place of JSON Lines",
+        {"train.jsonl": json.dumps([{"id": row[0], "note": row[1], "ward": row[2]} for row in note_rows(120)])},
+        f"{FINETUNE} --data train.jsonl {COLUMNS}",
+        r"train\.jsonl: is a JSON array, not an object in each line",
+        r"python -c .*json\.load.* > .*train\.fixed\.jsonl$",
+    ),
+    Mistake(
+        "JSON objects of several lines",
+        {"notes.json": "".join(f"{json.dumps(json.loads(line), indent=2)}\n" for line in _BAD_LINE[:16])},
+        f"{PRETRAIN} --data notes.json --column note",
+        r"notes\.json: has JSON objects of several lines, not one in each line",
+        r"jq -c \. .*notes\.json > .*notes\.fixed\.jsonl$",
+    ),
+    Mistake(
         "a table without a header",
         {"train.csv": table(note_rows(120), header=[])},
         f"{FINETUNE} --data train.csv {COLUMNS}",
@@ -234,6 +262,22 @@ MISTAKES = (
         {"train.csv": changed({3: (2, "urology")})},
         f"{FINETUNE} --data train.csv {COLUMNS}",
         r"train\.csv: 1 class has a single row, .*: urology; add rows, or merge classes",
+        warns=True,
+    ),
+    Mistake(
+        "a class in two spellings",
+        {"train.csv": changed(dict.fromkeys(range(0, 40, 4), (2, "Cardiology ")))},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: classes that differ only in case or spaces count as different classes: cardiology;"
+        r" python -c .*\['ward'\]\.str\.strip\(\)\.str\.lower\(\).*to_csv",
+        warns=True,
+    ),
+    Mistake(
+        "measurements as classes",
+        {"train.csv": table([[number, text, f"{int(number) / 7:.2f}"] for number, text, _ in note_rows(120)])},
+        f"{FINETUNE} --data train.csv {COLUMNS}",
+        r"train\.csv: column 'ward' has 120 different numbers, each a class of its own; to predict a number:"
+        r" --set data\.regression=true",
         warns=True,
     ),
     Mistake(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from train_jobs.artifacts.unreadable import unreadable
-from train_jobs.config.errors import DataError, closest, in_shell
+from train_jobs.config.errors import DataError, closest, in_shell, python_command
 from train_jobs.config.prepare import Format, SourceConfig
 from train_jobs.config.privacy import header_text, is_name, value_text
 
@@ -252,11 +252,8 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
     if beginning.startswith("{") and Path(_plain_name(path)).suffix not in FORMATS:
         return "jsonl"
     if Path(_plain_name(path)).suffix == ".json":
-        raise DataError(
-            f"{path} is not JSON Lines",
-            facts={"where": "byte 0", "have": _described(head)},
-            fix="write one JSON object per line: jq -c '.[]' FILE.json > FILE.jsonl",
-        )
+        what, fix = json_document(path, beginning) or ("is not JSON Lines", "write one JSON object per line")
+        raise DataError(f"{path} {what}", facts={"where": "byte 0", "have": _described(head)}, fix=fix)
     if _WEB_PAGE.match(beginning.encode(errors="replace")):
         raise DataError(
             f"{path} is a web page, not text",
@@ -264,6 +261,17 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
             fix="download it again, or set format: text to read it as text",
         )
     return "text"
+
+
+def json_document(path: Path, beginning: str) -> tuple[str, str] | None:
+    """Return problem and fix of a file of JSON that spreads over its lines; None: it may be JSON Lines."""
+    copy = in_shell(path.with_name(f"{path.stem}.fixed.jsonl"))
+    if beginning.startswith("["):
+        code = f"import json; print(*map(json.dumps, json.load(open({str(path)!r}))), sep=chr(10))"
+        return "is a JSON array, not an object in each line", f"{python_command(code)} > {copy}"
+    if beginning.partition("\n")[0].strip() == "{":
+        return "has JSON objects of several lines, not one in each line", f"jq -c . {in_shell(path)} > {copy}"
+    return None
 
 
 def unpacked_head(path: Path, compression: Compression | None, most: int) -> bytes:

@@ -119,8 +119,11 @@ def _continued(value: object) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known word; None: none is similar."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+    """Return the most similar known word, whatever its case and the spaces around it; None: none is similar."""
+    plain = {one.strip().casefold(): one for one in reversed(list(known))}
+    return next(
+        (plain[one] for one in difflib.get_close_matches(word.strip().casefold(), plain, n=1, cutoff=0.6)), None
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -136,6 +139,12 @@ def in_shell(path: Path | str) -> str:
         return shlex.quote(text)
     # control characters, which errors show escaped: a word in which bash and zsh read such escapes
     return "$'" + visible(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+
+
+def python_command(code: str) -> str:
+    """Return the shell command that runs code, in double quotes, because most code contains single ones."""
+    special = any(sign in code for sign in '"$`!\\')
+    return "python -c " + (in_shell(code) if special else f'"{code}"')
 
 
 def rename_command(path: Path | str, ending: str = ".old") -> str:

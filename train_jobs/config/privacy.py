@@ -94,7 +94,8 @@ def is_header(fields: Sequence[str], wanted: Collection[str]) -> bool:
         fields: the fields of the line.
         wanted: the columns that the user named.
     """
-    known = any(field in wanted or _HEADERS.fullmatch(field) for field in fields)
+    names = {name.casefold() for name in wanted}
+    known = any(field.strip().casefold() in names or _HEADERS.fullmatch(field.strip()) for field in fields)
     return values_shown() or (known and all(map(is_name, fields)))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS
+from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS, json_document
 from train_jobs.artifacts.unreadable import unreadable
-from train_jobs.config.errors import in_shell
+from train_jobs.config.errors import in_shell, python_command
 from train_jobs.readers.findings import Findings
 
 HEAD = 1 << 12  # bytes
@@ -32,12 +32,13 @@ def binary_kind(head: bytes) -> str | None:
     return "a binary file" if b"\0" in head and not head.startswith(UTF16_MARKS) else None
 
 
-def check_kind(path: Path, findings: Findings, *, table: bool) -> bool:
-    """Return whether a file may be text; add a problem if it is empty or binary.
+def check_kind(path: Path, findings: Findings, *, form: str, table: bool) -> bool:
+    """Return whether a file may be of a format; add a problem if it is empty, binary or another kind of JSON.
 
     Args:
         path: the file.
         findings: receives the problem.
+        form: its format: `jsonl`, or another one of text.
         table: whether a table is expected, which an Excel workbook can be exported to.
 
     Raises:
@@ -52,12 +53,16 @@ def check_kind(path: Path, findings: Findings, *, table: bool) -> bool:
         findings.add(path, "", "is empty" if not head else "contains only white space", "give a file with text")
         return False
     if (kind := binary_kind(head)) is None:
-        return True
+        beginning = head.decode("utf-8-sig", errors="ignore").lstrip()
+        if form != "jsonl" or (document := json_document(path, beginning)) is None:
+            return True
+        findings.add(path, "", *document)
+        return False
     method = kind.rpartition(" ")[2]
     if method in _UNPACK:
         fix = f"{_UNPACK[method]} --keep {in_shell(path)}"
     elif table and "Excel" in kind:
-        fix = f"python -c \"import pandas as pd; pd.read_excel({str(path)!r}).to_csv('table.csv', index=False)\""
+        fix = python_command(f"import pandas as pd; pd.read_excel({str(path)!r}).to_csv('table.csv', index=False)")
     else:
         fix = "give files of text: convert or leave out this one"
     findings.add(path, "", f"is {kind}, not text", fix)

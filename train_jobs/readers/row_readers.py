@@ -20,7 +20,14 @@ from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
 from train_jobs.config.privacy import header_text, is_header, names_text, problem_text
 
-FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMATS = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
 SEPARATORS = {"tsv": "\t", "csv": ","}
 LONG_ROW = 1 << 18  # bytes: a quoted field that does not end within them is taken for an unbalanced quotation mark
 LONGEST_FIELD = 2**31 - 1  # characters; the default of csv is 131,072

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.config import DataError, closest, did_you_mean, in_shell
+from train_jobs.config.errors import python_command
 from train_jobs.config.finetune import ColumnsConfig
 from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header, is_name
 from train_jobs.readers.file_kind import check_kind
@@ -39,6 +40,7 @@ SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
 FEW_CLASSES = 20
 GUESSED_ROWS = 200  # rows that decide which column is meant
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+PANDAS = "import pandas as pd"
 _WHOLE = re.compile(r"\s*[-+]?\d+\s*")
 
 
@@ -101,7 +103,7 @@ class _TableCheck:
 
     def run(self, *, optional_labels: bool) -> CheckedTable:
         table = CheckedTable(self._path)
-        if self._form != "parquet" and not check_kind(self._path, self._findings, table=True):
+        if self._form != "parquet" and not check_kind(self._path, self._findings, form=self._form, table=True):
             return table
         try:
             reader = self._bounded(open_table(self._path, [], **self._settings))
@@ -286,23 +288,18 @@ class _TableCheck:
         """Return a command that writes a repaired copy of the table."""
         path, copy = self._path, str(self._path.with_name(f"{self._path.stem}.fixed{self._path.suffix}"))
         if self._form == "jsonl":
-            return _python(
-                f"pd.read_json({str(path)!r}, lines=True){step}.to_json({copy!r}, orient='records', lines=True)"
+            read, write = (
+                f"pd.read_json({str(path)!r}, lines=True)",
+                f".to_json({copy!r}, orient='records', lines=True)",
             )
+            return python_command(f"{PANDAS}; {read}{step}{write}")
         if self._form == "parquet":
-            return _python(f"pd.read_parquet({str(path)!r}){step}.to_parquet({copy!r})")
+            return python_command(f"{PANDAS}; pd.read_parquet({str(path)!r}){step}.to_parquet({copy!r})")
         separator = SEPARATORS.get(self._form, ",")
         reading = {"sep": separator, **reading} if separator != "," else reading
         words = "".join(f", {key}={value!r}" for key, value in reading.items())
         out = f", sep={separator!r}" if separator != "," else ""
-        return _python(f"pd.read_csv({str(path)!r}{words}){step}.to_csv({copy!r}, index=False{out})")
-
-
-def _python(code: str) -> str:
-    """Return a shell command that runs code with pandas; in double quotes, because the code contains single ones."""
-    whole = f"import pandas as pd; {code}"
-    special = any(sign in whole for sign in '"$`!\\')
-    return "python -c " + (in_shell(whole) if special else f'"{whole}"')
+        return python_command(f"{PANDAS}; pd.read_csv({str(path)!r}{words}){step}.to_csv({copy!r}, index=False{out})")
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -356,14 +353,10 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
 
 
 def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> Iterator[str]:
-    """Yield warnings about tables that can be read: classes of a single row, texts that occur in two splits."""
+    """Yield warnings about tables that can be read: classes that are probably wrong, texts that occur in two splits."""
     train = seen.get("train")
-    if train is not None and train.complete and (once := [name for name, rows in train.labels.items() if rows == 1]):
-        them = "class has" if len(once) == 1 else "classes have"
-        yield (
-            f"{train.path}: {len(once)} {them} a single row, too few to learn and to score:"
-            f" {classes_text(sorted(once))}; add rows, or merge classes"
-        )
+    if train is not None:
+        yield from _class_warnings(columns, train)
     for split, table in seen.items():
         if train is None or table is train:
             continue
@@ -372,6 +365,31 @@ def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> 
                 f"{both:,} of {table.rows:,} rows of {table.path} have a text that is also in {train.path}: the scores"
                 f" of {split} are too high; delete them from one of the files"
             )
+
+
+def _class_warnings(columns: ColumnsConfig, train: CheckedTable) -> Iterator[str]:
+    names = sorted(train.labels)
+    if len(names) > MOST_RARE_CLASSES and all(map(_is_number, names)) and any("." in name for name in names):
+        yield (
+            f"{train.path}: column {columns.label!r} has {len(names):,} different numbers, each a class of its own; to"
+            " predict a number: --set data.regression=true"
+        )
+        return
+    if train.complete and (once := [name for name in names if train.labels[name] == 1]):
+        them = "class has" if len(once) == 1 else "classes have"
+        yield (
+            f"{train.path}: {len(once)} {them} a single row, too few to learn and to score:"
+            f" {classes_text(once)}; add rows, or merge classes"
+        )
+    spellings = Counter(name.strip().lower() for name in names)
+    if twice := [name for name, count in spellings.items() if count > 1]:
+        label = columns.label
+        step = f".assign(**{{{label!r}: lambda table: table[{label!r}].str.strip().str.lower()}})"
+        fix = _TableCheck(columns, train.path, Findings(), None)._pandas(step)
+        yield (
+            f"{train.path}: classes that differ only in case or spaces count as different classes:"
+            f" {classes_text(twice)}; {fix}"
+        )
 
 
 def length_warnings(seen: Mapping[str, CheckedTable], max_length: int, positions: int) -> Iterator[str]:

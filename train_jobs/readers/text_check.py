@@ -81,7 +81,7 @@ def _check_file(
     seen.files += 1
     if file.format == "parquet" or file.compression == "zstd":
         return
-    if file.compression is None and not check_kind(file.path, findings, table=False):
+    if file.compression is None and not check_kind(file.path, findings, form=file.format, table=False):
         return
     with _opened(file) as stream:
         if stream.read(2) in UTF16_MARKS:

@@ -55,6 +55,21 @@ def test_fixed_copy_passes(orchestrator: Command, tmp_path: Path) -> None:
     assert json.loads(found.out)["plan"]["checked"] == "all 117 rows"
 
 
+@pytest.mark.parametrize("name", ["a JSON array in place of JSON Lines", "a class in two spellings"])
+def test_fixed_copy_has_no_mistake(orchestrator: Command, name: str) -> None:
+    mistake = next(one for one in MISTAKES if one.name == name)
+    mistake.write(Path())
+    found = mistake.reported(orchestrator(*shlex.split(mistake.words), "-o", "json").json)
+    assert found is not None
+    fix = found[1] or found[0].partition("; ")[2]
+    subprocess.run(fix.replace("python", sys.executable, 1), shell=True, check=True)
+    (fixed,) = Path().glob("*.fixed.*")
+    done = orchestrator(*shlex.split(mistake.words.replace("train" + fixed.suffix, fixed.name)), "-o", "json")
+    assert done.code == 0, done.err
+    assert done.json["plan"]["checked"] == "all 120 rows"
+    assert not any("differ only in case" in text for text in done.json["plan"]["warnings"])
+
+
 def test_quick_check_reads_the_beginning_and_all_the_rest(orchestrator: Command) -> None:
     rows = note_rows(40_000)
     rows[-1][2] = "N/A"
