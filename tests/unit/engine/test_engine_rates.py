@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config.arithmetic import data_sheet
 from train_jobs.engine.loop.state import Meter
 from train_jobs.engine.reporting.metrics import ProgressLine
+from train_jobs.engine.runtime import devices
 from train_jobs.engine.runtime.devices import memory_bytes, peak_flops
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.lamb import l2_norms
@@ -71,7 +74,24 @@ def test_peak_memory_covers_all_processes() -> None:
     assert one is not None
     assert four is not None
     assert 1e9 < one < 1e13
-    assert 1.5 * one < four < 12 * one  # two measurements on a shared machine
+    assert four == 4 * one
+
+
+@pytest.mark.parametrize(("seconds", "sides"), [(0.001, [256, 512, 1024]), (0.1, [256])])
+def test_slow_cpu_multiplies_no_larger_matrices(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, sides: list[int]
+) -> None:
+    """Products of bf16 matrices that a CPU emulates take seconds; each process measures its CPU once."""
+    measured: list[int] = []
+
+    def repeat(multiply: Callable[[], torch.Tensor], **_: int) -> list[float]:
+        measured.append(len(multiply()))
+        return [seconds, 2 * seconds]
+
+    monkeypatch.setattr(devices, "_measured_flops", cache(devices._measured_flops.__wrapped__))
+    monkeypatch.setattr("timeit.repeat", repeat)
+    assert {peak_flops(ALONE, "fp32") for _ in range(3)} == {2 * sides[-1] ** 3 / seconds}
+    assert measured == sides
 
 
 def test_gpu_is_recognised_by_whole_words() -> None:

@@ -13,6 +13,7 @@ import timeit
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import median
 
 import torch
@@ -22,14 +23,16 @@ from train_jobs.config import OutOfMemoryError
 from train_jobs.config.arithmetic import data_sheet
 from train_jobs.engine.runtime.distributed import World
 
-SIDE, TRIES = 1024, 5
+SIDES, TRIES = (256, 512, 1024), 5
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SLOW_SECONDS = 0.02  # of one product; twice the side takes eight times as long
 
 
 def peak_flops(world: World, precision: str) -> float | None:
     """Return the peak floating-point operations per second of all devices, for utilisation.
 
-    For a GPU it is that of the data sheet. For a CPU it is measured: the best of five matrix products of 1024 x 1024 x
-    1024. All devices are assumed to be as fast as this one.
+    For a GPU it is that of the data sheet. For a CPU it is measured, see `_measured_flops`. All devices are assumed to
+    be as fast as this one.
 
     Args:
         world: device and number of processes.
@@ -41,10 +44,23 @@ def peak_flops(world: World, precision: str) -> float | None:
     if world.device.type == "cuda":
         peaks = data_sheet(world.device_name)
         return None if peaks is None else peaks[precision == "fp32"] * world.size
-    # The minimum, not the median: other programs can only make a product slower, and the peak is wanted.
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    x = torch.ones(SIDE, SIDE, dtype=dtype)
-    return 2 * SIDE**3 / min(timeit.repeat(lambda: x @ x, number=1, repeat=TRIES)) * world.size
+    return _measured_flops(_DTYPES.get(precision, torch.float32)) * world.size
+
+
+@cache
+def _measured_flops(dtype: torch.dtype) -> float:
+    """Return the operations per second of the best of five products of 1024 x 1024 matrices on this CPU.
+
+    A precision that the CPU emulates is measured with smaller ones, because the large ones would take longer than a
+    short training. The result is kept, because each replicate of a fine-tuning needs it.
+    """
+    for side in SIDES:
+        x = torch.ones(side, side, dtype=dtype)
+        # The minimum, not the median: other programs can only make a product slower, and the peak is wanted.
+        best = min(timeit.repeat(lambda x=x: x @ x, number=1, repeat=TRIES))  # type: ignore[misc]
+        if best > SLOW_SECONDS:
+            break
+    return 2 * side**3 / best
 
 
 def memory_bytes(device: torch.device) -> int:
@@ -52,9 +68,6 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
-
-
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 # oneDNN multiplies matrices for torch on CPUs and obeys these variables. Without bf16 instructions it emulates them:
