@@ -21,6 +21,7 @@ import yaml
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.inputs import Content
 from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.tracking.mlflow_store import prepare
 
 os.environ["OMP_NUM_THREADS"] = "1"  # set before torch is imported: tests run in parallel, more threads only spin
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test contacts the Hugging Face Hub
@@ -262,6 +263,14 @@ def console(tmp_path: Path) -> Iterator[Console]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a new MLflow store for tests to copy; creating its tables takes seconds."""
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    assert prepare(path) is None
+    return path
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.tracking import MlflowClient
 
 from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.cli.main import main
 from orchestrator.runs import mlflow_runs
 from orchestrator.runs.mlflow_runs import our_metric, read_runs
-from tests.conftest import Console, write_spec
+from tests.conftest import Console, Finished, write_spec
 from tests.mlflow_runs import wait_for_copy
-from train_jobs.artifacts.tracking.mlflow_store import prepare
 
 PARAMS = {
     "learning_rate": "0.0500",
@@ -28,10 +29,24 @@ DIGEST = "3064697713f5"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path: Path, empty_store: Path) -> Path:
     """Return an empty MLflow store."""
-    prepare(tmp_path / "theirs.db")
-    return tmp_path / "theirs.db"
+    return Path(shutil.copy(empty_store, tmp_path / "theirs.db"))
+
+
+@pytest.fixture
+def command(
+    console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """Return the command line in this process: a new one imports MLflow first, which takes seconds."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(console.home))
+    monkeypatch.chdir(console.cwd)
+
+    def run(*words: str) -> Finished:
+        code = main(list(words))
+        return Finished(code, *capsys.readouterr())
+
+    return run
 
 
 def log_run(store: Path, name: str, params: Mapping[str, str] = PARAMS, experiment: str = "colleague") -> str:
@@ -50,7 +65,9 @@ def log_run(store: Path, name: str, params: Mapping[str, str] = PARAMS, experime
     return str(run)
 
 
-def test_runs_of_colleagues_are_listed_beside_ours(console: Console, corpus: Path) -> None:
+def test_runs_of_colleagues_are_listed_beside_ours(
+    console: Console, command: Callable[..., Finished], corpus: Path, empty_store: Path
+) -> None:
     spec = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4, "seed": 7})
     done = console("submit", "pretrain", "-f", str(spec), "-o", "json")
     assert done.code == 0, done.err
@@ -72,16 +89,16 @@ def test_runs_of_colleagues_are_listed_beside_ours(console: Console, corpus: Pat
         "colleague",
     ]
     assert second.split()[:3] == [ours, "completed", "validation_loss"]
-    only = console("list", "--mlflow", f"sqlite:///{store}", "--experiment", "colleague", "-o", "json").json
+    only = command("list", "--mlflow", f"sqlite:///{store}", "--experiment", "colleague", "-o", "json").json
     assert [(one["name"], one["user"], one["score"]) for one in only] == [
         ("their-run", "ada", {"name": "validation_accuracy", "value": 0.887})
     ]
     # the copy and the run itself are one row; without the copy, the run is listed all the same
-    prepare(console.cwd / "empty.db")
-    (own,) = console("list", "--mlflow", "empty.db", "-o", "json").json
+    shutil.copy(empty_store, console.cwd / "empty.db")
+    (own,) = command("list", "--mlflow", "empty.db", "-o", "json").json
     assert (own["name"], own["experiment"], own["data"][0][0]) == (ours, None, str(corpus))
 
-    compared = console("diff", "@last", "their-run", "--mlflow", str(store), "-o", "json")
+    compared = command("diff", "@last", "their-run", "--mlflow", str(store), "-o", "json")
     assert compared.code == 0, compared.err
     found = compared.json
     # equal as numbers: seed and batch size; precision has another name there and is not compared
@@ -90,29 +107,29 @@ def test_runs_of_colleagues_are_listed_beside_ours(console: Console, corpus: Pat
     assert found["results"]["validation_accuracy"] == {"b": 0.887}
     losses = found["results"]["validation_loss"]
     assert losses["difference"] == pytest.approx(losses["b"] - losses["a"])
-    text = console("diff", "@last", "their-run", "--mlflow", str(store)).out
+    text = command("diff", "@last", "their-run", "--mlflow", str(store)).out
     assert "3 parameters are in both runs and compared" in text
     assert "hf_Zk3" not in text + compared.out
 
 
-def test_run_is_found_by_id_and_ambiguous_name_is_refused(console: Console, store: Path) -> None:
+def test_run_is_found_by_id_and_ambiguous_name_is_refused(command: Callable[..., Finished], store: Path) -> None:
     runs = [log_run(store, "twin"), log_run(store, "twin", {"learning_rate": "0.1"})]
-    done = console("diff", *runs, "--mlflow", str(store), "-o", "json")
+    done = command("diff", *runs, "--mlflow", str(store), "-o", "json")
     assert done.code == 0, done.err
     assert done.json["spec"] == {"learning_rate": {"a": "0.0500", "b": "0.1"}}
-    twice = console("diff", runs[0], "twin", "--mlflow", str(store))
+    twice = command("diff", runs[0], "twin", "--mlflow", str(store))
     assert (twice.code, twice.err.splitlines()[0]) == (
         5,
         f"error[not-found]: more than one run is named twin in {store}",
     )
-    unknown = console("diff", runs[0], "no 'one'", "--mlflow", str(store))
+    unknown = command("diff", runs[0], "no 'one'", "--mlflow", str(store))
     assert (unknown.code, "unknown run \"no 'one'\"" in unknown.err) == (5, True), unknown.err
-    assert console("diff", *runs).code == 5
+    assert command("diff", *runs).code == 5
 
 
-def test_secrets_of_others_are_not_shown(console: Console, store: Path) -> None:
+def test_secrets_of_others_are_not_shown(command: Callable[..., Finished], store: Path) -> None:
     log_run(store, "careless")
-    listed = console("list", "--mlflow", str(store), "-o", "json")
+    listed = command("list", "--mlflow", str(store), "-o", "json")
     assert listed.json[0]["params"]["learning_rate"] == "0.0500"
     assert "hf_Zk3" not in listed.out
 
@@ -141,10 +158,10 @@ def test_all_pages_are_read(store: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_bad_address_is_a_clear_error(
-    console: Console, store: Path, words: tuple[str, ...], code: int, text: str
+    console: Console, command: Callable[..., Finished], store: Path, words: tuple[str, ...], code: int, text: str
 ) -> None:
     log_run(store, "one")
-    done = console("list", *words)
+    done = command("list", *words)
     assert (done.code, done.out) == (code, "")
     assert text in done.err
     assert not Path(console.cwd, "missing.db").exists()

@@ -24,18 +24,10 @@ from orchestrator.support.errors import ServiceError
 from tests.conftest import tmpfs
 from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
-from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare, schema_versions
+from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, schema_versions
 
 REPOSITORY = Path(__file__).parents[3]
 WHOLE = ("run", "FINISHED", 80)
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a new store; creating its tables takes a second."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    assert prepare(path) is None
-    return path
 
 
 @pytest.fixture
@@ -149,7 +141,7 @@ def test_racing_syncs_of_a_missing_store_make_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("number", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_sync_killed_anywhere_is_completed_by_the_next(tmp_path: Path, number: int) -> None:
     """Each home has no store, a sync that is killed at a random moment, and one that is not."""
     homes = [tmp_path / str(index) for index in range(number + 1)]

@@ -17,16 +17,7 @@ from tests.unit.finetuning.finetune_jobs import write_model
 from tests.unit.lineage.test_model_trust import Touch
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.start_model import initial_lineage
-from train_jobs.artifacts.tracking.mlflow_store import prepare
 from train_jobs.artifacts.tracking.model_registry import Registry, registry_folder, registry_of
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a new store; creating its tables takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    assert prepare(path) is None
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from tests.unit.sweeps.test_sweep_parent import make_search
 from train_jobs.artifacts.commit import Commit, WrittenFile, folder_name, write_commit
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.model_trust import sign_folder, verify_signature
-from train_jobs.artifacts.tracking.mlflow_store import prepare
 from train_jobs.artifacts.tracking.model_registry import Registry, registry_folder
 
 # MLflow's, of its own classes, when it is imported
@@ -50,19 +49,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("exported"))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a new store; creating its tables takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    assert prepare(path) is None
-    return path
-
-
 @pytest.fixture
-def run(tmp_path: Path, store: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def run(tmp_path: Path, empty_store: Path, exported: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """Return a completed run with a model, in a home of its own."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
-    shutil.copy(store, tmp_path / "mlflow.db")
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     run = make_tracked_run(tmp_path, "run", plan=ENVIRONMENT)
     shutil.copytree(exported, run.model)
     (run.model / "README.md").write_text("---\nlicense: apache-2.0\nbase_model: bert-base\n---\n# Card\n")

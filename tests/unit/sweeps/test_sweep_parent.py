@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow
 from orchestrator.sweeps.policy.termination import Decision
 from tests.mlflow_runs import ENDED, make_tracked_run, stored
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path: Path, empty_store: Path) -> None:
+    """Give each home an empty store."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
 
 
 def make_search(home: Path) -> SweepFolder:
