@@ -16,7 +16,7 @@ from tests.conftest import write_corpus, write_spec
 
 pytestmark = pytest.mark.usefixtures("small_snapshot")
 
-FILE = 1_000_000  # bytes of each large file
+FILE = 100_000  # bytes of each file
 FILES = 63
 
 
