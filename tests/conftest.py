@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -271,6 +272,23 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     assert prepare(path) is None
     return path
+
+
+def block_mlflow(home: Path) -> None:
+    """Put the database of another program in the place of a home's MLflow store: runs are then not copied.
+
+    Three processes of a run import MLflow and write to its store, in total for more CPU time than a tiny run itself.
+    The run still asks for its copy and, as promised, does not wait for it; its status has a warning.
+    """
+    home.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(home / "mlflow.db")) as database:
+        database.execute("CREATE TABLE of_another_program (row)")
+
+
+@pytest.fixture
+def untracked(console: Console) -> None:
+    """Copy no run of the console to MLflow: for tests of other things, see `block_mlflow`."""
+    block_mlflow(console.home)
 
 
 @pytest.fixture

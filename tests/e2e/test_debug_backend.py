@@ -71,7 +71,7 @@ raise RuntimeError(value)
 """
 
 
-def test_debug_run_does_not_show_a_printed_secret(console: Console, corpus: Path) -> None:
+def test_debug_run_does_not_show_a_printed_secret(console: Console, untracked: None, corpus: Path) -> None:
     code = console.cwd / "mine"
     code.mkdir()
     (code / "my_prints.py").write_text(PRINTS)

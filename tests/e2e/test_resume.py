@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, committed, last_step, processes_of, rank_pid, wait_for, write_spec
-from tests.mlflow_runs import wait_for_copy
+
+pytestmark = pytest.mark.usefixtures("untracked")
 
 LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"every": 2000}}
 
@@ -44,14 +44,6 @@ def metric_lines(console: Console, name: str) -> list[tuple[int, dict[str, float
     return [(report["step"], report["metrics"]) for report in reports]
 
 
-def mlflow_status(console: Console, name: str) -> str:
-    from mlflow.tracking import MlflowClient
-
-    run_id = wait_for_copy(RunFolder(console.folder(name)))
-    client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
-    return str(client.get_run(run_id).info.status)
-
-
 @pytest.mark.parametrize(
     ("precision", "processes"),
     [
@@ -66,9 +58,9 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
     write_spec(
         console.cwd / "job.yaml",
         data={"text": [str(corpus)]},
-        train={"steps": 120, "precision": precision, "log_every": 3},
+        train={"steps": 60, "precision": precision, "log_every": 3},
         checkpoint={"every": 7, "every_minutes": 0.005},
-        validation={"every": 60},
+        validation={"every": 30},
         optimizer={"name": "lamb"},
     )
     words = ("submit", "pretrain", "-f", "job.yaml", "--processes", str(processes), "-o", "json")
@@ -76,7 +68,7 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
     assert uninterrupted.code == 0, uninterrupted.err
     name = console(*words, "--new", "-d").json["name"]
     assert name == uninterrupted.json["name"] + "-2"
-    folder, when, rank = console.folder(name), random.randint(12, 90), random.randrange(processes)
+    folder, when, rank = console.folder(name), random.randint(8, 36), random.randrange(processes)
     wait_for(lambda: last_step(folder) >= when, what=f"step {when}")
     pid = rank_pid(folder, rank)
     assert pid is not None
@@ -86,11 +78,9 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
     assert failed.json["state"] == "failed"
     assert "SIGKILL" in failed.json["reason"]
     assert failed.json["ranks"][str(rank)] == 137
-    assert mlflow_status(console, name) == "FAILED"
     resumed = console("resume", name, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert "resumed at step" in resumed.err
-    assert mlflow_status(console, name) == "FINISHED"
     expected, found = final_weights(console, uninterrupted.json["name"]), final_weights(console, name)
     assert expected.keys() == found.keys()
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []

@@ -16,11 +16,11 @@ from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.jobs import base
 from orchestrator.runs.status import RunState
-from tests.conftest import Console, write_spec
+from tests.conftest import Console, block_mlflow, write_spec
 from tests.run_folders import make_run
 
 
-def test_submit_sends_request_of_dry_run(console: Console, corpus: Path) -> None:
+def test_submit_sends_request_of_dry_run(console: Console, untracked: None, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 2000})
     words = ("pretrain", "-f", "job.yaml", "--processes", "2", "--env", "FLAVOUR=vanilla", "--max-restarts", "1")
     shown = console("submit", *words, "--dry-run", "-o", "json").json
@@ -39,6 +39,7 @@ def test_submit_sends_request_of_dry_run(console: Console, corpus: Path) -> None
 def test_submit_builds_plan_and_submission_once(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    block_mlflow(tmp_path / "home")
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     write_spec(tmp_path / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 2})

@@ -21,7 +21,7 @@ from tests.run_folders import make_run, run_script
     ids=["one fails", "one is killed"],
 )
 def test_one_failed_rank_of_two_fails_run(
-    console: Console, script: str, code: int, ranks: dict[str, int], reason: str
+    console: Console, untracked: None, script: str, code: int, ranks: dict[str, int], reason: str
 ) -> None:
     name = run_script(console.home, script)
     waited = console("wait", name, "-o", "json", "--timeout", "2m")

@@ -155,7 +155,7 @@ def test_keyring_is_asked_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None
         look_up({"A": "keyring:hub/you"}, {})
 
 
-def test_resume_looks_secrets_up_again(console: Console) -> None:
+def test_resume_looks_secrets_up_again(console: Console, untracked: None) -> None:
     """A run that started with a secret needs it again; without it nothing starts, and the run stays resumable."""
     write_endless_spec(console.cwd / "job.yaml", write_corpus(console.cwd / "corpus.txt"))
     started = console("submit", "pretrain", "-f", "job.yaml", "--env", "MY_TOKEN", "-d", "-o", "json", MY_TOKEN=VALUE)
@@ -172,7 +172,7 @@ def test_resume_looks_secrets_up_again(console: Console) -> None:
     assert console("cancel", name).code == 0
 
 
-def test_restart_stops_when_the_secret_has_gone(console: Console) -> None:
+def test_restart_stops_when_the_secret_has_gone(console: Console, untracked: None) -> None:
     """The supervisor reads a file before each attempt; the plan states it, and the run names what it lacks."""
     secret = write_env_file(console.cwd / "s.env", f"MY_TOKEN={VALUE}")
     text = write_corpus(console.cwd / "corpus.txt")
