@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Console, write_spec
 
+pytestmark = pytest.mark.usefixtures("untracked")
 PROMPT = "ready> "
 SECONDS = 120
 
