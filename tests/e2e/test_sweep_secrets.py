@@ -68,7 +68,7 @@ def test_trials_get_a_secret_that_no_file_has(console: Console, corpus: Path, tm
 
 
 @pytest.mark.timeout(600)
-def test_sweep_stops_when_the_secret_disappears(console: Console, corpus: Path) -> None:
+def test_sweep_stops_when_the_secret_disappears(console: Console, untracked: None, corpus: Path) -> None:
     secret = console.cwd / "secret.env"
     secret.write_text(f"{NAME}={draw(24)}\n")
     secret.chmod(0o600)
