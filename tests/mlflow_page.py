@@ -17,17 +17,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from tests.mlflow_scene import BEST, MODEL, OTHER, Scene, build_scene
+from tests.mlflow_scene import BEST, MODEL, OTHER, SWEEP, Scene, build_scene
 from tests.mlflow_servers import MlflowServer, running
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu"]
 SIZE = {"width": 1280, "height": 800}
 MILLISECONDS = 180_000.0  # for a page on a busy machine: MLflow's page is several MB of script
-COLOURS = 64
-VIEW = 948  # pixels left of the panel of the assistant
-WITHOUT_ASSISTANT = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
+COLOURS = 128
+# each view as in a new browser, without the panel of the assistant: the page remembers grouping and filters
+FRESH = "localStorage.clear(); localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 TRAINING = "workflowType=machine_learning"  # the views for model training, not those for agents
 
 
@@ -81,12 +82,41 @@ class MlflowPage:
         runs = json.dumps([self.scene.ids[name] for name in names], separators=(",", ":"))
         self.open(f'/compare-runs?runs={runs}&experiments=["{self.scene.experiment}"]', names[0], "Parameters")
 
-    def picture(self, to: Path, width: int = VIEW) -> None:
-        """Write a picture of the visible part, in 64 colours, without the panel of the assistant."""
+    def contour(self, x: str, y: str, z: str) -> None:
+        """Draw the contour plot of the open comparison over two parameters, coloured by a metric."""
+        self.tab.get_by_text("Contour Plot").click()
+        for axis, name in (("x", x), ("y", y), ("z", z)):
+            self.tab.locator(f"#{axis}axis-selector").click()
+            self.tab.get_by_role("option", name=name, exact=True).click()
+        self.tab.locator(".contourlayer path").first.wait_for(state="attached")
+
+    def group(self, by: str, group: str) -> None:
+        """Group the runs of the open table by a tag or parameter, and wait for a group."""
+        self.tab.get_by_role("button", name="Group by").click()
+        self.tab.get_by_role("menuitemcheckbox", name=by, exact=True).click()
+        self.wait(f"Group: {group}")
+
+    def sweep_curves(self, by: str, group: str, metric: str) -> None:
+        """Open the curves of the sweep's trials: each group is the mean of its trials, with their range.
+
+        Args:
+            by: tag or parameter.
+            group: one of its values.
+            metric: part of the names of the metrics.
+        """
+        sweep = quote(f'tags."orchestrator.sweep" = "{SWEEP}"')
+        self.open(f"{self._runs}?compareRunsMode=CHART&searchFilter={sweep}", SWEEP)
+        self.group(by, group)
+        self.tab.get_by_placeholder("Search metric charts").fill(metric)
+        self.wait(f"{group} ({metric}")
+
+    def picture(self, to: Path) -> None:
+        """Write a picture of the visible part, in few colours."""
         from PIL import Image
 
+        self.tab.mouse.move(0, 0)  # a chart below the mouse has a toolbar
         shot = Image.open(io.BytesIO(self.tab.screenshot(animations="disabled")))
-        shot.crop((0, 0, width, shot.height)).convert("RGB").quantize(COLOURS).save(to, optimize=True)
+        shot.convert("RGB").quantize(COLOURS).save(to, optimize=True)
 
 
 @contextmanager
@@ -97,7 +127,7 @@ def mlflow_page(scene: Scene) -> Iterator[MlflowPage]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=MILLISECONDS)
         tab = browser.new_page(viewport=SIZE)
-        tab.add_init_script(WITHOUT_ASSISTANT)
+        tab.add_init_script(FRESH)
         tab.set_default_timeout(MILLISECONDS)
         try:
             yield MlflowPage(tab, scene)
@@ -113,10 +143,12 @@ def draw(page: MlflowPage, to: Path) -> None:
         "dataset": page.dataset,
         "version": page.version,
         "comparison": lambda: page.compare(*page.scene.trials),
+        "contour": lambda: page.contour("optimizer.learning_rate", "train.epochs", "validation_score"),
+        "groups": lambda: page.sweep_curves("optimizer.learning_rate", "0.001", "validation"),
     }
     for name, view in views.items():
         view()
-        page.picture(to / f"mlflow-{name}.png", SIZE["width"] if name == "dataset" else VIEW)
+        page.picture(to / f"mlflow-{name}.png")
         print(f"{name}: {(to / f'mlflow-{name}.png').stat().st_size} bytes", flush=True)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.runs.status import RunState
+from orchestrator.runs.status import TRIAL_TAG, RunState
 from orchestrator.runs.tracked_run import sync
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
@@ -28,6 +28,7 @@ from train_jobs.artifacts.tracking.run_datasets import RunDataset
 EXPERIMENT, MODEL, SWEEP = "books", "book-tags", "tags-sweep-77aa0c31"
 PRETRAINED, BEST, OTHER = "novels-0c9e41d7", "tags-5b1f20aa", "tags-e02c77f3"
 RATES = (3e-4, 1e-3, 3e-3)
+STOPPED_AT = 60  # last step of the first trial
 TEXTS = RunDataset(
     name="novels.txt",
     sha256="5f21c09b" * 8,
@@ -66,12 +67,19 @@ class Scene:
     """Names of the trials of the sweep."""
 
 
-def curves(rate: float, steps: int, *, score: bool) -> list[dict[str, Any]]:
-    """Return the reports of a job that learns faster, and then worse, with a higher learning rate."""
+def curves(rate: float, steps: int, *, score: bool, until: int | None = None) -> list[dict[str, Any]]:
+    """Return the reports of a job that learns faster, and then worse, with a higher learning rate.
+
+    Args:
+        rate: learning rate.
+        steps: steps of the job.
+        score: whether it is a fine-tuning, which has a score.
+        until: last step of a job that was stopped early.
+    """
     lines = []
     speed, floor = 4e3 * rate / (1 + (rate / 1.5e-3) ** 2), 0.2 + 0.1 * abs(math.log10(rate / 1e-3))
-    for step in range(10, steps + 1, 10):
-        loss = floor + (7.0 if not score else 0.7) * math.exp(-speed * step / steps)
+    for step in range(10, (until or steps) + 1, 10):
+        loss = floor + (7.0 if not score else 0.7) * math.exp(-speed * step / 200)
         metrics = {"train_loss": loss, "learning_rate": rate * (1 - step / steps)}
         if step % 20 == 0:
             metrics["validation_loss"] = loss * 1.04
@@ -82,8 +90,8 @@ def curves(rate: float, steps: int, *, score: bool) -> list[dict[str, Any]]:
 
 
 def add_run(home: Path, uri: str, name: str, rate: float, epochs: int, **more: Any) -> RunFolder:
-    """Create the folder of a completed run."""
-    tuning = more.pop("kind", "finetune") == "finetune"
+    """Create the folder of a completed run; `kind` and `until` are those of `curves`, the others are tags."""
+    tuning, until = more.pop("kind", "finetune") == "finetune", more.pop("until", None)
     facts = {"name": "train.jsonl, dev.jsonl" if tuning else "novels.txt", "files": 2 if tuning else 1}
     plan = {
         "environment": {"python": "3.11.7", "torch": "2.13.0"},
@@ -105,7 +113,7 @@ def add_run(home: Path, uri: str, name: str, rate: float, epochs: int, **more: A
     }
     (run.path / "config.json").write_text(json.dumps(config))
     (run.path / "tags.json").write_text(json.dumps({"orchestrator.handle": f"local://{name}", **more}))
-    reports = curves(rate, 100 * epochs, score=tuning)
+    reports = curves(rate, 100 * epochs, score=tuning, until=until)
     run.metrics.write_text("".join(json.dumps(one) + "\n" for one in reports))
     return run
 
@@ -150,7 +158,8 @@ def add_sweep(home: Path, uri: str, ids: dict[str, str], start: Mapping[str, str
     parent = ParentRun(folder, home)
     for number, (rate, epochs) in enumerate((rate, epochs) for rate in RATES for epochs in (2, 4)):
         name = f"{SWEEP}-t{number:04}"
-        run = add_run(home, uri, name, rate, epochs, **start, **parent.tags())
+        own = {**start, **parent.tags(), TRIAL_TAG: str(number)}
+        run = add_run(home, uri, name, rate, epochs, until=None if number else STOPPED_AT, **own)
         ids[name] = copy(run, *ROWS.values())
         score = json.loads(run.metrics.read_text().splitlines()[-1])["metrics"]["validation_score"]
         settings = {"optimizer.learning_rate": rate, "train.epochs": epochs}
@@ -158,7 +167,8 @@ def add_sweep(home: Path, uri: str, ids: dict[str, str], start: Mapping[str, str
             TrialRow(trial=number, state="completed", settings=settings, runs=[name], outcome=score, best=score)
         )
     best = max(rows, key=lambda row: row.outcome or 0)
-    rows[0] = rows[0].model_copy(update={"state": "stopped", "why": "stopped at report 3: 0.71 x 1.2 < 0.89"})
+    why = f"stopped at report 3: {rows[0].outcome:.2f} x 1.2 < {best.outcome:.2f}"
+    rows[0] = rows[0].model_copy(update={"state": "stopped", "why": why})
     rows = [row.model_copy(update={"incumbent": row is best}) for row in rows]
     folder.write_state(SweepState(state=RunState.COMPLETED, ended=ENDED))
     tags = {run: trial_tags(row) for row in rows for run in row.runs}

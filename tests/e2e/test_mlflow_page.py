@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mlflow_page import CHROMIUM, MlflowPage, mlflow_page
-from tests.mlflow_scene import BEST, OTHER, PRETRAINED, SWEEP, build_scene
+from tests.mlflow_scene import BEST, OTHER, PRETRAINED, RATES, SWEEP, build_scene
 from tests.mlflow_servers import MlflowServer, running
 
 pytestmark = [
@@ -52,3 +52,20 @@ def test_page_shows_what_runs_recorded(page: MlflowPage) -> None:
     page.compare(*page.scene.trials)
     for text in ("Comparing 6 Runs", "Parallel Coordinates Plot", "optimizer.learning_rate", "train.epochs"):
         assert text in page.text()
+
+
+def test_trials_of_a_sweep_have_contours_and_groups(page: MlflowPage) -> None:
+    page.compare(*page.scene.trials)
+    page.contour("optimizer.learning_rate", "train.epochs", "validation_score")
+    page.runs()
+    assert page.scene.trials[0] not in page.text(), "trials are nested below their sweep"
+    page.group("orchestrator.trial_state", "stopped")
+    for trial in page.scene.trials:
+        page.wait(trial)
+    groups = dict(block.split("\n", 1) for block in page.text().split("Group: ")[1:])
+    assert [trial for trial in page.scene.trials if trial in groups["stopped"]] == page.scene.trials[:1]
+    assert [trial for trial in page.scene.trials if trial in groups["completed"]] == page.scene.trials[1:]
+    page.sweep_curves("optimizer.learning_rate", "0.001", "validation_score")
+    shown = page.text()
+    for rate in RATES:
+        assert f"{rate} (validation_score)" in shown
