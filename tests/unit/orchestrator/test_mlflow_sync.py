@@ -71,6 +71,61 @@ def test_sync_copies_everything_once(home: Path, state: RunState, status: str) -
     assert stored(home) == [("run", status, 80)]
 
 
+def test_run_has_tags_of_its_code_and_of_its_phase(home: Path) -> None:
+    """Code is a commit, with branch, remote and changes; a later phase names the earlier one and its MLflow run."""
+    earlier = make_tracked_run(home, "phase-1")
+    facts = {"run": "local://phase-1", "weights": "ab" * 32}
+    plan = {
+        "spec": {"kind": "pretrain", "recipe": "base", "code": {"entry": "mine.pretrain"}, "tags": {}},
+        "snapshot": {
+            "git": {"commit": "c0ffee11" * 5, "branch": "long", "remote": "https://example.org/x.git", "dirty": True}
+        },
+        "parent": {"kind": "pretrain", "name": "phase-1", "inputs": [], "facts": facts, "hash": "cd" * 32},
+        "phase": {"step": 1200, "optimizer": "lamb", "weights": "ab" * 32, "moments": "ef" * 32},
+    }
+    later = make_tracked_run(home, "phase-2", plan=plan)
+    tags = later.read_json("tags.json") | {"orchestrator.parent": "local://phase-1"}
+    (later.path / "tags.json").write_text(json.dumps(tags))
+    first, second = sync_run(earlier).run_id, sync_run(later).run_id
+    found = MlflowClient(tracking_uri=default_uri(home)).get_run(second).data.tags
+    expected = {
+        "mlflow.source.name": "mine.pretrain",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": "c0ffee11" * 5,
+        "mlflow.source.git.branch": "long",
+        "mlflow.source.git.repoURL": "https://example.org/x.git",
+        "mlflow.source.git.dirty": "true",
+        "orchestrator.phase_from": "local://phase-1",
+        "orchestrator.parent_run_id": first,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert "from `phase-1` after its step 1,200" in found["mlflow.note.content"]
+
+
+@pytest.mark.parametrize("state", [RunState.PREEMPTED, RunState.COMPLETED])
+def test_description_has_the_commands_that_apply(home: Path, state: RunState) -> None:
+    """An interrupted run can be resumed; the model of a completed one can be served."""
+    run = make_tracked_run(home, state=state, plan={"spec": {"kind": "pretrain", "recipe": "tiny", "tags": {}}})
+    run.model.mkdir()
+    note = MlflowClient(tracking_uri=default_uri(home)).get_run(sync_run(run).run_id).data.tags["mlflow.note.content"]
+    completed = state == RunState.COMPLETED
+    assert ("orchestrator resume run" in note) is not completed
+    assert ("orchestrator report run" in note) is completed
+    assert ("orchestrator model deploy run --endpoint NAME" in note) is completed
+
+
+@pytest.mark.parametrize("amount", ["none", "light"])
+def test_artifacts_are_as_many_as_the_spec_says(home: Path, amount: str) -> None:
+    tracking = {"artifacts": amount}
+    run = make_tracked_run(
+        home, plan={"spec": {"kind": "pretrain", "recipe": "tiny", "tags": {}, "tracking": tracking}}
+    )
+    client = MlflowClient(tracking_uri=default_uri(home))
+    paths = {file.path for file in client.list_artifacts(sync_run(run).run_id)}
+    assert ({"plan.json", "request.json", "config.json"} <= paths) == (amount == "light")
+    assert bool(paths) == (amount == "light")
+
+
 def test_sync_deletes_half_written_records_of_a_killed_one(home: Path) -> None:
     run = make_tracked_run(home)
     for name in ("tracking.json", "mlflow-behind.txt"):
