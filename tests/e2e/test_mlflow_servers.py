@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -315,3 +317,51 @@ def test_slow_server_takes_no_hundredth_of_a_core(
     print(f"{share:.2%} of a core")
     assert share < 0.01
     assert [one.step for one in client.get_metric_history(run_id, "loss")] == list(steps)
+
+
+# A server away for longer than the client of MLflow repeats a request
+
+OUTAGE_SECONDS = float(os.environ.get("ORCHESTRATOR_TEST_OUTAGE_SECONDS", "300"))
+REPEATED_SECONDS = (
+    600  # the client repeats a request for about four minutes; waits between repetitions reach two minutes
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(OUTAGE_SECONDS + 2 * REPEATED_SECONDS)
+def test_outage_while_a_job_trains_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The client gives up at least once, with its own settings. The job copies the rest when the server is back."""
+    folder, file = tmp_path / "server", tmp_path / "metrics.jsonl"
+    folder.mkdir()
+    with running(MlflowServer(folder)) as server:
+        client = server.client()
+        run_id = client.create_run("0", run_name="outage").info.run_id
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+        monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+        mirror, log, steps = MirrorThread(file), MetricsLog(file), itertools.count(1)
+
+        def report() -> int:
+            """Report a step, one a second, and return it."""
+            time.sleep(1)
+            log.report(step := next(steps), {"loss": 1 / step})
+            return step
+
+        def copied() -> list[int]:
+            return [one.step for one in client.get_metric_history(run_id, "loss")]
+
+        log.open(from_step=0)
+        mirror.start()
+        wait_for(lambda: report() and copied(), what="the first copy")
+        server.kill()
+        away = time.monotonic()
+        while time.monotonic() < away + OUTAGE_SECONDS:
+            last = report()
+        server.start()
+        wait_for(lambda: report() and last in copied(), seconds=REPEATED_SECONDS, what="the copy of the outage")
+        last = report()
+        log.close()
+        mirror.close()
+        assert copied() == list(range(1, last + 1))
+    assert capfd.readouterr().err.count("the copy in MLflow is behind") > 0, "the client gave up"
