@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.conftest import Console
+from tests.mlflow_servers import MlflowServer, running
 from tests.unit.finetuning.finetune_jobs import write_model
 
 TUNING = (
@@ -39,11 +40,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def program(log: Path, port: int, path: str, *words: str, **variables: str) -> Iterator[str]:
-    """Run a program of MLflow until it answers, and yield its address."""
+def served(log: Path, model: str, **variables: str) -> Iterator[str]:
+    """Run `mlflow models serve` until it answers, and yield its address."""
+    port = free_port()
+    words = ("models", "serve", "-m", model, "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", *words, "--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-m", "mlflow", *words],
             stdout=output,
             stderr=output,
             env={
@@ -59,7 +62,7 @@ def program(log: Path, port: int, path: str, *words: str, **variables: str) -> I
         until = time.monotonic() + 120
         while True:
             try:
-                urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).close()
+                urlopen(f"http://127.0.0.1:{port}/ping", timeout=5).close()
                 break
             except (URLError, OSError):
                 assert process.poll() is None, log.read_text()
@@ -101,9 +104,10 @@ def test_served_model_predicts_as_the_job(console: Console, kind: str) -> None:
     write_model(console.cwd)
     task = write_task(console.cwd / "own", pair=kind == "pair")
     (console.cwd / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    store = f"sqlite:///{console.cwd / 'server.db'}"
-    words = ("server", "--backend-store-uri", store, "--artifacts-destination", str(console.cwd / "proxied"))
-    with program(console.cwd / "server.log", free_port(), "/health", *words, "--workers", "1") as uri:
+    place = console.cwd / "server"
+    place.mkdir()
+    with running(MlflowServer(place)) as server:
+        uri = server.uri
         tracked = ("--set", f"tracking.uri={uri}")
         submit = ("submit", "finetune", "--task", str(task), "--model", "model", *TUNING, *tracked)
         name = result_of(console, *submit)["name"]
@@ -121,16 +125,18 @@ def test_served_model_predicts_as_the_job(console: Console, kind: str) -> None:
         done = console(*predict, *of_name, "--output", "name.jsonl", "--new")
         assert done.code == 0, done.err
         assert (console.cwd / "name.jsonl").read_text() == (console.cwd / "run.jsonl").read_text()
+        tuned = result_of(console, "submit", "finetune", "--task", str(task), *of_name, *TUNING)["name"]
+        lineage = (console.folder(tuned) / "outputs" / "lineage.json").read_text()
+        assert name in lineage, "the run that the version came from"
 
-        serve = ("models", "serve", "-m", "models:/reviews@champion", "--env-manager", "local")
         hidden = console.cwd / "hidden"
         hidden.mkdir()
         for package in ("train_jobs", "orchestrator"):
             (hidden / f"{package}.py").write_text("raise ModuleNotFoundError('hidden')\n")
         variables = {"MLFLOW_TRACKING_URI": uri, "PYTHONPATH": str(hidden)}
-        with program(console.cwd / "serve.log", free_port(), "/ping", *serve, **variables) as served:
+        with served(console.cwd / "serve.log", "models:/reviews@champion", **variables) as address:
             body = json.dumps({"dataframe_records": rows}).encode()
-            request = Request(f"{served}/invocations", body, {"Content-Type": "application/json"})
+            request = Request(f"{address}/invocations", body, {"Content-Type": "application/json"})
             with urlopen(request, timeout=60) as reply:
                 found = json.load(reply)["predictions"]
     for one, other in zip(found, expected, strict=True):
