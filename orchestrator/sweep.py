@@ -67,6 +67,8 @@ class PlannedSweep:
     """Trials of earlier sweeps that it starts with."""
     group: str | None = None
     """The group that the home folder is shared with; None: it is private."""
+    notes: tuple[str, ...] = ()
+    """Lines of the backend about its machines, `label: text` each."""
 
     @property
     def on_service(self) -> bool:
@@ -105,6 +107,10 @@ class PlannedSweep:
             shown = range(min(SHOWN_TRIALS, trial_count(spec)))
             rows += [(f"trial {number}", settings_text(draw(spec, number))) for number in shown]
         rows += secret_rows(self.plan.spec.environment.secrets)
+        known = {label for label, _ in rows}
+        rows += [
+            (label, text) for label, _, text in (note.partition(": ") for note in self.notes) if label not in known
+        ]
         if self.group is not None:
             rows.append(("home", f"shared with group {self.group}, whose members can read and change this sweep"))
         rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))
@@ -383,11 +389,16 @@ class Sweeps:
         rows = [(other.folder.record(), other.status().rows) for other in earlier]
         history = read_history(sweep.spec, sweep.trial.spec.kind, rows)
         record, plan = plan_sweep(sweep, self._home, history)
-        backend, submission = load_backend(plan.spec.backend, self._home), None
-        if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
+        backend = load_backend(plan.spec.backend, self._home)
+        submission: Submission | None = None
+        notes: tuple[str, ...] = ()
+        if backend.remote:
             trial = backend.prepare(plan.model_copy(update={"name": record.name}), run=record.name)
-            submission = backend.prepare_sweep(record.spec, trial)
-        return PlannedSweep(record, plan, backend, submission, history, shared_group(self._home))
+            notes = trial.notes
+            if on_service(sweep.spec, backend.name) and isinstance(backend, SweepsNatively):
+                submission = backend.prepare_sweep(record.spec, trial)
+                notes = submission.notes
+        return PlannedSweep(record, plan, backend, submission, history, shared_group(self._home), notes)
 
     def submit(self, planned: PlannedSweep) -> Sweep:
         """Start a sweep, or return the existing one of the same plan.

@@ -68,6 +68,8 @@ class ResolvedCompute(Config):
     """Memory of a process: its GPU's, or its share of the machine's; None: not known."""
     choices: tuple[MachineChoice, ...] = ()
     """Sizes and regions that are tried in this order, if there is more than one; the first is in the fields above."""
+    concurrent_runs: int = Field(default=1, exclude_if=lambda value: value == 1)
+    """Runs of a sweep that share the cluster at the same time."""
 
     @property
     def world_size(self) -> int:

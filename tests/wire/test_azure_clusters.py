@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ def cluster(
         return code, out, err
 
     return run
+
+
+def test_example_of_the_help_is_accepted(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["cluster", "--help"])
+    examples = re.findall(r"orchestrator cluster (create .+)", capsys.readouterr().out)
+    assert examples
+    for example in examples:
+        code, out, _ = cluster(*example.split(), "-y")
+        assert (code, "created" in out) == (0, True)
 
 
 def test_create_reports_creation_and_changes(cluster: Cluster, azure: AzureDouble) -> None:

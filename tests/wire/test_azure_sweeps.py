@@ -144,6 +144,72 @@ def test_dry_run_prints_the_body_that_is_sent(
     assert shown["request"]["properties"]["tags"]["orchestrator.request"] == tags["orchestrator.request"]
 
 
+@pytest.mark.parametrize("driver", ["here", "service"])
+def test_cluster_has_room_for_concurrent_trials(azure: AzureDouble, orchestrator: Orchestrator, driver: str) -> None:
+    file = write_sweep({RATE: [0.01, 0.02, 0.03, 0.04]}, limits={"concurrent": 3}, driver=driver)
+    document = yaml.safe_load(file.read_text())
+    del document["trial"]["compute"]["max_nodes"]
+    file.write_text(yaml.safe_dump(document))
+    planned = orchestrator.sweeps.plan(file=file)
+    facts = dict(planned.facts())
+    assert facts["cluster"].startswith("cpu: 0 to 3 x Standard_D16s_v5, ")
+    assert facts["room"].startswith("for 3 of 3 concurrent trials;")
+    cost = 3 * (planned.plan.compute.price_per_hour or 0) * (5 * 60 + 120) / 3600
+    assert facts["overhead"].startswith(f"about ${cost:,.2f} for 5 minutes to start (assumed) and 120 s idle")
+    if driver == "service":  # `test_azure_sweeps_here` submits the other
+        orchestrator.sweeps.submit(planned)
+        assert max_nodes(azure) == 3
+
+
+def test_small_quota_makes_trials_wait(
+    azure: AzureDouble, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    azure.set_quota("standardDSv5Family", 40)
+    file = write_sweep({RATE: [0.01, 0.02, 0.03, 0.04]}, limits={"concurrent": 4})
+    document = yaml.safe_load(file.read_text())
+    del document["trial"]["compute"]["max_nodes"]
+    file.write_text(yaml.safe_dump(document))
+    orchestrator.sweeps.submit(orchestrator.sweeps.plan(file=file))
+    assert max_nodes(azure) == 2
+    assert "warning: the quota allows 2 of 4 machines" in capsys.readouterr().err
+
+
+def test_own_maximum_of_machines_is_warned_of(azure: AzureDouble, orchestrator: Orchestrator) -> None:
+    file = write_sweep({RATE: [0.01, 0.02, 0.03, 0.04]}, limits={"concurrent": 4})
+    planned = orchestrator.sweeps.plan(file=file, sets=["trial.compute.max_nodes=2"])
+    text = "trial.compute.max_nodes 2: 2 of 4 concurrent runs have machines, the others wait in the queue"
+    assert [one for one in planned.record.warnings if one.startswith(text)]
+    assert dict(planned.facts())["room"].startswith("for 2 of 4 concurrent trials, the others wait in the queue")
+
+
+def test_best_trial_without_a_metric_is_no_result(
+    azure: AzureDouble, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Azure may name a trial the best that reported nothing: neither command fails, and both say the same state."""
+    sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
+    name = f"{sweep.name}_0"
+    tags = {"hyperparameters": json.dumps({alias(RATE): "0.01"})}
+    azure.jobs.submit(name, {"jobType": "Command", "tags": tags}, parent=sweep.name)
+    for moved in ("Running", "Completed"):
+        azure.move(name, moved)
+    azure.move(sweep.name, "Running")
+    azure.job(sweep.name).properties["properties"] = {"best_child_run_id": name}
+    capsys.readouterr()
+    assert main(["sweep", "best", sweep.name]) == 5
+    assert f"no trial of sweep {sweep.name} has a result" in capsys.readouterr().err
+    assert main(["sweep", "show", sweep.name]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "0.01" in line]
+    assert "completed" in row.split()
+    assert main(["status", name]) == 0
+    assert "completed" in capsys.readouterr().out.split()
+
+
+def max_nodes(azure: AzureDouble) -> int:
+    """Return the maximum number of machines in the last body of the cluster."""
+    body = azure.requests("PUT *computes/cpu*")[-1].body
+    return int(body["properties"]["properties"]["scaleSettings"]["maxNodeCount"])
+
+
 @pytest.fixture
 def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without a pause."""

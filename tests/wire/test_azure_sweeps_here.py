@@ -33,8 +33,11 @@ def test_next_driver_continues_after_a_crash(
     }
     file = write_sweep({RATE: {"low": 1e-4, "high": 1e-1, "log": True}}, **document)
     sweeps = Orchestrator(home=tmp_path / "home", environ={}).sweeps
-    sweep = sweeps.submit(sweeps.plan(file=file))
+    sweep = sweeps.submit(sweeps.plan(file=file, sets=["trial.compute.max_nodes=null"]))
     wait_for(lambda: running_azure.jobs.get(f"{sweep.name}-t0001-r0"), what="the second trial")
+    (cluster,) = running_azure.requests("PUT *computes/cpu*")
+    scale = cluster.body["properties"]["properties"]["scaleSettings"]
+    assert scale["maxNodeCount"] == 4, "two trials at a time, each with two seeds"
     os.kill(sweep.folder.stored_state().pid or 0, signal.SIGKILL)
     wait_for(lambda: not sweep.folder.locked(), what="the driver's death")
     assert sweep.state() == RunState.FAILED

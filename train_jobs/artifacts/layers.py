@@ -138,7 +138,9 @@ def read_source(path: Path, source: str) -> str:
         error = unreadable(path, problem)
         raise SpecError(error.message, facts=error.facts, fix=error.fix) from None
     except UnicodeDecodeError as problem:
-        raise SpecError(f"{path} is not UTF-8", facts={"where": f"byte {problem.start}"}) from None
+        line = content.count(b"\n", 0, problem.start) + 1
+        text = f"{source}:{line}: byte {problem.start} of the file is not UTF-8"
+        raise SpecError(f"{path} is not UTF-8", problems=[text]) from None
 
 
 def read_text(text: str, source: str) -> ConfigLayer:

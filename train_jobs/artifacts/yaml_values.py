@@ -140,7 +140,9 @@ def _require_bounded(text: str, source: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             open_anchors.pop()
         elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
-            raise SpecError(f"cannot read {source}: *{event.anchor} is inside of what it names", facts={"where": where})
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            text = f"{source}:{line}: *{event.anchor} is inside of what it names"
+            raise SpecError(f"cannot read {source}", problems=[text])
 
 
 def _yaml_problem(text: str, problem: Exception, source: str) -> str:
@@ -152,4 +154,7 @@ def _yaml_problem(text: str, problem: Exception, source: str) -> str:
             problem = precise
     mark = getattr(problem, "problem_mark", None)
     what = getattr(problem, "problem", None) or str(problem).splitlines()[0]
+    if mark is None and isinstance(problem, yaml.reader.ReaderError):
+        line = text.count("\n", 0, problem.position)  # a character that YAML does not allow
+        return f"{source}:{line + 1}: {what}"
     return f"{source}:{mark.line + 1}: {what}" if mark else f"{source}: {what}"

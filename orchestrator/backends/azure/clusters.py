@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from orchestrator.backends.azure.options import SERVERLESS, AzureSpec
+from orchestrator.backends.azure.assets import report
+from orchestrator.backends.azure.options import MAX_RDMA_NODES, SERVERLESS, AzureSpec
 from orchestrator.backends.azure.prices import Prices, price_of_size, read_prices
 from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, find_size, same_family
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
@@ -45,6 +46,9 @@ class Cluster(Config):
     silent: list[str] = Field(default=[])
     """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
     that its maximum number of machines may grow."""
+    least_nodes: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Machines of one run, where the maximum of the body is for several runs of a sweep at the same time: a quota that
+    suffices for fewer of them lowers the maximum."""
 
 
 def plan_cluster(plan: Plan) -> Cluster:
@@ -56,7 +60,7 @@ def plan_cluster(plan: Plan) -> Cluster:
             size=compute.sizes[0],
             tier=compute.tier,
             min_nodes=compute.min_nodes,
-            max_nodes=compute.max_nodes or max(compute.nodes, compute.min_nodes),
+            max_nodes=compute.max_nodes or max(machines_at_a_time(plan), compute.min_nodes),
             idle_seconds=compute.idle_seconds,
         )
         body = _with_network(body, plan.spec.settings_of(AzureSpec))
@@ -64,7 +68,18 @@ def plan_cluster(plan: Plan) -> Cluster:
             body = {"location": region, **body}
     # a key from a preset or a default is silent: others may use the cluster too
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
-    return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent)
+    several = body is not None and compute.max_nodes is None and plan.compute.concurrent_runs > 1
+    least = compute.nodes if several else None
+    return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent, least_nodes=least)
+
+
+def machines_at_a_time(plan: Plan) -> int:
+    """Return the machines that a job, or the concurrent runs of a sweep, use at the same time."""
+    compute = plan.compute
+    most, size = compute.nodes * compute.concurrent_runs, find_size(compute.size)
+    if plan.spec.compute.max_nodes is not None:
+        return min(most, plan.spec.compute.max_nodes)
+    return min(most, MAX_RDMA_NODES) if size is not None and size.infiniband_gbps else most
 
 
 def _with_network(body: Body, azure: AzureSpec) -> Body:
@@ -142,10 +157,11 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
                 f"cluster {name} has size {have}, and the plan was made for {cluster.size}",
                 fix="the same command again",
             )
-        return f"cluster {name}: exists, left as it is"
+        return f"cluster {name}: exists, left as it is, {shape_text(found)}"
     if found is None:
         location = str(wanted.get("location") or wire.location())
-        check_quota(wire, location, wanted, held=0, fix_template=fix_template)
+        nodes = check_quota(wire, location, wanted, held=0, fix_template=fix_template, least=cluster.least_nodes)
+        wanted = _with_scale(wanted, {**_scale(wanted), MAX_NODES: nodes})
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
     if "location" in wanted and str(found.get("location")).lower() != wanted["location"]:
@@ -160,8 +176,12 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
     if any((before.get(key) or 0) < (after.get(key) or 0) for key in (MIN_NODES, MAX_NODES)):  # only growth needs quota
         # machines that already run count as used in the quota: counting them again would refuse a change that fits
         held = max(before.get(MIN_NODES) or 0, _inner(found).get("currentNodeCount") or 0)
-        wanted = _with_scale(wanted, after)
-        check_quota(wire, str(found.get("location") or wire.location()), wanted, held=held, fix_template=fix_template)
+        wanted, location = _with_scale(wanted, after), str(found.get("location") or wire.location())
+        nodes = check_quota(wire, location, wanted, held=held, fix_template=fix_template, least=cluster.least_nodes)
+        after[MAX_NODES] = max(nodes, before.get(MAX_NODES) or 0)
+        changes = differences(name, found, wanted, after)
+        if not changes:
+            return f"cluster {name}: exists, {shape_text(found)}"
     # from the cluster as it is: a PUT replaces it, and would drop its network, identity and tags
     wire.put_compute(name, _with_scale(writable(found), after))
     return f"cluster {name}: updated, {', '.join(changes)}"
@@ -226,8 +246,10 @@ def differences(name: str, found: Body, wanted: Body, scale: Body) -> list[str]:
     ]
 
 
-def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_template: str) -> None:
-    """Compare a cluster at its largest with the quota of its family.
+def check_quota(
+    wire: Wire, location: str, wanted: Body, *, held: int, fix_template: str, least: int | None = None
+) -> int:
+    """Compare a cluster at its largest with the quota of its family; return its machines that fit.
 
     Args:
         wire: the workspace.
@@ -235,25 +257,29 @@ def check_quota(wire: Wire, location: str, wanted: Body, *, held: int, fix_templ
         wanted: the cluster.
         held: its machines that already count as used.
         fix_template: see `provision`.
+        least: machines that suffice for one run of a sweep; None: all are needed.
 
     Raises:
         QuotaError: it does not fit; names sizes that do.
     """
     size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MAX_NODES]
     if size is None:
-        return  # cores unknown: Azure checks it, and refuses later and less clearly
+        return nodes  # cores unknown: Azure checks it, and refuses later and less clearly
     spot = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
     usages = wire.usages(location)
     of_spot = (one for one in usages if SPOT_QUOTA.search(one["name"]))  # all families share one quota
     usage = next(of_spot, None) if spot else _usage_of(size, usages)
     if usage is None:
-        return
+        return nodes
     free = usage["limit"] - usage["used"] + size.cores * held
-    if size.cores * nodes <= free:
-        return
+    most = int(free // size.cores)
+    if nodes <= most:
+        return nodes
+    if least is not None and most >= max(least, _scale(wanted)[MIN_NODES], 1):
+        report(f"warning: the quota allows {most} of {nodes} machines: some trials of the sweep wait in the queue")
+        return most
     others = [one for one in SIZES if (one.gpu is None) == (size.gpu is None) and not one.legacy and one != size]
     fit = [one.name for one in others if (one.cores * nodes <= free if spot else _fits(one, nodes, usages))]
-    most = int(free // size.cores)
     raise QuotaError(
         f"not enough cores for {nodes} x {size.name} in {location}",
         facts={

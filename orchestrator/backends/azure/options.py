@@ -15,6 +15,7 @@ from train_jobs.config.fields import Config
 
 AZURE = "azure"  # the backend's name
 SERVERLESS = "serverless"  # `compute.cluster` of jobs without a cluster
+MAX_RDMA_NODES = 100  # nodes of one cluster with InfiniBand (Azure's documentation of quotas)
 # Azure ends a job after this time, whatever its own limit (documentation: "Manage and increase quotas")
 MAX_HOURS = {"dedicated": 21 * 24.0, "spot": 7 * 24.0}
 VARIABLES = {

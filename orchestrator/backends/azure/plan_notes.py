@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.azure.assets import Asset, first_seen
 from orchestrator.backends.azure.catalogue import UNKNOWN, base_image, shipped_facts
-from orchestrator.backends.azure.clusters import shape_text
+from orchestrator.backends.azure.clusters import machines_at_a_time, shape_text
 from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, Workspace
 from orchestrator.backends.azure.serverless import exported_file
 from orchestrator.backends.azure.submission import AzureRequest, job_documents
@@ -68,6 +68,7 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
     else:
         idle = f"machines released after {compute.idle_seconds} s"
         yield f"cluster: {cluster.name}: {shape_text(cluster.body)}, {idle}; created or changed to fit"
+        yield from _room(plan)
     for number, choice in enumerate(plan.compute.choices, 1):
         price = "unknown price" if choice.price_per_hour is None else f"${choice.price_per_hour:,.2f} an hour"
         yield f"machines {number}: {choice.size} in {choice.region or 'the region of the workspace'}, {price}"
@@ -89,6 +90,15 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
         yield f"eviction: {_eviction(plan)}"
 
 
+def _room(plan: Plan) -> Iterator[str]:
+    """Yield the line about the trials of a sweep that have machines at the same time."""
+    runs = plan.compute.concurrent_runs
+    if runs > 1:
+        room = machines_at_a_time(plan) // plan.compute.nodes
+        waiting = "" if room >= runs else ", the others wait in the queue"
+        yield f"room: for {room} of {runs} concurrent trials{waiting}; less if the quota is smaller"
+
+
 def _size_of(request: AzureRequest) -> str:
     resources = request.job["properties"]["resources"]
     return f"{resources['instanceCount']} x {resources['instanceType']}"
@@ -106,9 +116,11 @@ def _overhead(plan: Plan, *, builds: bool, creates: bool) -> Iterator[str]:
     parts = []
     if price is not None:
         idle = compute.idle_seconds if creates else 0
-        cost = price * plan.compute.nodes * (START_MINUTES * 60 + idle) / HOUR
+        machines = machines_at_a_time(plan)
+        cost = price * machines * (START_MINUTES * 60 + idle) / HOUR
         tail = f" and {idle} s idle afterwards" if idle else ""
-        parts.append(f"about ${cost:,.2f} for {START_MINUTES} minutes to start (assumed){tail}")
+        of_all = f" of {machines} machines" if plan.compute.concurrent_runs > 1 else ""
+        parts.append(f"about ${cost:,.2f} for {START_MINUTES} minutes to start (assumed){tail}{of_all}")
         if creates and compute.min_nodes:
             parts.append(f"${price * compute.min_nodes * 24:,.2f} a day for {compute.min_nodes} that stay on")
     if builds:

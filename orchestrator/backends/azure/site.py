@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.azure.options import AZURE, SERVERLESS, AzureSpec, Workspace, find_workspace, is_remote
+from orchestrator.backends.azure.options import (
+    AZURE,
+    MAX_RDMA_NODES,
+    SERVERLESS,
+    AzureSpec,
+    Workspace,
+    find_workspace,
+    is_remote,
+)
 from orchestrator.specs.compute import ComputeSpec, Gpu, MachineChoice, ResolvedCompute
 from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
 SCALE_KEYS = ("min_nodes", "max_nodes", "idle_seconds")
 CLUSTER_KEYS = ("tier", *SCALE_KEYS)  # keys of `compute` that shape a cluster
 GB = 10**9
-MAX_RDMA_NODES = 100  # nodes of one cluster with InfiniBand (Azure's documentation of quotas)
 THREADS_UNKNOWN = 4  # of each process on machines whose cores are unknown
 
 

@@ -18,7 +18,7 @@ from orchestrator.jobs.resolve import make_plan
 from orchestrator.specs.compute import usable_cores, visible_gpus
 from orchestrator.specs.names import MAX_NAME_LENGTH
 from orchestrator.specs.resolved import Resolved
-from orchestrator.specs.sweep_spec import OLD_DRIVERS
+from orchestrator.specs.sweep_spec import OLD_DRIVERS, trial_count
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.checks import policy_warnings
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, on_service
@@ -45,8 +45,11 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
             price although the cost is limited.
     """
     backend, trial, spec = load_backend(sweep.trial.spec.backend, home), sweep.trial, sweep.spec
+    runs = min(spec.limits.concurrent, trial_count(spec)) * spec.replicates
     if backend.shares_machine:
         trial = _divide_machine(sweep)
+    elif runs > 1:
+        trial = replace(trial, compute=trial.compute.model_copy(update={"concurrent_runs": runs}))
     plan = make_plan(trial, home=home)
     require_price(spec.limits, plan.compute.price_per_hour, "--set trial.compute.price_per_hour=N")
     shaping = spec.model_dump(mode="json", include=set(RESULT_KEYS))
@@ -72,11 +75,23 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
         snapshot=plan.snapshot.digest,
         data=plan.data.sha256,
         environment=plan.environment,
-        warnings=[*plan.warnings, *policy_warnings(spec, trial.spec), *renamed, *full],
+        warnings=[*plan.warnings, *policy_warnings(spec, trial.spec), *renamed, *_waiting(trial, runs), *full],
         keep=keep,
         earlier=history.earlier,
     )
     return record, plan
+
+
+def _waiting(trial: Resolved, runs: int) -> list[str]:
+    """Return a warning if the user's cluster is too small for the trials that run at the same time."""
+    compute = trial.spec.compute
+    if compute.max_nodes is None or compute.max_nodes >= compute.nodes * runs:
+        return []
+    room = compute.max_nodes // compute.nodes
+    return [
+        f"trial.compute.max_nodes {compute.max_nodes}: {room} of {runs} concurrent runs have machines, the others wait"
+        f" in the queue: --set trial.compute.max_nodes={compute.nodes * runs}"
+    ]
 
 
 def _divide_machine(sweep: ResolvedSweep) -> Resolved:
