@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=1, help="optimizer steps in a round")
     parser.add_argument("--warmup", type=int, default=2, help="untimed steps before the first round")
+    parser.add_argument("--backend", default="inductor", help="of the compiled Trainer; aot_eager generates no code")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(USUAL))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:

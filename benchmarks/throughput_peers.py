@@ -226,6 +226,7 @@ def trainer(folder: Path, *, precision: str, compiled: bool) -> None:
             lr_scheduler_type="constant",
             bf16=precision == "bf16",
             torch_compile=compiled,
+            torch_compile_backend=setup.backend if compiled else None,
             use_cpu=setup.device == "cpu",
             save_strategy="no",
             report_to=[],

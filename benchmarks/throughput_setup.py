@@ -37,6 +37,8 @@ class Setup:
     dropout: float
     optimizer: str
     warmup: int
+    backend: str
+    """Of torch.compile, for the compiled Trainer."""
     flops_per_sequence: float
     """Model FLOPs of a padded sequence, forward and backward."""
     real_tokens: float
@@ -96,6 +98,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
         dropout=arguments.dropout,
         optimizer=arguments.optimizer,
         warmup=arguments.warmup,
+        backend=arguments.backend,
         flops_per_sequence=real * flops_per_token(model, rows, sequence_length=real, max_predictions=predictions),
         real_tokens=real,
     )

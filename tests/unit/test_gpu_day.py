@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_budgets_sum_to_25_minutes() -> None:
     assert sum(row.budget for row in ROWS.values()) == 25 * 60
+
+
+def test_rehearsal_ends_in_25_minutes() -> None:
+    assert sum(row.rehearsal for row in ROWS.values()) <= 25 * 60
 
 
 def passed(name: str, **estimates: tuple[float, float]) -> Result:
@@ -51,7 +56,7 @@ def test_day_resumes_after_rows_that_passed(
 
 
 def test_row_that_did_not_run_is_in_table() -> None:
-    text = gpu_day.table({"LAMB": passed("LAMB")}, "head")
+    text = gpu_day.table({"LAMB": passed("LAMB")}, "head", rehearse=False)
     assert text.count("not run") == len(ROWS) - 1
 
 
@@ -61,6 +66,7 @@ def test_row_that_did_not_run_is_in_table() -> None:
         ('print(\'{"failed": "2 synchronisations"}\')', "failed", "2 synchronisations"),
         ("raise SystemError('the driver')", "failed", "the driver"),
         ("import time; time.sleep(60)", "late", "no result within"),
+        ('print(\'{"figures": {}, "estimates": {}, "raw": ""}\')', "failed", "no figures"),
     ],
 )
 def test_row_that_fails_or_hangs_has_a_reason(
@@ -70,11 +76,45 @@ def test_row_that_fails_or_hangs_has_a_reason(
     program.write_text(f"#!{sys.executable}\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(gpu_day.sys, "executable", str(program))
-    monkeypatch.setitem(ROWS, "LAMB", ROWS["LAMB"]._replace(budget=2))
-    monkeypatch.setattr(gpu_day, "SLOWER", 1)
+    monkeypatch.setitem(ROWS, "LAMB", ROWS["LAMB"]._replace(rehearsal=2))
     found = gpu_day.measure("LAMB", tmp_path, rehearse=True)
     assert found.state == state
     assert text in found.raw
+
+
+def test_late_row_ends_programs_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contestant of a late row would otherwise compute on, and make every later row late too."""
+    program, number = tmp_path / "python", tmp_path / "pid"
+    script = (
+        f"import subprocess, sys; p = subprocess.Popen(['sleep', '600']); open({str(number)!r}, 'w').write(str(p.pid))"
+    )
+    program.write_text(f"#!{sys.executable}\n{script}; p.wait()\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_day.sys, "executable", str(program))
+    monkeypatch.setitem(ROWS, "LAMB", ROWS["LAMB"]._replace(rehearsal=5))
+    assert gpu_day.measure("LAMB", tmp_path, rehearse=True).state == "late"
+    started, until = int(number.read_text()), time.monotonic() + 30
+    while is_running(started) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(started)
+
+
+def is_running(number: int) -> bool:
+    """Return whether a process computes or sleeps; one that only waits to be collected does not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_day_with_rows_left_out_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_day, "measure", lambda row, folder, rehearse: passed(row))
+    assert gpu_day.main(["--rehearse", "--folder", str(tmp_path), "--rows", "LAMB"]) == 1
+    assert "incomplete: machine, synchronisations" in capsys.readouterr().out
+    others = [name for name in ROWS if name != "LAMB"]
+    assert gpu_day.main(["--rehearse", "--folder", str(tmp_path), "--rows", *others]) == 0
 
 
 def test_rates_are_read_from_the_table() -> None:
