@@ -1,22 +1,24 @@
 """LAMB (You et al. 2020, arXiv 1904.00962) as in NVLAMB (NVIDIA DeepLearningExamples, lamb_amp_opt), and clipping.
 
+On a GPU, one call of an operation updates all tensors of a group that fit in a chunk, because launches cost most. There
 torch's fused Adam computes moments and direction in one pass over memory. It is applied to a tensor that contains the
-negative decay instead of the weights, which makes that the negative update. On a CPU every further operation costs a
-pass over main memory, so a tensor is updated in pieces that stay in the cache. On a GPU launching a kernel costs more
-than a cache saves: there, one call updates all tensors of a group that fit in a chunk.
+negative decay instead of the weights, which makes that the negative update. On a CPU every operation costs a pass over
+main memory, so each tensor is updated by one compiled loop (`lamb_loops`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from train_jobs.optim.lamb_loops import COMPILE_FROM, Factors, compiled_update
+
 _BLOCK = 1024  # elements whose squares are summed together on the CPU
-_PIECE = 128 * _BLOCK  # elements: five vectors of this size fit in the caches of two cores
 _CHUNK = 2**26  # elements: 256 MB of temporary memory, so that neither launches nor memory matter
 _SMALL = 2**16  # elements: tensors of one shape up to this size are scaled together
 _NEVER_CORRECTED = 1e9  # step after which 1 - beta^step is 1 for any beta
@@ -83,7 +85,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update the weights from their gradients.
+        """Update the weights from their gradients, which are useless afterwards on a CPU.
 
         Args:
             closure: computes the gradients first, as with any torch optimizer.
@@ -95,6 +97,9 @@ class Lamb(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # all parameters, whether this process updates them or not: `optimizer.sharded` must not change a bit
+        sizes = (parameter.numel() for group in self.param_groups for parameter in group["params"])
+        compiled = sum(sizes) >= COMPILE_FROM
         for group in self.param_groups:
             tensors = [self._tensors_of(parameter) for parameter in group["params"] if parameter.grad is not None]
             if not tensors:
@@ -104,9 +109,7 @@ class Lamb(torch.optim.Optimizer):
                 never = torch.full_like(tensors[0].step, _NEVER_CORRECTED)
                 tensors = [one._replace(step=never) for one in tensors]
             if tensors[0].weight.device.type == "cpu":
-                room = torch.empty(max(one.weight.numel() for one in tensors), dtype=tensors[0].weight.dtype)
-                for one in tensors:
-                    _update_in_pieces(one, group, room)
+                _update_on_cpu(tensors, group, compiled=compiled)
             else:
                 for chunk in _chunks(tensors):
                     _update_together(chunk, group)
@@ -132,39 +135,53 @@ class _Tensors(NamedTuple):
     step: Tensor
 
 
-def _update_in_pieces(one: _Tensors, group: dict[str, Any], room: Tensor) -> None:
-    """Update one tensor on the CPU, in pieces that stay in the cache.
+def _update_on_cpu(tensors: Sequence[_Tensors], group: dict[str, Any], *, compiled: bool) -> None:
+    """Update tensors by the compiled loop, which overwrites gradients, each in one thread.
 
-    Args:
-        one: the tensor.
-        group: its options.
-        room: memory for at least as many elements; overwritten.
+    Tensors that are not contiguous, and all of a small model or without Numba, are updated by torch's operations.
     """
-    if not all(tensor.is_contiguous() for tensor in one[:4]):
-        _update_together([one], group)
+    update = compiled_update() if compiled else None
+    fit = [update is not None and all(part.is_contiguous() for part in one[:4]) for one in tensors]
+    for one, fits in zip(tensors, fit, strict=True):
+        if not fits:
+            _update_together([one], group)
+    if update is None or not any(fit):
         return
-    weight, grad, first, second = (tensor.detach().view(-1) for tensor in one[:4])
-    update = room[: len(grad)]
-    weight_norms, update_norms = [], []
-    pieces = [slice(start, start + _PIECE) for start in range(0, len(grad), _PIECE)]
-    for piece in pieces:
-        w, u = weight[piece], update[piece]
-        torch.mul(w, -group["weight_decay"], out=u)
-        _add_direction([_Tensors(u, grad[piece], first[piece], second[piece], one.step)], group)
-        if group["trust_ratio"]:
-            weight_norms.append(_block_norms(w))
-            update_norms.append(_block_norms(u))
-        else:
-            w.add_(u, alpha=group["lr"])
-    if group["trust_ratio"]:
-        # read on the host, which is free on a CPU: a factor of the sum instead of one more product
-        ratio = float(_ratios(_joint_norm(weight_norms, weight), _joint_norm(update_norms, update)))
-        for piece in pieces:
-            weight[piece].add_(update[piece], alpha=group["lr"] * ratio)
+    beta1, beta2 = group["betas"]
+
+    def run(one: _Tensors) -> None:
+        arrays = [part.detach().view(-1).numpy() for part in one[:4]]
+        step, number = float(one.step), arrays[0].dtype.type
+        factors = Factors(
+            *map(
+                number,
+                (
+                    1 - beta1,
+                    beta2,
+                    1 - beta2,
+                    1 / (1 - beta1**step),
+                    (1 - beta2**step) ** -0.5,
+                    group["eps"],
+                    -group["weight_decay"],
+                ),
+            )
+        )
+        update(*arrays, factors, float(group["lr"]), bool(group["trust_ratio"]))
+
+    # A tensor belongs to one thread: the number of threads does not change a bit. Largest first, so that all threads
+    # end at about the same time.
+    order = sorted((one for one, fits in zip(tensors, fit, strict=True) if fits), key=lambda one: -one.weight.numel())
+    threads = min(torch.get_num_threads(), len(order))
+    if threads == 1:
+        for one in order:
+            run(one)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="lamb") as pool:
+        list(pool.map(run, order))  # the list raises what a thread raised
 
 
 def _update_together(tensors: Sequence[_Tensors], group: dict[str, Any]) -> None:
-    """Update tensors on a GPU by multi-tensor operations.
+    """Update tensors by multi-tensor operations, as on a GPU.
 
     Every list that they take has tensors of equal shapes, strides and dtypes, one by one: with 0-dim tensors as
     factors, torch would launch a kernel for each tensor instead.
@@ -212,8 +229,10 @@ def _apply_scaled(weights: list[Tensor], updates: list[Tensor], ratios: Tensor, 
     small: list[Tensor] = []
     scaled: list[Tensor] = []
     for shape, numbers in by_shape.items():
-        factors = ratios[numbers[0] : numbers[-1] + 1] if _consecutive(numbers) else None
-        factors = torch.stack([ratios[number] for number in numbers]) if factors is None else factors
+        if _consecutive(numbers):
+            factors = ratios[numbers[0] : numbers[-1] + 1]
+        else:
+            factors = torch.stack([ratios[number] for number in numbers])
         stacked = torch.stack([updates[number] for number in numbers])
         scaled += stacked.mul_(factors.view(-1, *(1 for _ in shape))).unbind()
         small += [weights[number] for number in numbers]
