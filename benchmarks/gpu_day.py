@@ -48,8 +48,9 @@ def measure(row: str, folder: Path, *, rehearse: bool) -> Result:
     limit = ROWS[row].rehearsal if rehearse else ROWS[row].budget
     started = time.monotonic()
     # A session of its own: rows start programs, which would outlive them and slow down every later row.
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             out, errors = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
