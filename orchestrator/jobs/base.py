@@ -27,6 +27,7 @@ from train_jobs.artifacts.vocabulary_file import read_vocabulary
 from train_jobs.config import CheckpointConfig, FinetuneConfig, PretrainConfig, TextConfig
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import result_settings
+from train_jobs.config.urls import is_url
 
 
 class Plan(Config):
@@ -186,7 +187,7 @@ def text_paths(data: TextConfig, folder: Path | None, store: Path | None) -> lis
         folder: folder of the user's code; None: no folder.
         store: a token store; None: no store.
     """
-    text = [Path(path) for source in data.text for path in source.path]
+    text = [Path(path) for source in data.text for path in source.path if not is_url(path)]
     # If the text is the code's own folder or above it, excluding that path would exclude the code as well.
     if folder is not None and any(folder.is_relative_to(path) for path in text):
         text = [*text, *text_files(text)]

@@ -17,6 +17,7 @@ from train_jobs.artifacts.start_model import VOCABULARY
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import TextConfig
 from train_jobs.config.prepare import SourceConfig
+from train_jobs.config.urls import is_url
 
 Content = bytes | Path
 DATA, START = "text", "start"  # inputs of jobs: data, and the model or checkpoint that a job starts from
@@ -108,19 +109,21 @@ def model_input(folder: Path, digest: str) -> JobInput:
 
 def _text_root(text: Sequence[SourceConfig]) -> Path | None:
     """Return the folder that the paths of a text are relative to; None: the job downloads all of it."""
-    folders = [Path(path).parent for source in text for path in source.path]
+    folders = [Path(path).parent for source in text for path in source.path if not is_url(path)]
     return Path(os.path.commonpath(folders)) if folders else None
 
 
 def _text_files(text: Sequence[SourceConfig]) -> dict[str, Content]:
     root = str(_text_root(text))
     paths = [file.path for source in text for file in source_files(source)]
-    return {path.relative_to(root).as_posix(): path for path in paths}
+    return {path.relative_to(root).as_posix(): path for path in paths if isinstance(path, Path)}
 
 
-def _placed_source(source: SourceConfig, root: Path | None) -> At | dict[str, Any]:
-    """Return a source of text with its paths relative to the input."""
-    there = [At(DATA, Path(path).relative_to(str(root)).as_posix()) for path in source.path]
+def _placed_source(source: SourceConfig, root: Path | None) -> At | str | dict[str, Any]:
+    """Return a source of text with its paths relative to the input; the job reads URLs itself."""
+    there: list[At | str] = [
+        path if is_url(path) else At(DATA, Path(path).relative_to(str(root)).as_posix()) for path in source.path
+    ]
     written = source.model_dump(mode="json")
     if isinstance(written, str):
         return there[0]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from orchestrator.specs.site import Site
 from train_jobs.artifacts.layers import ConfigLayer, Merged
 from train_jobs.artifacts.start_model import is_name
+from train_jobs.config.urls import is_url
 
 CODE = "code.folder"
 
@@ -110,8 +111,8 @@ def _missing_source(source: Any, site: Site) -> Iterator[str]:
     """Yield a problem for each missing path of a source of text."""
     found = source.get("path") if isinstance(source, dict) else source
     for path in found if isinstance(found, list) else [found]:
-        if not isinstance(path, str | Path) or Path(path).exists():
-            continue
+        if not isinstance(path, str | Path) or is_url(path) or Path(path).exists():
+            continue  # the plan asks the service of a URL
         if (problem := site.address_problem(str(path))) is not None:
             yield problem
             continue
@@ -139,6 +140,6 @@ def _source(source: Any, folder: Path) -> Any:
 
 
 def _absolute(value: Any, folder: Path) -> Any:
-    if not isinstance(value, str | Path):
+    if not isinstance(value, str | Path) or is_url(value):
         return value  # of the wrong type: validation reports it with the original value
     return str((folder / Path(value).expanduser()).resolve())

@@ -13,10 +13,11 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.hub import dataset_commit
+from train_jobs.artifacts.remote_files import RemoteFile, TextPath
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import Config, DataError
@@ -49,7 +50,8 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
     Raises:
         DataError: see `source_files`.
     """
-    return [file.path for file in source_files(SourceConfig(path=[str(path) for path in paths]))]
+    files = source_files(SourceConfig(path=[str(path) for path in paths]))
+    return [file.path for file in files if isinstance(file.path, Path)]
 
 
 def embedded_files() -> list[Path]:
@@ -72,7 +74,7 @@ def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> Data
     """Hash the corpus by content; an empty `text` means the embedded one.
 
     Args:
-        text: `data.text` of the job.
+        text: `data.text` of the job. Of files by URL the version counts, which the service lists, not the content.
         cache: JSON file of content hashes by inode, size and mtime; unchanged files are not read again. None: no cache.
 
     Raises:
@@ -92,7 +94,7 @@ def fingerprint(text: Sequence[SourceConfig], cache: Path | None = None) -> Data
 
 
 def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataFingerprint:
-    """Hash one source: the content of its files and the settings of reading, or the commit of a dataset.
+    """Hash one source: content or version of its files and the settings of reading, or the commit of a dataset.
 
     Args:
         source: files, or the name of a dataset.
@@ -106,15 +108,30 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     if (source.document, source.strip_gutenberg) != (AUTO, False):
         read_as += f"document {source.document}, strip_gutenberg {source.strip_gutenberg}\n"
     if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        return _combine(source.title, files, content_hashes(files, cache), f"{read_as}{source.dataset}\n")
+        below = sorted(path for path in folder.rglob("*") if path.is_file())
+        return _combine(source.title, below, content_hashes(below, cache), f"{read_as}{source.dataset}\n")
     if source.dataset is not None:
         commit = f"{read_as}{source.dataset}\0{dataset_commit(source.dataset)}\n"
         return DataFingerprint(
             name=source.title, files=0, total_bytes=0, sha256=hashlib.sha256(commit.encode()).hexdigest()
         )
     files = [file.path for file in source_files(source)]
-    return _combine(source.title, files, content_hashes(files, cache), read_as)
+    return _combine(source.title, files, versions(files, cache), read_as)
+
+
+def versions(files: Sequence[TextPath], cache: Path | None = None) -> list[str]:
+    """Return the content hash of each file, and of a file by URL its version, for which it is not read.
+
+    Args:
+        files: files of text.
+        cache: see `content_hashes`.
+
+    Raises:
+        DataError: a file is not readable.
+    """
+    local = [path for path in files if isinstance(path, Path)]
+    hashes = iter(content_hashes(local, cache) if local else [])
+    return [path.version if isinstance(path, RemoteFile) else next(hashes) for path in files]
 
 
 def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
@@ -141,10 +158,11 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     return hashes
 
 
-def _combine(name: str, files: list[Path], hashes: list[str], read_as: str = "") -> DataFingerprint:
-    root = os.path.commonpath([path.parent for path in files])
+def _combine(name: str, files: Sequence[TextPath], hashes: list[str], read_as: str = "") -> DataFingerprint:
+    paths: list[PurePath] = [path.pure if isinstance(path, RemoteFile) else path for path in files]
+    root = os.path.commonpath([path.parent for path in paths])
     whole = hashlib.sha256(f"extractor {EXTRACTOR}\n{read_as}".encode())
-    for path, digest in zip(files, hashes, strict=True):
+    for path, digest in zip(paths, hashes, strict=True):
         whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
     size = sum(path.stat().st_size for path in files)
     if size == 0:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 
+from train_jobs.artifacts.remote_files import RemoteFile
 from train_jobs.artifacts.text_files import UTF16_MARKS, SourceFile, source_files, text_bytes, unpacked_head
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import AUTO, BLANK_LINE, FILE, LINE, SourceConfig
@@ -23,6 +24,7 @@ SHORT_SHARE = 0.1  # of stretches that are shorter than that, in a book; lists o
 SAMPLED_FILES = 16  # read to decide a source
 SAMPLED_BYTES = 256 << 10  # of the text of each of them
 COUNTED_BYTES = 64 << 20  # of text of a source, for a plan: about a second; the rest is extrapolated
+COUNTED_AT_URLS = 4 << 20  # the same of files by URL, which a plan does not download
 BOOK_HEAD_LINES = 1_000  # lines in which Gutenberg's header must end; its oldest licences precede the book
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _BOOK_STARTS = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\*? ?THE SMALL PRINT", re.IGNORECASE)
@@ -180,13 +182,14 @@ def count_documents(sources: Sequence[SourceConfig]) -> list[TextCount]:
 
 def _count(source: SourceConfig, files: Sequence[SourceFile], rule: str) -> TextCount:
     sizes = [text_bytes(file) for file in files]
-    read = sum(1 for before in accumulate([0, *sizes[:-1]]) if before < COUNTED_BYTES)
-    whole = read == len(files) and sizes[-1] <= COUNTED_BYTES
+    most = COUNTED_AT_URLS if isinstance(files[0].path, RemoteFile) else COUNTED_BYTES
+    read = sum(1 for before in accumulate([0, *sizes[:-1]]) if before < most)
+    whole = read == len(files) and sizes[-1] <= most
     totals = dict.fromkeys((rule, FILE, BLANK_LINE), 0)
     counted = 0
     for file in files[:read]:
-        chunks = [_beginning(file, COUNTED_BYTES)]
-        counted += min(text_bytes(file), COUNTED_BYTES)
+        chunks = [_beginning(file, most)]
+        counted += min(text_bytes(file), most)
         text = list(without_gutenberg(chunks)) if source.strip_gutenberg else chunks
         for name in totals:
             totals[name] += sum(1 for _ in split_documents(text, name))

@@ -15,13 +15,18 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Literal, NamedTuple
 
+from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, remote_head, sibling
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, closest, in_shell, python_command
 from train_jobs.config.prepare import Format, SourceConfig
 from train_jobs.config.privacy import header_text, is_name, value_text
+from train_jobs.config.urls import is_url
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
 
@@ -52,7 +57,9 @@ FEW = 3  # files named in a message
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 HEAD = 512  # bytes that identify a format
 HEADER = 1 << 16  # bytes in which the first line of a table must end
-OPENERS: dict[str, Callable[[Path], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+REQUESTS = 16  # to a service at the same time, for the beginnings of files
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+_STORE_FILES = frozenset({"manifest.json", "vocab.txt"})  # next to the shards of a token store
 _WIKIEXTRACTOR = re.compile(r"wiki_\d+")
 _PAGES = re.compile(r"-p\d+p\d+$")  # suffix of Wikipedia's partial dumps after `.xml`
 # Files next to a dump that are not text: indexes, checksums, incomplete downloads.
@@ -63,7 +70,7 @@ _WEB_PAGE = re.compile(rb"<(!doctype\s+html|html)[\s>]", re.IGNORECASE)
 class SourceFile(NamedTuple):
     """A file of a source."""
 
-    path: Path
+    path: TextPath
     format: Format
     """Format of the file; never `auto`."""
     compression: Compression | None
@@ -87,7 +94,12 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
     Raises:
         DataError: a path does not exist, a folder has no file of a known name, or a file does not match its name.
     """
-    return [_identify(path, source) for path in dict.fromkeys(_expand(source.path, source.format))]
+    paths = list(dict.fromkeys(_expand(source.path, source.format)))
+    identify = partial(_identify, source=source)
+    if not any(isinstance(path, RemoteFile) for path in paths):
+        return [identify(path) for path in paths]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(identify, paths))
 
 
 def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, fix: str) -> None:
@@ -103,7 +115,7 @@ def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, 
         DataError: the output is in a folder of the text.
     """
     target = place.resolve()
-    for pattern in (pattern for source in sources for pattern in source.path):
+    for pattern in (pattern for source in sources for pattern in source.path if not is_url(pattern)):
         for folder in (Path(name).resolve() for name in [pattern, *glob.glob(pattern, recursive=True)]):  # noqa: PTH207
             if not folder.is_dir() or not target.is_relative_to(folder):
                 continue
@@ -115,10 +127,12 @@ def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, 
                 )
 
 
-def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[Path]:
+def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[TextPath]:
     for pattern in patterns:
         path = Path(pattern)
-        if path.is_dir():
+        if is_url(pattern):
+            yield from _at_url(pattern, wanted)
+        elif path.is_dir():
             yield from _inside(path, wanted)
         elif path.exists():
             yield path
@@ -133,30 +147,66 @@ def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[Path]:
             raise DataError(f"{what} {pattern}", facts={"where": "data.text"}, fix="give an existing path: --data PATH")
 
 
-def _inside(folder: Path, wanted: Format) -> list[Path]:
-    if not (found := _below(folder, wanted)):
-        names = "*.txt, *.jsonl, *.parquet, *.xml, wiki_00" if wanted == "auto" else wanted
-        others = _files_below(folder)
-        table = next((path for path in others if _is_table(path)), None)
+def _at_url(pattern: str, wanted: Format) -> list[RemoteFile]:
+    """Return the files of a URL, chosen as those of a path are.
+
+    Raises:
+        DataError: there is no text, or the folder is a token store.
+    """
+    listed = remote_files(pattern)
+    if {str(below) for _, below in listed} >= _STORE_FILES:
         raise DataError(
-            f"no text in folder {folder}",
-            facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
-            fix=f"--data {'FILE' if table is None else f'{in_shell(table)} --column NAME'}",
+            f"{pattern} is a token store, and training maps its files into memory",
+            facts={"size": f"{sum(file.size for file, _ in listed) / 1e9:.1f} GB"},
+            fix="copy it to a disk that all nodes see, then: --data FOLDER",
         )
+    shown = [(file, below) for file, below in listed if below is None or not _is_hidden(below)]
+    found = [
+        file
+        for file, below in shown
+        if (_may_be(file, wanted) if below is not None else len(listed) == 1 or not _NO_TEXT.search(file.name))
+    ]
+    if not listed:
+        raise DataError(f"no file matches {pattern}", facts={"where": "data.text"}, fix="give an existing address")
+    if not found:
+        raise _no_text(pattern, [file for file, _ in shown], wanted)
     return found
 
 
-def _skipped_fact(files: Sequence[Path]) -> dict[str, str]:
+def _inside(folder: Path, wanted: Format) -> list[Path]:
+    if not (found := _below(folder, wanted)):
+        raise _no_text(folder, _files_below(folder), wanted)
+    return found
+
+
+def _no_text(folder: Path | str, others: Sequence[TextPath], wanted: Format) -> DataError:
+    """Return the error for a folder without text.
+
+    Args:
+        folder: the folder.
+        others: its files.
+        wanted: format of the source.
+    """
+    names = "*.txt, *.jsonl, *.parquet, *.xml, wiki_00" if wanted == "auto" else wanted
+    table = next((path for path in others if _is_table(path)), None)
+    return DataError(
+        f"no text in folder {folder}",
+        facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
+        fix=f"--data {'FILE' if table is None else f'{in_shell(table)} --column NAME'}",
+    )
+
+
+def _skipped_fact(files: Sequence[TextPath]) -> dict[str, str]:
     """Return the names of a few skipped files as a fact."""
     more = f" and {len(files) - FEW:,} more" if len(files) > FEW else ""
     return {"skipped": ", ".join(path.name for path in files[:FEW]) + more} if files else {}
 
 
-def _is_table(path: Path) -> bool:
+def _is_table(path: TextPath) -> bool:
     return _table_name(path) is not None
 
 
-def _require_column(path: Path, form: Format, compression: Compression | None, column: str) -> None:
+def _require_column(path: TextPath, form: Format, compression: Compression | None, column: str) -> None:
     """Refuse a table whose first line has no such column; its fix has the column with the longest text below it.
 
     Raises:
@@ -180,14 +230,14 @@ def _below(folder: Path, wanted: Format) -> list[Path]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
 
 
-def _may_be(path: Path, wanted: Format) -> bool:
+def _is_hidden(below: PurePath) -> bool:
+    return any(part.startswith(".") for part in below.parts)
+
+
+def _may_be(path: TextPath, wanted: Format) -> bool:
     if _NO_TEXT.search(path.name):
         return False
     if _WIKIEXTRACTOR.fullmatch(_plain_name(path)):
@@ -198,26 +248,37 @@ def _may_be(path: Path, wanted: Format) -> bool:
     return named is not None and (wanted in {"auto", named} or (named == "text" and wanted == "wikiextractor"))
 
 
-def _plain_name(path: Path) -> str:
+def _plain_name(path: TextPath) -> str:
     """Return the name of a file without the suffixes of compression and page range."""
     return _PAGES.sub("", path.stem if path.suffix in COMPRESSIONS else path.name)
 
 
-def _format_by_name(path: Path) -> Format | None:
+def _format_by_name(path: TextPath) -> Format | None:
     return FORMATS.get(Path(_plain_name(path)).suffix)
 
 
-def _table_name(path: Path) -> Format | None:
+def _table_name(path: TextPath) -> Format | None:
     """Return the format of a table by its name, which a folder's tables have only where it is asked for."""
     return _TABLES.get(Path(_plain_name(path)).suffix.lower())
 
 
-def _identify(path: Path, source: SourceConfig) -> SourceFile:
+def file_head(path: TextPath, most: int) -> bytes:
+    """Return the first bytes of a file.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if isinstance(path, RemoteFile):
+        return remote_head(path, most)
     try:
         with path.open("rb") as stream:
-            head = stream.read(HEAD)
-    except (PermissionError, IsADirectoryError) as problem:
+            return stream.read(most)
+    except OSError as problem:
         raise unreadable(path, problem) from None
+
+
+def _identify(path: TextPath, source: SourceConfig) -> SourceFile:
+    head = file_head(path, HEAD)
     compression = next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
     named = COMPRESSIONS.get(path.suffix)
     if named is not None and compression != named:
@@ -238,7 +299,7 @@ def _identify(path: Path, source: SourceConfig) -> SourceFile:
     return SourceFile(path, _format_by_content(path, head, compression), compression)
 
 
-def _format_by_content(path: Path, head: bytes, compression: Compression | None) -> Format:
+def _format_by_content(path: TextPath, head: bytes, compression: Compression | None) -> Format:
     if head.startswith(b"PAR1"):
         return "parquet"
     if compression is not None:
@@ -263,9 +324,9 @@ def _format_by_content(path: Path, head: bytes, compression: Compression | None)
     return "text"
 
 
-def json_document(path: Path, beginning: str) -> tuple[str, str] | None:
+def json_document(path: TextPath, beginning: str) -> tuple[str, str] | None:
     """Return problem and fix of a file of JSON that spreads over its lines; None: it may be JSON Lines."""
-    copy = in_shell(path.with_name(f"{path.stem}.fixed.jsonl"))
+    copy = in_shell(sibling(path, f"{path.stem}.fixed.jsonl"))
     if beginning.startswith("["):
         code = f"import json; print(*map(json.dumps, json.load(open({str(path)!r}))), sep=chr(10))"
         return "is a JSON array, not an object in each line", f"{python_command(code)} > {copy}"
@@ -274,7 +335,23 @@ def json_document(path: Path, beginning: str) -> tuple[str, str] | None:
     return None
 
 
-def unpacked_head(path: Path, compression: Compression | None, most: int) -> bytes:
+@contextmanager
+def open_unpacked(path: TextPath, compression: Compression | None) -> Iterator[Any]:
+    """Open the content of a file; of zstd, the standard library has no reader before Python 3.14.
+
+    Raises:
+        DataError: a file by URL cannot be read. Reading the stream raises it too.
+        OSError: the file cannot be opened, or the data is damaged; also EOFError, LZMAError and zlib.error.
+    """
+    with path.open("rb") as packed:
+        if compression is None:
+            yield packed
+        else:
+            with _OPENERS[compression](packed) as stream:
+                yield stream
+
+
+def unpacked_head(path: TextPath, compression: Compression | None, most: int) -> bytes:
     """Return the first bytes of the content of a file, as far as it can be decompressed; the reader reports damage.
 
     zstd is not decompressed: Python 3.11 has no reader, and Arrow's is the job's alone.
@@ -282,7 +359,7 @@ def unpacked_head(path: Path, compression: Compression | None, most: int) -> byt
     if compression == "zstd":
         return b""  # the standard library has no zstd reader before Python 3.14: the name decides
     try:
-        with path.open("rb") if compression is None else OPENERS[compression](path) as stream:
+        with open_unpacked(path, compression) as stream:
             return bytes(stream.read(most))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader of the format reports the damage with its place

@@ -16,7 +16,7 @@ from html import unescape
 from lzma import LZMAError
 from typing import NamedTuple
 
-from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, SourceFile, source_files, text_bytes
+from train_jobs.artifacts.text_files import SEPARATORS, SourceFile, open_unpacked, source_files, text_bytes
 from train_jobs.artifacts.text_rule import (
     CHARACTER,
     CONTINUATION,
@@ -152,7 +152,7 @@ def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
         return
     if file.compression is not None:
         try:
-            with OPENERS[file.compression](file.path) as stream:
+            with open_unpacked(file.path, file.compression) as stream:
                 yield stream.read(limit)
         except (OSError, EOFError, LZMAError, zlib.error):
             return  # the job reports where

@@ -132,8 +132,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{close}"?)' if close is not None else ""
 
 
-def in_shell(path: Path | str) -> str:
-    """Return a path quoted for a shell, as one word of a command that the user pastes."""
+def in_shell(path: object) -> str:
+    """Return a path or URL quoted for a shell, as one word of a command that the user pastes."""
     text = str(path)
     if visible(text) == text:
         return shlex.quote(text)

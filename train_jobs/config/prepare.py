@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto
+from train_jobs.config.urls import has_secret, is_url
 
 AUTO: Final = "auto"
 FlagOrAuto = bool | Literal["auto"]
@@ -22,7 +23,8 @@ class SourceConfig(CheckedConfig):
     """One source of a corpus: files of one format, or a dataset by name."""
 
     path: list[str] = Field(default=[])
-    """Files, folders and globs (`dumps/*.xml.bz2`): a list or a single string."""
+    """Files, folders and globs (`dumps/*.xml.bz2`): a list or a single string. Or URLs of an object store
+    (`s3://`, `gs://`, `abfss://`), which need the extra `remote`; credentials come from the environment."""
     dataset: str | None = None
     """Hugging Face dataset instead of `path`: NAME[:CONFIGURATION][@SPLIT]; the default SPLIT is `train`."""
     format: Format = "auto"
@@ -63,6 +65,11 @@ class SourceConfig(CheckedConfig):
         if self.format not in {"auto", "text"} or self.dataset is not None:
             read_by_rule = {"document": self.document != AUTO, "strip_gutenberg": self.strip_gutenberg}
             yield from (f"{key} is for plain text" for key, is_set in read_by_rule.items() if is_set)
+        urls = [path for path in self.path if is_url(path)]
+        if urls and len(urls) < len(self.path):
+            yield "a source has either paths or URLs: give two sources"
+        if any(map(has_secret, urls)):
+            yield "a URL must not contain a password or a signature: set credentials in the environment"
         yield from self._document_problems()
 
     def _document_problems(self) -> Iterator[str]:

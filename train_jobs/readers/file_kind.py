@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS, json_document
-from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.artifacts.remote_files import TextPath
+from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS, file_head, json_document
 from train_jobs.config.errors import in_shell, python_command
 from train_jobs.readers.findings import Findings
 
@@ -32,7 +30,7 @@ def binary_kind(head: bytes) -> str | None:
     return "a binary file" if b"\0" in head and not head.startswith(UTF16_MARKS) else None
 
 
-def check_kind(path: Path, findings: Findings, *, form: str, table: bool) -> bool:
+def check_kind(path: TextPath, findings: Findings, *, form: str, table: bool) -> bool:
     """Return whether a file may be of a format; add a problem if it is empty, binary or another kind of JSON.
 
     Args:
@@ -44,11 +42,7 @@ def check_kind(path: Path, findings: Findings, *, form: str, table: bool) -> boo
     Raises:
         DataError: the file cannot be opened.
     """
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(HEAD)
-    except OSError as problem:
-        raise unreadable(path, problem) from None
+    head = file_head(path, HEAD)
     if not head.strip():
         findings.add(path, "", "is empty" if not head else "contains only white space", "give a file with text")
         return False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from train_jobs.artifacts.remote_files import TextPath, fix_in_copy
 from train_jobs.config.errors import DataError, in_shell
 
 LINES = 3  # places that are listed for the same problem; the rest are counted
@@ -15,9 +14,9 @@ class Findings:
     """Problems of files. The same problem of several rows is listed once, with its first places."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Path, str, str], list[str]] = {}
+        self._found: dict[tuple[TextPath | str, str, str], list[str]] = {}
 
-    def add(self, path: Path, place: str, what: str, fix: str) -> None:
+    def add(self, path: TextPath | str, place: str, what: str, fix: str) -> None:
         """Add a problem.
 
         Args:
@@ -26,9 +25,9 @@ class Findings:
             what: description of the problem, without values of the data.
             fix: command or imperative sentence that fixes it.
         """
-        self._found.setdefault((path, what, fix), []).append(place)
+        self._found.setdefault((path, what, fix_in_copy(fix, path)), []).append(place)
 
-    def add_error(self, path: Path, error: DataError) -> None:
+    def add_error(self, path: TextPath | str, error: DataError) -> None:
         """Add a file that cannot be read, by the error of its reader."""
         where = str(error.facts.get("where", "")).removeprefix(str(path)).removeprefix(":")
         told = error.message.removeprefix(f"cannot read {path}: ").removeprefix(f"{path} ").removeprefix(f"{path}:")
@@ -59,7 +58,7 @@ class Findings:
             raise DataError(f"cannot use {what}: {len(self._found)} problems", problems=self.lines())
 
 
-def _where(path: Path, places: list[str]) -> str:
+def _where(path: TextPath | str, places: list[str]) -> str:
     places = [place for place in places if place]
     shown = ", ".join(places[:LINES])
     more = f" and {len(places) - LINES:,} more" if len(places) > LINES else ""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from train_jobs.artifacts.text_files import OPENERS, SEPARATORS, UTF16_MARKS, SourceFile, source_files
+from train_jobs.artifacts.remote_files import TextPath, sibling
+from train_jobs.artifacts.text_files import SEPARATORS, UTF16_MARKS, SourceFile, open_unpacked, source_files
 from train_jobs.config.errors import DataError, closest, did_you_mean, in_shell
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.privacy import is_name, names_text
@@ -56,7 +56,7 @@ def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> 
         try:
             files = source_files(source)
         except DataError as problem:
-            findings.add_error(Path(source.path[0]), problem)
+            findings.add_error(source.path[0], problem)
             continue
         empty = [file for file in files if file.path.stat().st_size == 0]
         for file in empty if len(empty) == len(files) else ():
@@ -83,7 +83,7 @@ def _check_file(
         return
     if file.compression is None and not check_kind(file.path, findings, form=file.format, table=False):
         return
-    with _opened(file) as stream:
+    with open_unpacked(file.path, file.compression) as stream:
         if stream.read(2) in UTF16_MARKS:
             return  # UTF-16 with its mark is read by the job
         stream.seek(0)
@@ -98,12 +98,8 @@ def _check_file(
                 pass
 
 
-def _opened(file: SourceFile) -> Any:
-    return file.path.open("rb") if file.compression is None else OPENERS[file.compression](file.path)
-
-
 def _lines(
-    path: Path, stream: BinaryIO, most: int | None, findings: Findings, seen: CheckedText
+    path: TextPath, stream: BinaryIO, most: int | None, findings: Findings, seen: CheckedText
 ) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line; add the first one that is not UTF-8."""
     done, number = 0, 0
@@ -114,7 +110,7 @@ def _lines(
             try:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
-                copy = in_shell(path.with_name(f"{path.stem}.utf8{path.suffix}"))
+                copy = in_shell(sibling(path, f"{path.stem}.utf8{path.suffix}"))
                 fix = f"iconv -f latin1 -t utf-8 {in_shell(path)} > {copy}"
                 findings.add(path, str(number), "is not UTF-8", fix)
                 return
@@ -128,8 +124,9 @@ def _lines(
         seen.read_bytes += done
 
 
-def _check_objects(source: SourceConfig, path: Path, lines: Iterator[tuple[int, str]], findings: Findings) -> None:
-    delete = f"sed -n {LINE}p {in_shell(path)} shows a line, sed -i {LINE}d {in_shell(path)} deletes it"
+def _check_objects(source: SourceConfig, path: TextPath, lines: Iterator[tuple[int, str]], findings: Findings) -> None:
+    name = in_shell(path)
+    delete = f"sed -n {LINE}p {name} shows a line, sed -i {LINE}d {name} deletes it"
     for number, line in lines:
         if not line.strip():
             continue

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 from xml.parsers import expat
 
+from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, sibling
 from train_jobs.artifacts.text_documents import LONGEST_FILE
 from train_jobs.artifacts.text_files import MAGIC
 from train_jobs.config.errors import DataError
@@ -204,15 +204,18 @@ class _DumpParser:
         return place if self.piece.start == 0 else f"{place}, counted from byte {self.piece.start} of the file"
 
 
-def index_of(path: Path) -> Path | None:
+def index_of(path: TextPath) -> TextPath | None:
     """Return the index file next to a dump, compressed or not; None without one."""
     if (match := _DUMP.fullmatch(path.name)) is None:
         return None
     name = f"{match['head']}-index{match['number']}.txt{match['pages'] or ''}"
+    if isinstance(path, RemoteFile):
+        found = {listed.file.name: listed.file for listed in remote_files(sibling(path, f"{name}*"))}
+        return found.get(f"{name}.bz2") or found.get(name)
     return next((path.with_name(name + end) for end in (".bz2", "") if path.with_name(name + end).is_file()), None)
 
 
-def stream_cuts(path: Path, index: Path, distance: int) -> list[int]:
+def stream_cuts(path: TextPath, index: TextPath, distance: int) -> list[int]:
     """Return offsets of streams of a dump at which it can be divided.
 
     Args:
@@ -239,7 +242,7 @@ def stream_cuts(path: Path, index: Path, distance: int) -> list[int]:
     return cuts
 
 
-def _offsets(index: Path) -> Iterator[int]:
+def _offsets(index: TextPath) -> Iterator[int]:
     """Yield the offset of the stream of each page, from the lines `OFFSET:PAGE:TITLE` of the index."""
     with open_piece(Piece(str(index), "bzip2" if index.suffix == ".bz2" else None), ignore) as stream:
         for number, line in enumerate(stream, start=1):

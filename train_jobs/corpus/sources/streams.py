@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
+from train_jobs.artifacts.remote_files import RemoteFile, text_path
 from train_jobs.artifacts.text_documents import LONGEST_FILE
 from train_jobs.artifacts.text_files import UTF16_MARKS, Compression
 from train_jobs.artifacts.unreadable import unreadable
@@ -34,15 +35,15 @@ class Piece:
     """The input of one call of a reader: a file, a range of one, or a file of a dataset."""
 
     path: str
-    """Path of the file, or name of the dataset."""
+    """Path or URL of the file, or name of the dataset."""
     compression: Compression | None = None
     """Compression of the file; None: not compressed."""
     start: int = 0
     """First byte on the disk; for Parquet the first row group, for a dataset the number of its file."""
     stop: int | None = None
     """End of the range, exclusive. None: the end of the file."""
-    commit: str | None = None
-    """Dataset: its commit when the work was planned."""
+    version: str | None = None
+    """When the work was planned: the commit of a dataset, the version of a file by URL. None: a path."""
 
 
 def ignore(count: int) -> None:
@@ -142,7 +143,11 @@ class _Disk(io.RawIOBase):
     def __init__(self, piece: Piece, read: Read) -> None:
         self.piece, self.position, self._read = piece, piece.start, read
         with file_errors(piece.path):
-            self._file = Path(piece.path).open("rb", buffering=0)  # noqa: SIM115  # closed in close()
+            file = text_path(piece.path)
+            self._file = cast(
+                io.RawIOBase,
+                file.open_until(piece.stop) if isinstance(file, RemoteFile) else file.open("rb", buffering=0),
+            )  # closed in close()
         self._file.seek(piece.start)
 
     def readable(self) -> bool:
@@ -150,7 +155,7 @@ class _Disk(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         wanted = len(buffer) if self.piece.stop is None else min(len(buffer), self.piece.stop - self.position)
-        count = self._file.readinto(memoryview(buffer)[:wanted])
+        count = self._file.readinto(memoryview(buffer)[:wanted]) or 0
         self.position += count
         self._read(count)
         return count

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from train_jobs.artifacts.hub import dataset_commit
+from train_jobs.artifacts.remote_files import RemoteFile, text_path
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.privacy import names_text, problem_text
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 ROWS = 64  # documents per read
+BUFFER = 1 << 20  # bytes per read of a column
 _COLUMN_FIX = "set the source's `column` to the one that contains the text"
 
 
@@ -38,11 +40,11 @@ def read_parquet(piece: Piece, column: str, read: Read) -> Iterator[str]:
     Raises:
         DataError: the file is not Parquet or is damaged, or the column is missing or not text.
     """
-    with _parquet_errors(piece.path), pq.ParquetFile(piece.path, buffer_size=1 << 20) as file:
+    with _parquet_errors(piece.path), _parquet_file(piece.path) as (file, size):
         _text_column(file.schema_arrow, column, piece.path)
         stop = file.metadata.num_row_groups if piece.stop is None else piece.stop
         # Parquet does not report bytes per batch of rows; the size of a row group is spread evenly over its rows.
-        stored = [size for size, _ in _row_group_sizes(piece.path, file.metadata)]
+        stored = [size for size, _ in _row_group_sizes(size, file.metadata)]
         for group in range(piece.start, stop):
             left = stored[group]
             per_batch = left * ROWS // max(file.metadata.row_group(group).num_rows, 1)
@@ -63,17 +65,27 @@ def row_groups(path: str, column: str) -> list[tuple[int, int]]:
     Raises:
         DataError: see `read_parquet`.
     """
-    with _parquet_errors(path), pq.ParquetFile(path) as file:
+    with _parquet_errors(path), _parquet_file(path) as (file, size):
         _text_column(file.schema_arrow, column, path)
-        return _row_group_sizes(path, file.metadata)
+        return _row_group_sizes(size, file.metadata)
 
 
-def _row_group_sizes(path: str, metadata: pq.FileMetaData) -> list[tuple[int, int]]:
+@contextmanager
+def _parquet_file(path: str) -> Iterator[tuple[pq.ParquetFile, int]]:
+    """Open a Parquet file and return it with its size in bytes; of a file by URL only the needed ranges are read."""
+    place = text_path(path)
+    size = place.stat().st_size
+    opened = place.open("rb") if isinstance(place, RemoteFile) else nullcontext(path)
+    with opened as source, pq.ParquetFile(source, buffer_size=BUFFER) as file:
+        yield file, size
+
+
+def _row_group_sizes(size: int, metadata: pq.FileMetaData) -> list[tuple[int, int]]:
     # Not the sizes of each column: pyarrow's RowGroupMetaData.column() aborts the process if the footer is damaged,
     # since Cython does not know that its C++ function throws.
     groups = range(metadata.num_row_groups)
     uncompressed = [max(metadata.row_group(group).total_byte_size, 1) for group in groups]
-    size, total = Path(path).stat().st_size, max(sum(uncompressed), 1)
+    total = max(sum(uncompressed), 1)
     return [(size * one // total, one) for one in uncompressed]
 
 
@@ -113,15 +125,15 @@ def dataset_pieces(source: SourceConfig) -> list[Piece]:
     """
     name = source.dataset_parts()[0]
     # All nodes and later starts read this commit, even if the dataset changes on the Hub meanwhile.
-    commit = None if Path(name).is_dir() else dataset_commit(name)
-    dataset = _open_dataset(source, commit)
+    version = None if Path(name).is_dir() else dataset_commit(name)
+    dataset = _open_dataset(source, version)
     with _dataset_errors(source):
         have = dataset.column_names or list(next(iter(dataset), {}))
     if source.column not in have:
         raise DataError(
             f"{source.dataset} has no column {source.column!r}", facts={"have": names_text(have)}, fix=_COLUMN_FIX
         )
-    return [Piece(name, start=index, stop=index + 1, commit=commit) for index in range(dataset.num_shards)]
+    return [Piece(name, start=index, stop=index + 1, version=version) for index in range(dataset.num_shards)]
 
 
 def read_dataset(source: SourceConfig, piece: Piece) -> Iterator[str]:
@@ -134,7 +146,7 @@ def read_dataset(source: SourceConfig, piece: Piece) -> Iterator[str]:
     Raises:
         DataError: see `dataset_pieces`; or the column is not text, or the network failed.
     """
-    rows = _open_dataset(source, piece.commit)
+    rows = _open_dataset(source, piece.version)
     rows = rows.shard(num_shards=rows.num_shards, index=piece.start).select_columns([source.column])
     with _dataset_errors(source):
         for row in rows:
@@ -149,7 +161,7 @@ def read_dataset(source: SourceConfig, piece: Piece) -> Iterator[str]:
                 )
 
 
-def _open_dataset(source: SourceConfig, commit: str | None) -> IterableDataset:
+def _open_dataset(source: SourceConfig, version: str | None) -> IterableDataset:
     try:
         from datasets import load_dataset
     except ImportError:
@@ -159,7 +171,7 @@ def _open_dataset(source: SourceConfig, commit: str | None) -> IterableDataset:
         ) from None
     name, configuration, split = source.dataset_parts()
     with _dataset_errors(source):
-        return load_dataset(name, configuration, split=split, revision=commit, streaming=True)
+        return load_dataset(name, configuration, split=split, revision=version, streaming=True)
 
 
 @contextmanager

@@ -15,9 +15,10 @@ import json
 import re
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from train_jobs.artifacts.remote_files import sibling
 from train_jobs.artifacts.text_documents import LONGEST_FILE, split_documents, without_gutenberg
 from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.config.errors import DataError, in_shell
@@ -97,12 +98,13 @@ def _decoded(raw: bytes, piece: Piece, offset: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as problem:
-        path = Path(piece.path)
-        name = path.with_suffix("") if piece.compression else path
-        converted = in_shell(name.with_suffix(f".utf8{name.suffix}"))
-        source = f"{unpacked(piece)}iconv -f latin1 -t utf-8" + ("" if piece.compression else f" {in_shell(path)}")
+        name = PurePath(PurePath(piece.path).stem if piece.compression else piece.path)
+        converted = in_shell(sibling(piece.path, f"{name.stem}.utf8{name.suffix}"))
+        source = f"{unpacked(piece)}iconv -f latin1 -t utf-8" + (
+            "" if piece.compression else f" {in_shell(piece.path)}"
+        )
         raise DataError(
-            f"{path} is not UTF-8",
+            f"{piece.path} is not UTF-8",
             facts={"where": _place(piece, offset + problem.start)},
             fix=f"{source} > {converted}",
         ) from None

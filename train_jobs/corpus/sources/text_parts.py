@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from train_jobs.artifacts.fingerprints import embedded_files
+from train_jobs.artifacts.remote_files import RemoteFile, TextPath, fix_in_copy, require_version
 from train_jobs.artifacts.text_documents import document_rules
 from train_jobs.artifacts.text_files import (
     EXPANDED,
@@ -25,6 +26,7 @@ from train_jobs.artifacts.text_files import (
     source_files,
     text_bytes,
 )
+from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import BLANK_LINE, LINE, SourceConfig
 from train_jobs.corpus.sources.mediawiki import index_of, read_wikipedia, stream_cuts
 from train_jobs.corpus.sources.streams import Piece, Read, ignore
@@ -86,9 +88,11 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
         read: called with the bytes read from the disk since its last call.
 
     Raises:
-        DataError: a file has another format than expected; the message names the file and the place.
+        DataError: a file has another format than expected; the message names the file and the place. Or a file by URL
+            has changed since the parts were planned.
     """
     for piece in part.pieces:
+        require_version(piece.path, piece.version if part.format != DATASET else None)
         if part.format == EMBEDDED:
             yield from embedded_documents([Path(piece.path)])
             read(_size(Path(piece.path)))
@@ -103,8 +107,14 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
         else:
             documents = _COLUMN_READERS[part.format](piece, source.column, read)
         # Closed here, because a consumer that stops early would leave files open until garbage collection.
-        with closing(documents):  # type: ignore[type-var]  # every reader is a generator, annotated as an iterator
-            yield from documents
+        try:
+            with closing(documents):  # type: ignore[type-var]  # every reader is a generator, annotated as an iterator
+                yield from documents
+        except DataError as problem:
+            problem.fix = problem.fix and fix_in_copy(problem.fix, piece.path)
+            raise
+        # Again: ranges of two versions of a file would be neither.
+        require_version(piece.path, piece.version if part.format != DATASET else None)
 
 
 def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:
@@ -178,7 +188,7 @@ def _text_bytes(file: SourceFile, column: str) -> int:
 
 def _group(index: int, files: list[SourceFile]) -> Part:
     name = files[0].path.name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    pieces = tuple(Piece(str(file.path), file.compression) for file in files)
+    pieces = tuple(Piece(str(file.path), file.compression, version=_version(file)) for file in files)
     return Part(index, name, sum(_size(file.path) for file in files), files[0].format, pieces)
 
 
@@ -188,14 +198,14 @@ def _ranges(source: _Source, file: SourceFile, part_size: int) -> Iterator[Part]
     if file.format == "parquet":
         for start, stop, stored in _row_group_runs(path, source.config.column, part_size):
             span = f"{name}, row groups {start} to {stop - 1}"
-            yield Part(index, span, stored, file.format, (Piece(path, None, start, stop),))
+            yield Part(index, span, stored, file.format, (Piece(path, None, start, stop, _version(file)),))
         return
     cuts, size = _cuts(source, file, part_size), _size(file.path)
     if not cuts:
         yield _group(index, [file])
         return
     for start, stop in zip([0, *cuts], [*cuts, size], strict=True):
-        piece = Piece(path, file.compression, start, stop if stop < size else None)
+        piece = Piece(path, file.compression, start, stop if stop < size else None, _version(file))
         yield Part(index, f"{name}, bytes {start} to {stop}", stop - start, file.format, (piece,))
 
 
@@ -244,5 +254,9 @@ def _boundary(stream: BinaryIO, pattern: re.Pattern[bytes], start: int) -> int |
     return None
 
 
-def _size(path: Path) -> int:
+def _size(path: TextPath) -> int:
     return path.stat().st_size
+
+
+def _version(file: SourceFile) -> str | None:
+    return file.path.version if isinstance(file.path, RemoteFile) else None

@@ -26,6 +26,7 @@ from train_jobs.artifacts.text_rule import LetterCounts, TextRule
 from train_jobs.artifacts.vocabulary_file import read_vocabulary
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import TextConfig
+from train_jobs.config.urls import is_url
 from train_jobs.corpus.sources.text_parts import Part
 from train_jobs.corpus.steps.document_rules import CLEANER
 from train_jobs.corpus.tokenize.sentences import SPLITTER
@@ -263,6 +264,9 @@ def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerpri
     """
     paths = sorted({piece.path for part in parts for piece in part.pieces if Path(piece.path).is_file()})
     hashes = dict(zip(paths, content_hashes([Path(path) for path in paths], cache), strict=True))
+    hashes |= {
+        piece.path: piece.version for part in parts for piece in part.pieces if is_url(piece.path) and piece.version
+    }
     clean = data.clean.model_dump(mode="json")
 
     def key(part: Part) -> str:
