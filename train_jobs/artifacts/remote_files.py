@@ -47,7 +47,7 @@ _TIMES = ("LastModified", "last_modified", "mtime", "created")
 
 
 class FileStatus(NamedTuple):
-    """What is known of a file without reading it."""
+    """Facts of a file that a listing has."""
 
     st_size: int
     """Bytes."""
@@ -201,7 +201,9 @@ def remote_files(pattern: str) -> list[Listed]:
         found = [
             (name, info, None if above["type"] == "file" else PurePosixPath(name).relative_to(match))
             for match, above in matches.items()
-            if not any(part.startswith(".") for part in PurePosixPath(match[len(root) :]).parts)  # as of local paths
+            if not any(
+                part.startswith(".") for part in PurePosixPath(match[len(root) :]).parts
+            )  # hidden, also of paths
             for name, info in ({match: above} if above["type"] == "file" else system.find(match, detail=True)).items()
             if info["type"] == "file" and not name.endswith("/")  # consoles create empty objects as folders
         ]
@@ -249,7 +251,7 @@ def require_version(name: str, version: str | None) -> None:
         version: version of the file when the work was planned. None: a path.
 
     Raises:
-        DataError: the file has changed since, or is gone.
+        DataError: the file has changed since, or no longer exists.
     """
     if version is None or not is_url(name):
         return
@@ -300,7 +302,7 @@ def repeated(request: Callable[[], T], url: str) -> T:
 
     Args:
         request: the request.
-        url: what it is for, for the message.
+        url: the file, for the message.
 
     Raises:
         DataError: the service refuses, or fails for about 15 seconds in addition to the package's own attempts.
@@ -311,7 +313,7 @@ def repeated(request: Callable[[], T], url: str) -> T:
         except Exception as problem:
             if _is_final(problem):
                 raise _explained(problem, url) from None
-            # Not `random.uniform`: the global generator belongs to the job. Workers must not return all at once.
+            # Not `random.uniform`: the global generator belongs to the job. Workers must not return all together.
             time.sleep(delay * random.SystemRandom().uniform(0.5, 1.0))
     with remote_errors(url):
         return request()

@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto
-from train_jobs.config.urls import has_secret, is_url
+from train_jobs.config.urls import STORE_AT_URL, has_secret, is_url, was_url
 
 AUTO: Final = "auto"
 FlagOrAuto = bool | Literal["auto"]
@@ -217,6 +217,8 @@ class PrepareConfig(CheckedConfig):
         """Yield one message per contradiction between values of the section."""
         if self.data.add_tokens and self.data.vocabulary is None:
             yield "data.add_tokens requires data.vocabulary: a vocabulary trained on the text contains its words"
+        if was_url(self.store):
+            yield STORE_AT_URL
 
 
 def result_settings(data: dict[str, Any]) -> dict[str, Any]:

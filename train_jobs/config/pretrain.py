@@ -17,6 +17,7 @@ from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, Named, is_user_code, one_of
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.trust import TrustConfig
+from train_jobs.config.urls import STORE_AT_URL, was_url
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -406,6 +407,8 @@ class PretrainConfig(CheckedConfig):
             )
         if self.data.store is not None and self.data.text:
             yield "data.text and data.store are both given, but a store already contains its text"
+        if was_url(self.data.store):
+            yield STORE_AT_URL
         last = self.profile.first + self.profile.steps - 1
         if self.profile.steps and last > self.train.steps:
             yield f"profile: steps {self.profile.first} to {last} exceed train.steps {self.train.steps}"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+STORE_AT_URL = "a token store must be a folder on a disk: training maps its files into memory"
+"""The problem of a configuration whose store is a URL."""
 
 S3, GCS, AZURE, LOCAL = "s3fs", "gcsfs", "adlfs", ""
 """Packages of fsspec that read a service; "": fsspec itself."""
@@ -23,6 +27,12 @@ _SECRET = re.compile(r"://[^/@]*:[^/@]*@|[?&][\w.-]+=")  # a password before the
 def is_url(text: object) -> bool:
     """Return whether a value of a configuration is a URL of an object store, and not a path."""
     return isinstance(text, str) and "://" in text and protocol_of(text) in PROTOCOLS
+
+
+def was_url(path: Path | None) -> bool:
+    """Return whether a path is a URL that has lost a slash."""
+    first = path.parts[0] if path is not None and path.parts else ""
+    return first.endswith(":") and first.removesuffix(":") in PROTOCOLS
 
 
 def protocol_of(url: str) -> str:
