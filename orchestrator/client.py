@@ -485,13 +485,14 @@ def _newest_of_hash(backend: Backend, plan: Plan) -> str | None:
 def _store_was_deleted(backend: Backend, plan: Plan) -> bool:
     """Return whether the newest run of a plan prepared a token store on this machine that no longer exists."""
     from train_jobs.artifacts.store_manifest import MANIFEST_FILE
+    from train_jobs.artifacts.store_places import store_path
 
     name = _newest_of_hash(backend, plan)
     if name is None or backend.folder(name) is None:
         return False
     status = backend.describe(name)
     made = status.store if status.state == RunState.COMPLETED else None
-    return made is not None and not Path(made, MANIFEST_FILE).is_file()
+    return made is not None and not (store_path(made) / MANIFEST_FILE).is_file()
 
 
 def find_name(run: str, known: Iterable[str]) -> str:

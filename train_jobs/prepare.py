@@ -37,6 +37,7 @@ from train_jobs.artifacts.layers import (
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
+from train_jobs.artifacts.store_places import store_path
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
 from train_jobs.corpus.executors.node import Node
@@ -72,7 +73,7 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
     _require_outside_of_text(config, output, cache)
     storage.require_writable(output)
     found = fingerprint(config.data.text, cache / HASHES)
-    folder = config.store or cache / store_key(config.data, found)
+    folder = store_path(config.store or cache / store_key(config.data, found))
     metrics = MetricsLog(output / METRICS_FILE if node.leads else None)
     mirror = MirrorThread(output / METRICS_FILE, config)
     metrics.open(from_step=sys.maxsize)  # keep the reports of earlier starts

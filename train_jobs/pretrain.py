@@ -292,7 +292,7 @@ def finish(
             config=config.model,
             vocab_size=config.model.padded_vocab_size(store.manifest.vocab_size),
             tokenizer=TokenizerFiles(
-                store.vocabulary,
+                Path(str(store.vocabulary)),  # on a disk: a store by URL is refused
                 **store.manifest.rule._asdict(),
                 trained_positions=trained,
                 stretched_positions=pretraining_lineage.stretched_positions(begun, trained),

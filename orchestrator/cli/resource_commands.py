@@ -20,7 +20,7 @@ from orchestrator.cli.ui.arguments import (
 from orchestrator.specs.tiers import OLD_SPOT
 
 PUBLISHED = ("glue", "squad", "wikipedia")
-STORE = argument("store", type=Path, metavar="STORE", help="folder of a token store")
+STORE = argument("store", metavar="STORE", help="folder or URL of a token store")
 
 ASSET = (
     Command(

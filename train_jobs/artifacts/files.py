@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Literal, Protocol
 
 SYNCS = 8  # at the same time; more are not faster
 
@@ -122,7 +122,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def file_sha256(path: Path) -> str:
+class Readable(Protocol):
+    """A path, or a file by URL."""
+
+    def open(self, mode: Literal["rb"], /) -> Any:
+        """Open it for reading."""
+
+
+def file_sha256(path: Path | Readable) -> str:
     """Return the SHA-256 of a file's content, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

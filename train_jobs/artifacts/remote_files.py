@@ -201,9 +201,7 @@ def remote_files(pattern: str) -> list[Listed]:
         found = [
             (name, info, None if above["type"] == "file" else PurePosixPath(name).relative_to(match))
             for match, above in matches.items()
-            if not any(
-                part.startswith(".") for part in PurePosixPath(match[len(root) :]).parts
-            )  # hidden, also of paths
+            if not any(part.startswith(".") for part in PurePosixPath(match[len(root) :]).parts)  # hidden
             for name, info in ({match: above} if above["type"] == "file" else system.find(match, detail=True)).items()
             if info["type"] == "file" and not name.endswith("/")  # consoles create empty objects as folders
         ]

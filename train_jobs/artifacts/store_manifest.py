@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.sequence_figures import SequenceFigures
+from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, DataError, in_shell
 
@@ -243,7 +244,7 @@ def store_folder(data: TextConfig, named: Path | None = None) -> Path | None:
     return folder if (folder / MANIFEST_FILE).is_file() else None
 
 
-def require_manifest(folder: Path) -> StoreManifest:
+def require_manifest(folder: StorePath) -> StoreManifest:
     """Return the manifest of a store that the user requested.
 
     Raises:
@@ -263,10 +264,10 @@ def require_manifest(folder: Path) -> StoreManifest:
     )
 
 
-def _reason_unreadable(folder: Path) -> str:
+def _reason_unreadable(folder: StorePath) -> str:
     """Return the reason why this version cannot read a store from a folder."""
     try:
-        document = json.loads((folder / MANIFEST_FILE).read_text())
+        document = json.loads((folder / MANIFEST_FILE).read_bytes())
     except FileNotFoundError:
         return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "no such folder"
     except (OSError, ValueError, RecursionError):
@@ -283,11 +284,11 @@ def _reason_unreadable(folder: Path) -> str:
     return f"{short.file} is {'missing' if _size(folder / short.file) is None else 'truncated'}"
 
 
-def _size(path: Path) -> int | None:
+def _size(path: StorePath) -> int | None:
     return path.stat().st_size if path.is_file() else None
 
 
-def read_manifest(folder: Path) -> StoreManifest | None:
+def read_manifest(folder: StorePath) -> StoreManifest | None:
     """Return the manifest of a store of this version whose files have their sizes; None for any other folder."""
     try:
         manifest = StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())

@@ -102,29 +102,38 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
         return list(pool.map(identify, paths))
 
 
-def require_outside(sources: Sequence[SourceConfig], place: Path, *, what: str, fix: str) -> None:
+def require_outside(sources: Sequence[SourceConfig], place: Path | str, *, what: str, fix: str) -> None:
     """Require that an output is not in a folder of the text, where the next start would read it as text.
 
     Args:
         sources: sources of text.
-        place: path of the output.
+        place: path or URL of the output.
         what: name of the output, for the message.
         fix: fix of the error.
 
     Raises:
         DataError: the output is in a folder of the text.
     """
+    if isinstance(place, str):
+        above = [path for source in sources for path in source.path if f"{place}/".startswith(f"{path.rstrip('/')}/")]
+        if above:
+            raise _inside_text(place, above[0], what, fix)
+        return
     target = place.resolve()
     for pattern in (pattern for source in sources for pattern in source.path if not is_url(pattern)):
         for folder in (Path(name).resolve() for name in [pattern, *glob.glob(pattern, recursive=True)]):  # noqa: PTH207
             if not folder.is_dir() or not target.is_relative_to(folder):
                 continue
             if not any(part.startswith(".") for part in target.relative_to(folder).parts):
-                raise DataError(
-                    f"{what} is in the folder of the text, and would be read as text",
-                    facts={"writes": place, "reads": pattern},
-                    fix=fix,
-                )
+                raise _inside_text(place, pattern, what, fix)
+
+
+def _inside_text(place: Path | str, pattern: str, what: str, fix: str) -> DataError:
+    return DataError(
+        f"{what} is in the folder of the text, and would be read as text",
+        facts={"writes": place, "reads": pattern},
+        fix=fix,
+    )
 
 
 def _expand(patterns: Iterable[str], wanted: Format) -> Iterator[TextPath]:

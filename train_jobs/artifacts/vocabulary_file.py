@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError
 
 
-def read_vocabulary(path: Path) -> bytes:
+def read_vocabulary(path: StorePath) -> bytes:
     """Return the content of a vocab.txt.
 
     Raises:
@@ -23,10 +24,10 @@ def read_vocabulary(path: Path) -> bytes:
             fix="give a vocab.txt, or omit data.vocabulary to train one on the text",
         ) from None
     except PermissionError as problem:
-        raise unreadable(path, problem) from None
+        raise unreadable(Path(str(path)), problem) from None
 
 
-def pieces_of(path: Path) -> list[str]:
+def pieces_of(path: StorePath) -> list[str]:
     """Return the pieces of a vocab.txt, in the order of their ids.
 
     Raises:

@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto
-from train_jobs.config.urls import STORE_AT_URL, has_secret, is_url, was_url
+from train_jobs.config.urls import StorePlace, has_secret, is_url
 
 AUTO: Final = "auto"
 FlagOrAuto = bool | Literal["auto"]
@@ -206,9 +206,9 @@ class PrepareConfig(CheckedConfig):
     """Configuration file of `python -m train_jobs.prepare --config FILE`."""
 
     data: TextConfig = TextConfig()
-    store: Path | None = None
-    """Folder of the new token store, on a disk that all nodes share. None: a folder in the cache of token stores, where
-    training finds it for the same text and settings."""
+    store: StorePlace | None = None
+    """Folder of the new token store, on a disk that all nodes share, or its URL, from which it must be copied before
+    training. None: a folder in the cache of token stores, where training finds it for the same text and settings."""
     keep_steps: bool = False
     """Keep intermediate files (cleaned documents and their hashes, about the size of the compressed text) in the
     store's folder `parts`. The next preparation with other sources or settings then repeats only the changed steps."""
@@ -217,8 +217,12 @@ class PrepareConfig(CheckedConfig):
         """Yield one message per contradiction between values of the section."""
         if self.data.add_tokens and self.data.vocabulary is None:
             yield "data.add_tokens requires data.vocabulary: a vocabulary trained on the text contains its words"
-        if was_url(self.store):
-            yield STORE_AT_URL
+        if isinstance(self.store, str):
+            executor = self.data.executor
+            if has_secret(self.store):
+                yield "a URL must not contain a password or a signature: set credentials in the environment"
+            if executor.name == "dask" and not executor.is_existing:
+                yield "a store by URL needs executor processes or an existing Dask cluster: nodes meet on a shared disk"
 
 
 def result_settings(data: dict[str, Any]) -> dict[str, Any]:

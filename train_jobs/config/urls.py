@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 STORE_AT_URL = "a token store must be a folder on a disk: training maps its files into memory"
 """The problem of a configuration whose store is a URL."""
@@ -27,6 +30,17 @@ _SECRET = re.compile(r"://[^/@]*:[^/@]*@|[?&][\w.-]+=")  # a password before the
 def is_url(text: object) -> bool:
     """Return whether a value of a configuration is a URL of an object store, and not a path."""
     return isinstance(text, str) and "://" in text and protocol_of(text) in PROTOCOLS
+
+
+def _place(value: object) -> object:
+    if isinstance(value, str) and not is_url(value):
+        return Path(value)
+    return value
+
+
+# Decided before validation: a plain union would report every mistake twice, once per member.
+StorePlace = Annotated[Path | str, BeforeValidator(_place)]
+"""A path, or a URL as text."""
 
 
 def was_url(path: Path | None) -> bool:

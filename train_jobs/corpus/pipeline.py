@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.store_manifest import StoreManifest
+from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import MOST_LOST, LetterCounts
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.executors.base import Executor
@@ -285,7 +286,7 @@ class Preparation:
                 fix="remove the source from data.text, or correct it",
             )
 
-    def _run_parts(self, tasks: Sequence[PartTask], kind: type[RecordT], files: Path) -> list[RecordT]:
+    def _run_parts(self, tasks: Sequence[PartTask], kind: type[RecordT], files: StorePath) -> list[RecordT]:
         """Return the record of each part: of an earlier start, or made by the executor."""
         step, by_number = tasks[0].step, {task.number: task for task in tasks}
         found = {
@@ -306,11 +307,13 @@ class Preparation:
         self.progress.end()
         return [found[task.number] for task in tasks]
 
-    def _run_here(self, name: str, kind: type[RecordT], key: str, files: Path, make: Callable[[], RecordT]) -> RecordT:
+    def _run_here(
+        self, name: str, kind: type[RecordT], key: str, files: StorePath, make: Callable[[], RecordT]
+    ) -> RecordT:
         """Return the record of a step that is not divided: of an earlier start, or made in this process."""
         return self._intact_record(name, kind, key, files) or make()
 
-    def _intact_record(self, name: str, kind: type[RecordT], key: str, files: Path) -> RecordT | None:
+    def _intact_record(self, name: str, kind: type[RecordT], key: str, files: StorePath) -> RecordT | None:
         """Return the record of an earlier start if its files match it, else None; their content is hashed."""
         record = read_record(self.setting.folder, name, kind, key, files=files)
         # `read_record` compares sizes only; damage that keeps the size is visible in the hash alone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from train_jobs.artifacts.files import hold, write_text
+from train_jobs.artifacts.files import hold
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, read_manifest, store_content
+from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder, write_whole
 from train_jobs.artifacts.text_rule import LetterCounts, resolve_rule
 from train_jobs.artifacts.vocabulary_file import pieces_of, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
@@ -30,6 +31,7 @@ from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 from train_jobs.engine.runtime.storage import storage_errors
 
 POLL_SECONDS = 0.2
+POLL_SECONDS_AT_URL = 5.0
 SHARDS = "shard-*.arrow"
 TORN = (f".{MANIFEST_FILE}.*.tmp", f".{SHARDS}.tmp")
 OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, *TORN, PARTS)
@@ -85,7 +87,7 @@ def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenS
 
 def prepare_store(
     data: TextConfig,
-    folder: Path,
+    folder: StorePath,
     *,
     progress: Report,
     found: DataFingerprint | None = None,
@@ -126,7 +128,7 @@ def prepare_store(
 
 def make_store(
     data: TextConfig,
-    folder: Path,
+    folder: StorePath,
     *,
     found: DataFingerprint,
     progress: PreparationProgress,
@@ -157,7 +159,7 @@ def make_store(
     key = store_key(data, found)
     find = partial(TokenStore.find, folder, key)
     if find() is None:
-        with storage_errors(folder, "the token store"), _exclusive(folder, node, progress):
+        with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
                     _clear_folder(folder, replace=options.replace)
@@ -165,13 +167,13 @@ def make_store(
                 else:
                     _serve(data, folder, key, found, node, options)
     elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
-        shutil.rmtree(folder / PARTS, ignore_errors=True)
+        remove_folder(folder / PARTS)
     return TokenStore.open(folder)
 
 
 def _lead(
     data: TextConfig,
-    folder: Path,
+    folder: StorePath,
     found: DataFingerprint,
     progress: PreparationProgress,
     hashes: Path | None,
@@ -187,16 +189,16 @@ def _lead(
             manifest = Preparation(setting, found, key, parts, executor, progress, hashes).make()
     except DataError:
         if not options.keep_unfinished and not (folder / MANIFEST_FILE).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # under the lock: no other process is writing here
+            remove_folder(folder)  # under the lock: no other process is writing here
         raise
     listed = {shard.file for shard in manifest.shards}
     for path in [path for pattern in (SHARDS, *TORN) for path in folder.glob(pattern)]:
         if path.name not in listed:
             path.unlink()  # from an earlier text, or from a process that died while writing
     # Last of all: a reader accepts the folder as soon as the manifest exists.
-    write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
+    write_whole(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
     if not options.keep_steps:
-        shutil.rmtree(folder / PARTS, ignore_errors=True)
+        remove_folder(folder / PARTS)
     counts = manifest.splits.items()
     progress.log(", ".join(f"{split}: {count.documents} documents, {count.tokens} tokens" for split, count in counts))
 
@@ -226,7 +228,7 @@ def _executor(
         from train_jobs.corpus.executors.dask_executor import DaskExecutor
 
         return DaskExecutor(setting, ExistingCluster(config), progress.log)
-    if _starts_cluster(setting.data, found, node, options):
+    if isinstance(setting.folder, Path) and _starts_cluster(setting.data, found, node, options):
         from train_jobs.corpus.executors.dask_cluster import OwnCluster
         from train_jobs.corpus.executors.dask_executor import DaskExecutor
 
@@ -243,18 +245,20 @@ def _starts_cluster(data: TextConfig, found: DataFingerprint, node: Node, option
     return data.executor.name == "dask" and not data.executor.is_existing
 
 
-def _serve(data: TextConfig, folder: Path, key: str, found: DataFingerprint, node: Node, options: StoreOptions) -> None:
+def _serve(
+    data: TextConfig, folder: StorePath, key: str, found: DataFingerprint, node: Node, options: StoreOptions
+) -> None:
     """Wait until the node that leads has completed the store, and run workers for it if they share the work."""
 
     def complete() -> bool:
         return TokenStore.find(folder, key) is not None
 
-    if _starts_cluster(data, found, node, options):
+    if isinstance(folder, Path) and _starts_cluster(data, found, node, options):
         from train_jobs.corpus.executors.dask_cluster import serve
 
         serve(folder / PARTS, node, key, _workers(data, node), complete)
     while not complete():  # the launcher ends this process if the node that leads dies
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS if isinstance(folder, Path) else POLL_SECONDS_AT_URL)
 
 
 def _workers(data: TextConfig, node: Node) -> int:
@@ -263,18 +267,27 @@ def _workers(data: TextConfig, node: Node) -> int:
 
 
 @contextmanager
-def _exclusive(folder: Path, node: Node, progress: PreparationProgress) -> Iterator[None]:
+def _exclusive(folder: StorePath, node: Node, progress: PreparationProgress) -> Iterator[None]:
     """Exclude other preparations of the folder on this machine."""
     # Each node has its own lock file, because not every shared disk supports locks. It is next to the folder, which
     # may be removed while the lock is held.
-    place = folder if node.leads else folder.with_name(f"{folder.name}.node-{node.rank}")
+    if isinstance(folder, RemotePath):
+        place = _disk_of(folder) / f"prepare-{hashlib.sha256(folder.url.encode()).hexdigest()[:16]}"
+    else:
+        place = folder
+    place = place if node.leads else place.with_name(f"{place.name}.node-{node.rank}")
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = partial(progress.log, f"waiting: another process prepares {folder}")
     with hold(place.with_name(f".{place.name}.lock"), waiting=waiting, remove=True):
         yield
 
 
-def _clear_folder(folder: Path, *, replace: bool) -> None:
+def _disk_of(folder: StorePath) -> Path:
+    """Return the folder on a disk that the preparation writes to: the store, or of a store by URL temporary files."""
+    return folder if isinstance(folder, Path) else Path(tempfile.gettempdir())
+
+
+def _clear_folder(folder: StorePath, *, replace: bool) -> None:
     """Make room for a new store: only an older or unfinished store may be in the folder.
 
     Raises:
@@ -282,11 +295,11 @@ def _clear_folder(folder: Path, *, replace: bool) -> None:
         ConflictError: the folder contains another store, and `replace` is off.
     """
     # Shards are deleted when the new store is complete. A mistyped path must not cost the user other files.
-    existing = [folder] if folder.is_file() else sorted(folder.glob("*"))
+    existing: list[StorePath] = [folder] if folder.is_file() else list(folder.glob("*"))
     if others := [path.name for path in existing if not any(path.match(own) for own in OWN_FILES)]:
         raise StorageError(
             f"cannot make a token store in {folder}: it contains other files",
-            facts={"holds": ", ".join(others[:5])},
+            facts={"holds": ", ".join(sorted(others)[:5])},
             fix="give another folder: --cache PATH" if replace else "give another folder: --store PATH",
         )
     if not (folder / MANIFEST_FILE).exists():

@@ -13,7 +13,6 @@ import json
 import sys
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from train_jobs.artifacts.store_manifest import SPLITS, Split
+from train_jobs.artifacts.store_places import StorePath, store_path
 from train_jobs.config import DataConfig, ObjectiveConfig, UserError
 from train_jobs.corpus.examples.batches import PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
@@ -34,7 +34,7 @@ SAMPLE_SENTENCES = 5
 IGNORED = -100
 
 
-def show(folder: Path, *, samples: int, sequence_length: int) -> dict[str, Any]:
+def show(folder: StorePath, *, samples: int, sequence_length: int) -> dict[str, Any]:
     """Return manifest, histograms of lengths, some documents, and a training example, as JSON.
 
     Args:
@@ -124,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     verifying = actions.add_parser("verify", help="verify every byte")
     for action in (showing, verifying):
-        action.add_argument("store", type=Path, help="folder of the store")
+        action.add_argument("store", type=store_path, help="folder or URL of the store")
     given = parser.parse_args(argv)
     try:
         if given.action == "show":

@@ -108,7 +108,8 @@ SPEC_FLAGS = (
         key="data.text",
         action="append",
         metavar="PATH",
-        help="text file or folder; may be repeated. finetune: folder with the task's files; evaluate: file with labels."
+        help="text file or folder, or its URL (s3://, gs://, abfss://); may be repeated. finetune: folder with the"
+        " task's files; evaluate: file with labels."
         " On Azure also azureml:NAME:VERSION or azureml://datastores/...",
     ),
     argument(
@@ -128,9 +129,8 @@ SPEC_FLAGS = (
     argument(
         "--store",
         key="data.store",
-        type=Path,
         metavar="FOLDER",
-        help="token store: the output of prepare, the input of pretrain",
+        help="token store: the output of prepare, the input of pretrain; prepare also takes a URL",
     ),
     argument(
         "--task",

@@ -61,7 +61,7 @@ def fetch_data(arguments: argparse.Namespace) -> None:
 def show(arguments: argparse.Namespace) -> None:
     """Print the contents of a token store."""
     words = ["--samples", str(arguments.samples), "--sequence-length", str(arguments.sequence_length)]
-    found = _inspect("show", *words, str(arguments.store))
+    found = _inspect("show", *words, arguments.store)
     if arguments.png:
         from orchestrator.reports.charts.drawing import draw_lengths
 
@@ -107,7 +107,7 @@ def _print_asset(row: dict[str, Any], style: str) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Print the problems of a token store; the exit code is 1 if it has any."""
-    found = _inspect("verify", str(arguments.store))
+    found = _inspect("verify", arguments.store)
     text = f"valid: {found['folder']}" if found["valid"] else "\n".join(found["problems"])
     print_result(arguments.output, found, text)
     if found["valid"]:

@@ -36,12 +36,15 @@ class PrepareKind(JobKind):
     def next_commands(self, status: RunStatus) -> dict[str, str]:
         """Return label -> command for what a completed run has made."""
         from train_jobs.config.errors import in_shell
+        from train_jobs.config.urls import is_url
 
         if status.store is None:
             return {}
         store = in_shell(status.store)
         if store.startswith("azureml://"):
             return {"train": f"orchestrator submit pretrain -b azure --data {store}"}
+        if is_url(status.store):
+            return {"show": f"orchestrator data show {store}"}
         return {"show": f"orchestrator data show {store}", "train": f"orchestrator submit pretrain --data {store}"}
 
 

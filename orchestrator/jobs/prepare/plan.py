@@ -126,11 +126,12 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     if not remote and reuse is None and job.data.text:
         checked = check_text(job.data.text, everything=spec.check == "all").text()
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
-    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.store), reuse)
+    local = job.store if isinstance(job.store, Path) else None
+    shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, local), reuse)
     store = str(job.store) if job.store else None
     shaping = {"data": text_identity(job.data, data), "store": store, "keep_steps": job.keep_steps}
     estimates = estimate_preparation(job, data, nodes=shared.compute.nodes, cores=usable_cores())
-    warnings = disk_warnings(estimates.disk_bytes, job.store or home, "the store")
+    warnings = [] if isinstance(job.store, str) else disk_warnings(estimates.disk_bytes, local or home, "the store")
     text = None if remote else measured_text(job.data)
     warnings += [*loss_warnings(job.data, text), *sentence_warnings(text), *vocabulary_warnings(job.data, text)]
     documents = () if remote else tuple(count_documents(job.data.text))
@@ -189,5 +190,7 @@ def preparation_needs(job: PrepareConfig, data: DataFingerprint, remote: str | N
         remote: name of the text at the site.
     """
     needs = text_needs(job.data, data, remote)
-    placed = {**needs.placed, **({"store": At("stores", job.store.name)} if job.store is not None else {})}
+    placed = {**needs.placed}
+    if job.store is not None:
+        placed["store"] = job.store if isinstance(job.store, str) else At("stores", job.store.name)
     return replace(needs, placed=placed, local=(*needs.local, "store"))

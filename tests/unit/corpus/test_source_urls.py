@@ -20,7 +20,7 @@ from tests.prepare_jobs import command, finished
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.text_files import source_files
-from train_jobs.config import DataError, TextConfig
+from train_jobs.config import DataError, PretrainConfig, TextConfig
 from train_jobs.config.prepare import PrepareConfig, SourceConfig
 from train_jobs.corpus.sources.text_parts import plan_parts, read_part
 from train_jobs.readers.text_check import check_text
@@ -192,9 +192,14 @@ def test_paths_and_urls_are_two_sources() -> None:
         SourceConfig(path=["a.txt", "s3://bucket/a.txt"])
 
 
-def test_store_at_url_is_refused() -> None:
+def test_training_refuses_store_at_url() -> None:
     with pytest.raises(ValidationError, match="must be a folder on a disk"):
-        PrepareConfig(store="s3://bucket/store")  # type: ignore[arg-type]
+        PretrainConfig(data={"store": "s3://bucket/store"})  # type: ignore[arg-type]
+
+
+def test_own_cluster_refuses_store_at_url() -> None:
+    with pytest.raises(ValidationError, match="nodes meet on a shared disk"):
+        PrepareConfig(store="s3://bucket/store", data={"executor": "dask"})  # type: ignore[arg-type]
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

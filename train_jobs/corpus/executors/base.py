@@ -7,8 +7,10 @@ the record of the files that it wrote. The steps know nothing of the executor th
 from __future__ import annotations
 
 import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.config import errors
@@ -130,7 +132,8 @@ def finished_record(setting: PreparationSetting, task: PartTask) -> str | None:
 def error_json(problem: Exception, setting: PreparationSetting) -> dict[str, Any]:
     """Return the error of a task as JSON that passes from a worker to the process that gave the task."""
     known = problem if isinstance(problem, UserError) else None
-    error = known or explain(problem, setting.store, "the token store")
+    disk = setting.store if isinstance(setting.store, Path) else Path(tempfile.gettempdir())
+    error = known or explain(problem, disk, "the token store")
     found: dict[str, Any] = (error or InternalError(unexpected_text(problem))).as_json()["error"]
     return found
 

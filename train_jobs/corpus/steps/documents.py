@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from train_jobs.artifacts.files import NewFile
-from train_jobs.corpus.arrow import number_column, numbers, text_column
+from train_jobs.artifacts.store_places import StorePath, nearby, new_file
+from train_jobs.corpus.arrow import mapped_file, number_column, numbers, text_column
 from train_jobs.corpus.sources.text_parts import read_part
 from train_jobs.corpus.steps.document_rules import HASH_SIZE, DocumentSurvey, clean, document_digest
 from train_jobs.corpus.steps.records import (
@@ -103,7 +103,7 @@ def extract(setting: PreparationSetting, task: PartTask, advance: Advance) -> Do
     return record
 
 
-def _write_documents(path: Path, batches: Iterable[list[str]], survey: DocumentSurvey) -> tuple[int, list[bytes]]:
+def _write_documents(path: StorePath, batches: Iterable[list[str]], survey: DocumentSurvey) -> tuple[int, list[bytes]]:
     """Write batches of documents to a file and add them to a survey; return their bytes and digests."""
     digests: list[bytes] = []
     text_bytes = 0
@@ -144,7 +144,7 @@ def _cleaned_batches(
     advance(0, counts[READ] - reported)
 
 
-def read_documents(folder: Path, part: int) -> Iterator[Documents]:
+def read_documents(folder: StorePath, part: int) -> Iterator[Documents]:
     """Yield the documents of a part in batches.
 
     Args:
@@ -161,7 +161,7 @@ def read_documents(folder: Path, part: int) -> Iterator[Documents]:
 
 
 def find_duplicates(
-    folder: Path, documents: Sequence[int], *, key: str, at_once: int = HASHES_AT_ONCE
+    folder: StorePath, documents: Sequence[int], *, key: str, at_once: int = HASHES_AT_ONCE
 ) -> DuplicatesRecord:
     """Find the documents to drop; write their positions and the record.
 
@@ -175,7 +175,8 @@ def find_duplicates(
         The record.
     """
     started = time.monotonic()
-    found = list(_duplicates(folder, len(documents), ranges=max(1, -(-sum(documents) // at_once))))
+    with nearby(folder, [hashes_file(part) for part in range(len(documents))]) as hashes:
+        found = list(_duplicates(hashes, len(documents), ranges=max(1, -(-sum(documents) // at_once))))
     parts, positions = (np.concatenate(columns) for columns in zip(*found, strict=True))
     positions = positions[np.lexsort((positions, parts))]
     dropped = np.bincount(parts, minlength=len(documents)).tolist()
@@ -205,7 +206,7 @@ def stretches(record: DuplicatesRecord) -> list[RowRange]:
     return [(end - count, count) for end, count in zip(ends, record.dropped, strict=True)]
 
 
-def read_duplicates(folder: Path, stretch: RowRange) -> Positions:
+def read_duplicates(folder: StorePath, stretch: RowRange) -> Positions:
     """Return the positions [n] of the dropped documents of a part, uint32, ascending.
 
     Args:
@@ -215,7 +216,7 @@ def read_duplicates(folder: Path, stretch: RowRange) -> Positions:
     first, count = stretch
     if not count:
         return np.empty(0, np.uint32)
-    with pa.memory_map(str(folder / f"{DUPLICATES}.arrow")) as mapped:
+    with mapped_file(folder / f"{DUPLICATES}.arrow") as mapped:
         # Copied: the array would otherwise refer to a mapping that is closed on return.
         return numbers(pa.ipc.open_file(mapped).get_batch(0).column(0).slice(first, count)).copy()
 
@@ -224,24 +225,24 @@ def _positions_digest(positions: Positions) -> str:
     return hashlib.sha256(positions.tobytes()).hexdigest()[:KEY_DIGITS]
 
 
-def _write_hashes(path: Path, digests: Sequence[bytes]) -> None:
+def _write_hashes(path: StorePath, digests: Sequence[bytes]) -> None:
     # numpy has no 128-bit integer, so a digest is two numbers.
     halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64)
     order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: equal hashes keep the order of their documents
     _write_columns(path, HASHES, [halves[order, 0], halves[order, 1], order.astype(np.uint32)])
 
 
-def _write_columns(path: Path, schema: pa.Schema, columns: Sequence[npt.NDArray[np.unsignedinteger]]) -> None:
+def _write_columns(path: StorePath, schema: pa.Schema, columns: Sequence[npt.NDArray[np.unsignedinteger]]) -> None:
     with _new_arrow_file(path, schema) as writer:
         writer.write_batch(pa.record_batch([number_column(column) for column in columns], schema=schema))
 
 
 @contextmanager
 def _new_arrow_file(
-    path: Path, schema: pa.Schema, options: pa.ipc.IpcWriteOptions | None = None
+    path: StorePath, schema: pa.Schema, options: pa.ipc.IpcWriteOptions | None = None
 ) -> Iterator[pa.RecordBatchFileWriter]:
     """Write an Arrow file that takes its name when the context ends without an error."""
-    file = NewFile(path)
+    file = new_file(path)
     try:
         writer = pa.ipc.new_file(file.stream, schema, options=options)
         yield writer

@@ -19,9 +19,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import EXTRACTOR, DataFingerprint, content_hashes
 from train_jobs.artifacts.store_manifest import STORE_VERSION, Shard, Split, SplitCounts
+from train_jobs.artifacts.store_places import StoreFolder, StorePath, write_whole
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule
 from train_jobs.artifacts.vocabulary_file import read_vocabulary
 from train_jobs.config.fields import Config
@@ -42,9 +43,9 @@ class PreparationSetting(Config):
 
     data: TextConfig
     """Sources and rules."""
-    store: Path
+    store: StoreFolder
     """Folder of the shards."""
-    folder: Path
+    folder: StoreFolder
     """Folder of the records and documents."""
     block_tokens: int
     """See `token_store.StoreWriter`."""
@@ -160,20 +161,23 @@ def part_name(step: str, part: int) -> str:
     return f"{step}-{part:05d}"
 
 
-def describe_file(path: Path) -> StepFile:
+def describe_file(path: StorePath) -> StepFile:
     """Write a new file through to the disk, read it back and return its size and hash."""
     # A record must not outlive its files in a power failure: they are synced before it is written.
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
+    if isinstance(path, Path):  # a service returns only when an object is stored
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
     return StepFile(name=path.name, size=path.stat().st_size, sha256=file_sha256(path))
 
 
-def write_record(folder: Path, name: str, record: StepRecord) -> None:
+def write_record(folder: StorePath, name: str, record: StepRecord) -> None:
     """Write NAME.json into a folder."""
-    write_text(folder / f"{name}.json", record.model_dump_json(indent=1))
+    write_whole(folder / f"{name}.json", record.model_dump_json(indent=1))
 
 
-def read_record(folder: Path, name: str, kind: type[RecordT], key: str, *, files: Path | None = None) -> RecordT | None:
+def read_record(
+    folder: StorePath, name: str, kind: type[RecordT], key: str, *, files: StorePath | None = None
+) -> RecordT | None:
     """Return the record with this key; None if it is missing or truncated, or if a file has another size.
 
     Args:
@@ -191,7 +195,7 @@ def read_record(folder: Path, name: str, kind: type[RecordT], key: str, *, files
     return record if whole and record.key == key else None
 
 
-def damaged_file(folder: Path, record: StepRecord) -> StepFile | None:
+def damaged_file(folder: StorePath, record: StepRecord) -> StepFile | None:
     """Return the first file in `folder` whose content does not match the record, or None; all files are hashed."""
     return next((file for file in record.contents if file_sha256(folder / file.name) != file.sha256), None)
 

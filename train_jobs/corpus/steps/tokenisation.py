@@ -6,10 +6,10 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
+from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
 from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.config.errors import DataError
@@ -81,7 +81,7 @@ def make_vocabulary(
     return record
 
 
-def _sample(folder: Path, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> Iterator[str]:
+def _sample(folder: StorePath, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> Iterator[str]:
     """Yield the documents without duplicates; a long text is sampled by hash."""
     total = sum(record.text_bytes for record in documents)
     below = min(SAMPLE_RANGE, SAMPLE_RANGE * SAMPLE_BYTES // max(total, 1))
@@ -160,7 +160,7 @@ def _encode(words: WordPieceTokenizer, documents: list[str]) -> EncodedDocuments
 
 
 @lru_cache(maxsize=1)
-def _encoder(vocabulary: Path, content: str, rule: TextRule) -> tuple[WordPieceTokenizer, int, int]:
+def _encoder(vocabulary: StorePath, content: str, rule: TextRule) -> tuple[WordPieceTokenizer, int, int]:
     """Return the tokenizer, its number of pieces and the id of [UNK]."""
     # `content`, the hash of the file, is only a cache key: a later store in the same process may replace the file.
     tokenizer = load_vocabulary(vocabulary, **rule._asdict())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,9 @@ from train_jobs.artifacts.store_manifest import (
     require_manifest,
     sum_counts,
 )
+from train_jobs.artifacts.store_places import StorePath
 from train_jobs.config.errors import DataError
+from train_jobs.corpus.arrow import mapped_file
 from train_jobs.corpus.store.token_store import Block, as_block
 from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
 
@@ -30,7 +31,7 @@ ENTROPY_TOLERANCE = 1e-9
 QUANTILES = (0.05, 0.5, 0.95)
 
 
-def verify(folder: Path) -> list[str]:
+def verify(folder: StorePath) -> list[str]:
     """Verify every file, count, offset and id of a store against its manifest.
 
     Args:
@@ -45,7 +46,7 @@ def verify(folder: Path) -> list[str]:
     manifest = require_manifest(folder)
     known = OWN_NAMES | {shard.file for shard in manifest.shards}
     problems = [*_vocabulary_problems(folder, manifest)]
-    problems += [f"{path.name}: not in the manifest" for path in sorted(folder.iterdir()) if path.name not in known]
+    problems += [f"{name}: not in the manifest" for name in sorted({path.name for path in folder.glob("*")} - known)]
     counted: dict[Split, list[SplitCounts]] = {split: [] for split in SPLITS}
     by_source: list[list[SplitCounts]] = [[] for _ in manifest.sources]
     whole = True
@@ -65,7 +66,7 @@ def verify(folder: Path) -> list[str]:
     return problems
 
 
-def _vocabulary_problems(folder: Path, manifest: StoreManifest) -> Iterator[str]:
+def _vocabulary_problems(folder: StorePath, manifest: StoreManifest) -> Iterator[str]:
     path = folder / VOCABULARY_FILE
     if not path.is_file():
         yield f"{VOCABULARY_FILE}: missing"
@@ -85,7 +86,7 @@ def _vocabulary_problems(folder: Path, manifest: StoreManifest) -> Iterator[str]
             yield f"manifest.json: special_ids.{name} is {listed}, {piece} has {tokenizer.token_to_id(piece)}"
 
 
-def _inspect_shard(path: Path, shard: Shard, manifest: StoreManifest) -> tuple[list[str], SplitCounts]:
+def _inspect_shard(path: StorePath, shard: Shard, manifest: StoreManifest) -> tuple[list[str], SplitCounts]:
     """Return the problems of a shard, and its counts."""
     # The hash comes first: Arrow would follow wrong offsets of a damaged file out of its buffers.
     if (found := file_sha256(path)) != shard.sha256:
@@ -109,8 +110,8 @@ def _inspect_shard(path: Path, shard: Shard, manifest: StoreManifest) -> tuple[l
     return problems, sum_counts(counts)
 
 
-def _blocks(path: Path) -> Iterator[Block]:
-    with pa.memory_map(str(path)) as mapped:
+def _blocks(path: StorePath) -> Iterator[Block]:
+    with mapped_file(path) as mapped:
         reader = pa.ipc.open_file(mapped)
         for index in range(reader.num_record_batches):
             yield as_block(reader.get_batch(index))
@@ -173,7 +174,7 @@ def histogram(lengths: npt.NDArray[np.int64]) -> Histogram:
     return Histogram(edges, counts.tolist(), float(lengths.mean()), quantiles)
 
 
-def unigram_entropy(store: Path, shards: Sequence[Shard], vocab_size: int) -> float:
+def unigram_entropy(store: StorePath, shards: Sequence[Shard], vocab_size: int) -> float:
     """Return the entropy in nats of the frequencies of the validation tokens.
 
     It is the loss of a model that only knows token frequencies, and so the baseline of the masked-LM loss.

@@ -32,6 +32,7 @@ from train_jobs.artifacts.store_manifest import (
     require_manifest,
     sum_counts,
 )
+from train_jobs.artifacts.store_places import NewObject, StorePath, new_file
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.pretrain import ObjectiveConfig
 from train_jobs.corpus.arrow import number_column, numbers
@@ -152,7 +153,7 @@ class StoreWriter:
 
     def __init__(
         self,
-        folder: Path,
+        folder: StorePath,
         *,
         vocab_size: int,
         part: int = 0,
@@ -225,7 +226,7 @@ class StoreWriter:
     def _start_shard(self, split: Split) -> _OpenShard:
         number = sum(shard.split == split for shard in self._shards)
         path = self._folder / f"shard-{self._part:05d}-{split}{f'-{number}' if number else ''}.arrow"
-        file = NewFile(path)  # not Arrow's own stream, whose errors lose the errno that names a full disk
+        file = new_file(path)  # not Arrow's own stream, whose errors lose the errno that names a full disk
         self._open[split] = _OpenShard(file, pa.ipc.new_file(file.stream, self._schema))
         return self._open[split]
 
@@ -252,7 +253,7 @@ class StoreWriter:
 
 @dataclass
 class _OpenShard:
-    file: NewFile
+    file: NewFile | NewObject
     writer: pa.RecordBatchFileWriter
     tokens: list[int] = field(default_factory=list)
     """Tokens of each block written so far."""
@@ -269,7 +270,7 @@ class TokenStore:
         DataError: the manifest lists other numbers of blocks than tokens of blocks.
     """
 
-    def __init__(self, folder: Path, manifest: StoreManifest) -> None:
+    def __init__(self, folder: StorePath, manifest: StoreManifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self._readers: dict[str, pa.RecordBatchFileReader] = {}
@@ -287,18 +288,18 @@ class TokenStore:
         }
 
     @staticmethod
-    def exists(folder: Path) -> bool:
+    def exists(folder: StorePath) -> bool:
         """Return whether the folder contains a complete store of this version."""
         return read_manifest(folder) is not None
 
     @classmethod
-    def find(cls, folder: Path, key: str) -> TokenStore | None:
+    def find(cls, folder: StorePath, key: str) -> TokenStore | None:
         """Return the store in a folder if it is complete and has this key (see `records.store_key`), else None."""
         manifest = read_manifest(folder)
         return cls(folder, manifest) if manifest is not None and manifest.key == key else None
 
     @classmethod
-    def open(cls, folder: Path) -> TokenStore:
+    def open(cls, folder: StorePath) -> TokenStore:
         """Open a store.
 
         Raises:
@@ -307,7 +308,7 @@ class TokenStore:
         return cls(folder, require_manifest(folder))
 
     @property
-    def vocabulary(self) -> Path:
+    def vocabulary(self) -> StorePath:
         """Path of the store's vocab.txt."""
         return self.folder / VOCABULARY_FILE
 
@@ -362,7 +363,9 @@ class TokenStore:
                 f"the token store is damaged: {path}",
                 fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",
             )
-        return pa.ipc.open_file(pa.memory_map(str(path)))
+        if isinstance(path, Path):
+            return pa.ipc.open_file(pa.memory_map(str(path)))
+        return pa.ipc.open_file(pa.BufferReader(path.read_bytes()))
 
 
 def _checked(block: Block) -> Block:

@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, TextRule, bert_rule
 from train_jobs.artifacts.vocabulary_file import pieces_of
 from train_jobs.artifacts.word_rules import LONGEST_WORD, word_problems
@@ -94,7 +94,7 @@ def train_on_counts(counts: Mapping[str, int], rule: TextRule, *, size: int) -> 
 
 
 def load_vocabulary(
-    path: Path,
+    path: StorePath,
     *,
     lowercase: bool,
     strip_accents: bool | None = None,
@@ -137,7 +137,7 @@ def rule_of(tokenizer: Tokenizer) -> TextRule:
     return bert_rule(lowercase=normalizer.lowercase, strip_accents=normalizer.strip_accents, split_unspaced=splits)
 
 
-def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
+def continuing_pieces(path: StorePath) -> npt.NDArray[np.bool_]:
     """Return bool [pieces]: True for the pieces of a vocab.txt that continue a word, which start with ##.
 
     Raises:
@@ -146,7 +146,7 @@ def continuing_pieces(path: Path) -> npt.NDArray[np.bool_]:
     return np.array([piece.startswith(CONTINUATION) for piece in pieces_of(path)], np.bool_)
 
 
-def save_vocabulary(tokenizer: Tokenizer, folder: Path) -> Path:
+def save_vocabulary(tokenizer: Tokenizer, folder: StorePath) -> StorePath:
     """Write vocab.txt into `folder`, one piece a line in the order of ids, and return its path."""
     path = folder / VOCABULARY_FILE
     ids = tokenizer.get_vocab()
@@ -207,7 +207,7 @@ def _continues_word(character: str, tokenizer: Tokenizer) -> bool:
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
 
 
-def _require_valid(pieces: list[str], path: Path) -> None:
+def _require_valid(pieces: list[str], path: StorePath) -> None:
     lines: dict[str, int] = {}
     for line, piece in enumerate(pieces, start=1):
         if not piece:
