@@ -68,7 +68,7 @@ def test_store_is_that_on_a_disk_despite_faults(
     scratch.mkdir()
     out = finished(at_url(text, tmp_path), TMPDIR=str(scratch))
     assert sum(objects.faults.values()) > 0
-    assert objects_of(objects, URL) == local  # and nothing else: `parts` is deleted
+    assert objects_of(objects, URL) == local  # `parts` is deleted
     assert f"prepared {URL}" in out
     assert json.loads((tmp_path / "out" / "result.json").read_text())["store"] == URL
     assert not list(scratch.iterdir())
