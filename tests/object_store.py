@@ -173,7 +173,7 @@ class _Proxy(BaseHTTPRequestHandler):
 @contextmanager
 def object_store(seed: int = 0) -> Iterator[ObjectStore]:
     """Run the service; the test is skipped without the packages of the extra `dev`."""
-    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install -e '.[dev]'")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install -e '.[dev]'")
     server = pytest.importorskip("moto.server", reason="moto is not installed: pip install -e '.[dev]'")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
     service = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -182,6 +182,7 @@ def object_store(seed: int = 0) -> Iterator[ObjectStore]:
     store.make_bucket()
     before = dict(os.environ)
     os.environ.update(store.environ)  # fsspec finds the service as a job does
+    s3fs.S3FileSystem.clear_instance_cache()  # of a former service at another port
     try:
         yield store
     finally:

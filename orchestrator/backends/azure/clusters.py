@@ -262,7 +262,7 @@ def check_quota(
     Raises:
         QuotaError: it does not fit; names sizes that do.
     """
-    size, nodes = find_size(_inner(wanted)["vmSize"]), _scale(wanted)[MAX_NODES]
+    size, nodes = find_size(_inner(wanted)["vmSize"]), int(_scale(wanted)[MAX_NODES])
     if size is None:
         return nodes  # cores unknown: Azure checks it, and refuses later and less clearly
     spot = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
