@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import capability_of, load_backend, require
 from orchestrator.backends.capabilities import CopiesToMlflow, SupervisesSweeps, SweepsNatively
+from orchestrator.jobs.registry import run_kind
+from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState
 from orchestrator.specs.settings import settings_text
 from orchestrator.specs.sweep_spec import MAX_TRIALS, as_tree, trial_count
 from orchestrator.support.access import shared_group
-from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError
+from orchestrator.support.errors import ConflictError, NotFoundError, TimeoutExceeded, UsageError, UserError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import SWEEPS, sweep_names
 from orchestrator.support.html import card
@@ -208,11 +210,13 @@ class Sweep:
 
         return importance_of(self.folder.record().spec.objective.goal, self.status().rows)
 
-    def report(self, to: Path | None = None) -> Path:
+    def report(self, to: Path | None = None, *, trial_pages: bool = True) -> Path:
         """Write a self-contained HTML page about the sweep; return its path.
 
         Args:
             to: the file; None: report.html in the sweep's folder.
+            trial_pages: whether to link to the pages of trials, and write those that are missing or out of date.
+                Trials on Azure have no links: reading them all takes minutes.
 
         Raises:
             StorageError: it cannot be written.
@@ -220,9 +224,31 @@ class Sweep:
         from orchestrator.reports.pages.comparison import PAGE, write_page
         from orchestrator.reports.pages.sweep_page import render_sweep
 
-        status = self.status()
+        status, page = self.status(), to or self.folder.path / PAGE
         command = self.resume_command() if status.state.resumable else None
-        return write_page(render_sweep(status, self.importance(), resume=command), to or self.folder.path / PAGE)
+        pages = self._trial_pages(status, page.parent) if trial_pages else None
+        return write_page(render_sweep(status, self.importance(), resume=command, pages=pages), page)
+
+    def _trial_pages(self, status: SweepStatus, folder: Path) -> dict[str, str]:
+        """Return the name of each trial's run -> address of its page, relative to a folder; write pages as needed."""
+        from orchestrator.reports.pages.comparison import PAGE
+        from orchestrator.reports.pages.page_parts import link_to
+
+        record = self.folder.record()
+        backend, kind = load_backend(record.trial["backend"], self._home), run_kind(record.kind)
+        found: dict[str, str] = {}
+        if backend.remote or not (kind.trains or kind.scored):
+            return found
+        for row in status.rows:
+            for name in row.runs:
+                with suppress(NotFoundError):  # its run was deleted
+                    page = (backend.folder(name) or folder) / PAGE
+                    if not _is_current(page, row):
+                        with suppress(UserError):  # the folder of another user's run, or a damaged one
+                            Run(backend, backend.handle(name)).report(page)
+                    if page.is_file():
+                        found[name] = link_to(page, folder)
+        return found
 
     def pictures(self, folder: Path) -> list[Path]:
         """Write the first figures of that page as PNG files into `folder`; return their paths.
@@ -344,6 +370,13 @@ class Sweep:
             for record in (planned.record, self.folder.record())
         )
         return {key: f"{new[key]} (it has {old[key]})" for key in new if new[key] != old[key]}
+
+
+def _is_current(page: Path, row: TrialRow) -> bool:
+    """Return whether the page of a trial's run was written after the trial ended."""
+    with suppress(FileNotFoundError):
+        return row.state != RunState.RUNNING and page.stat().st_mtime > row.started + row.seconds
+    return False
 
 
 class Sweeps:

@@ -56,6 +56,7 @@ h2 { margin: 36px 0 12px; font-size: 18px; }
 figure h2 { margin: 0; font-size: 15px; }
 code, pre, .alert { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
 code, pre { overflow-wrap: anywhere; }
+a { color: var(--busy); }
 .title { display: flex; flex-wrap: wrap; gap: 8px 14px; align-items: center; }
 .badge {
   padding: 2px 12px; border: 1.5px solid currentColor; border-radius: 99px; font-size: 13px; font-weight: 600;

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from orchestrator.jobs.registry import run_kind
 from orchestrator.reports.charts.axes import number, percent
 from orchestrator.reports.charts.charts import Chart, Line, figure, last_step, write_charts
 from orchestrator.reports.charts.style import COMPARISON_STYLE, KINDS
-from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, badge, wide_panel
+from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, badge, link_to, linked, wide_panel
 from orchestrator.reports.pages.run_page import document, read_profile, render
 from orchestrator.reports.pages.run_report import RunReport
 from orchestrator.runs.differences import RunTable, tabulate
@@ -44,6 +45,7 @@ LABELS = {
     "tokens_per_second": "Tokens/s",
 }
 MAX_RUNS = len(KINDS)
+NO_PAGES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,12 @@ def _label(group: RunGroup, run: RunReport) -> str:
     return group.label if run is group.members[0] else run.name
 
 
-def render_comparison(runs: Sequence[RunReport]) -> str:
+def render_comparison(runs: Sequence[RunReport], pages: Mapping[str, str] = NO_PAGES) -> str:
     """Return several runs as an HTML document.
 
     Args:
         runs: at least two runs that pass `require_comparable`.
+        pages: name of a run -> address of its page, relative to this one.
     """
     table = tabulate(runs)
     groups = grouped(runs, table)
@@ -142,7 +145,7 @@ def render_comparison(runs: Sequence[RunReport]) -> str:
         element("header", element("h1", title), *_notes(table)),
         element(
             "main",
-            _legend(groups),
+            _legend(groups, pages),
             element("h2", "What differs"),
             _settings(table),
             element("h2", "Results"),
@@ -162,14 +165,20 @@ def _notes(table: RunTable) -> Iterator[Markup]:
         yield element("p", note, class_="note")
 
 
-def _legend(groups: Sequence[RunGroup]) -> Markup:
+def _legend(groups: Sequence[RunGroup], pages: Mapping[str, str]) -> Markup:
     items = [
         element(
             "li",
             element("i", class_=group.kind),
             " ",
             *(
-                element("span", element("code", run.name), " ", badge(run.status.state), class_="member")
+                element(
+                    "span",
+                    linked(element("code", run.name), pages.get(run.name)),
+                    " ",
+                    badge(run.status.state),
+                    class_="member",
+                )
                 for run in group.members
             ),
         )
@@ -303,7 +312,7 @@ PAGE, COMPARISON = "report.html", "comparison.html"
 
 
 def write_report(runs: Sequence[RunReport], to: Path | None = None) -> Path:
-    """Write the page of a run, or of a comparison; return its path.
+    """Write the page of a run, or of a comparison and of each of its runs; return its path.
 
     Args:
         runs: the runs.
@@ -314,10 +323,23 @@ def write_report(runs: Sequence[RunReport], to: Path | None = None) -> Path:
         StorageError: it cannot be written there.
     """
     _require(runs)
-    if len(runs) > 1:
-        return write_page(render_comparison(runs), to or Path.cwd() / COMPARISON)
-    page = render(runs[0], read_profile(runs[0].status.trace))
-    return write_page(page, to or Path(runs[0].status.folder or Path.cwd()) / PAGE)
+    if len(runs) == 1:
+        (run,) = runs
+        return _write_run(run, to or Path(run.status.folder or Path.cwd()) / PAGE)
+    page = to or Path.cwd() / COMPARISON
+    pages: dict[str, str] = {}
+    for run in runs:
+        # a run of a cloud has no folder here: its page is put next to the comparison
+        own = Path(run.status.folder) / PAGE if run.status.folder else page.with_name(f"{run.name}.html")
+        with suppress(StorageError):  # the folder of another user's run; an earlier page of it is as good
+            _write_run(run, own)
+        if own.is_file():
+            pages[run.name] = link_to(own, page.parent)
+    return write_page(render_comparison(runs, pages), page)
+
+
+def _write_run(run: RunReport, to: Path) -> Path:
+    return write_page(render(run, read_profile(run.status.trace)), to)
 
 
 def write_pictures(runs: Sequence[RunReport], folder: Path) -> list[Path]:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote
 
-from orchestrator.support.html import Markup, element
+from orchestrator.support.html import Markup, element, join
 
 NONE_YET = "\u2014"  # an em dash
 PLUS_MINUS = "\u00b1"
 TIMES = " \u00d7 "
 HELD_OUT = "validation_"
+
+
+def link_to(target: Path, folder: Path) -> str:
+    """Return the relative address of a page for links in a page of `folder`; both may be opened as files.
+
+    Only the characters between the slashes are quoted, among them a colon, which would otherwise end a scheme.
+    """
+    return quote(Path(os.path.relpath(target, folder)).as_posix())
+
+
+def linked(text: str, address: str | None) -> Markup:
+    """Return a text as a link, or as it is without an address."""
+    return join([text]) if address is None else element("a", text, href=address)
 
 
 def titled(name: str, state: str) -> Markup:

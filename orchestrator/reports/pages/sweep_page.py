@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.reports.charts.axes import moment, number
 from orchestrator.reports.charts.style import SWEEP_STYLE
-from orchestrator.reports.pages.page_parts import NONE_YET, facts, key_figure, key_figures, titled
+from orchestrator.reports.pages.page_parts import NONE_YET, facts, key_figure, key_figures, linked, titled
 from orchestrator.reports.pages.run_page import document
 from orchestrator.reports.pages.sweep_drawings import kind_of, setting_text, settings_that_differ, sweep_drawings
 from orchestrator.support.formatting import counted, duration
-from orchestrator.support.html import Markup, element, grid
+from orchestrator.support.html import Markup, element, grid, join
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ WIDEST = 85  # percent of the cell that the longest bar takes; the rest is for i
 
 
 def render_sweep(
-    status: SweepStatus, importance: Mapping[str, float] | None = None, *, resume: str | None = None
+    status: SweepStatus,
+    importance: Mapping[str, float] | None = None,
+    *,
+    resume: str | None = None,
+    pages: Mapping[str, str] | None = None,
 ) -> str:
     """Return a sweep as an HTML document; a running one with the results so far.
 
@@ -34,11 +38,18 @@ def render_sweep(
         status: with all trials.
         importance: setting -> share, see `importance_of`. None: too few trials.
         resume: the command that resumes a sweep that did not complete; None: it cannot be resumed.
+        pages: name of a trial's run -> address of its page, relative to this one; None: no links.
     """
     body = element(
         "body",
         element("header", *_header(status)),
-        element("main", _sweep_figures(status), *_figures(status, importance), element("h2", "Trials"), _table(status)),
+        element(
+            "main",
+            _sweep_figures(status),
+            *_figures(status, importance),
+            element("h2", "Trials"),
+            _table(status, pages or {}),
+        ),
         element("h2", "Commands"),
         _commands(status, resume),
     )
@@ -129,7 +140,7 @@ def _importance(importance: Mapping[str, float], ended: int) -> Markup:
     )
 
 
-def _table(status: SweepStatus) -> Markup:
+def _table(status: SweepStatus, pages: Mapping[str, str]) -> Markup:
     paths = settings_that_differ(status.rows)
     head = element(
         "tr", *(element("th", text) for text in ("trial", "state", *paths, status.metric, "reports", "time"))
@@ -137,7 +148,7 @@ def _table(status: SweepStatus) -> Markup:
     rows = [
         element(
             "tr",
-            element("td", str(row.trial)),
+            element("td", *_numbers(row, pages)),
             element("td", row.state, *([element("div", row.why, class_="soft")] if row.why else [])),
             *(element("td", setting_text(row.settings.get(path, ""))) for path in paths),
             element("td", NONE_YET if row.outcome is None else number(row.outcome)),
@@ -148,6 +159,17 @@ def _table(status: SweepStatus) -> Markup:
         for row in status.rows
     ]
     return element("div", element("table", head, *rows, class_="trials"), class_="panel wide")
+
+
+def _numbers(row: TrialRow, pages: Mapping[str, str]) -> Iterator[str]:
+    """Yield the number of a trial, linked to its run; of several runs, one a seed, each has a link of its own."""
+    if len(row.runs) == 1:
+        yield linked(str(row.trial), pages.get(row.runs[0]))
+        return
+    yield str(row.trial)
+    for place, name in enumerate(row.runs, 1):
+        if name in pages:
+            yield join([" ", linked(f"run {place}", pages[name])])
 
 
 def _share(part: int, whole: int) -> str:

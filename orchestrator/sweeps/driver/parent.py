@@ -181,7 +181,7 @@ class ParentRun:
             (to / TABLES / "trials.json").write_text(json.dumps(trials_table(status.rows)) + "\n", encoding="utf-8")
             with suppress(UserError):
                 sweep = imported("orchestrator.sweep:Sweep")(folder, self._home)
-                sweep.report(to / REPORT_FILE)
+                sweep.report(to / REPORT_FILE, trial_pages=False)
                 sweep.pictures(to / PICTURES)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -63,7 +66,12 @@ def test_report_of_several_runs_compares_and_draws(home: Path, orchestrator: Com
     assert done.code == 0, done.err
     page, *pictures = done.out.splitlines()
     assert Path(page) == Path.cwd() / "comparison.html"
-    assert references(Path(page).read_text()) == []
+    links = references(Path(page).read_text())
+    assert [(Path(page).parent / unquote(link)).resolve() for link in links] == [
+        (home / "runs" / name / "report.html").resolve() for name in ("one", "two")
+    ]
+    for link, name in zip(links, ("one", "two"), strict=True):
+        assert f"<h1>{name}</h1>" in (Path(page).parent / unquote(link)).read_text()
     assert pictures == ["figures/mlm-loss-nats-per-token-training.png", "figures/learning-rate.png"]
     assert all(Path(picture).read_bytes()[:4] == b"\x89PNG" for picture in pictures)
     twice = orchestrator("report", "one", "one")
@@ -101,3 +109,38 @@ def test_report_of_mixed_kinds_is_refused(home: Path, orchestrator: Command, pla
         assert refused.code == 2
         assert refused.err.startswith("error[usage]: ")
     assert list(Path().iterdir()) == []
+
+
+def test_sweep_page_links_to_pages_of_its_trials(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
+    """A trial whose run was deleted has no link; the page of an ended one is written once."""
+    found = make(home)
+    for outcome in (3.0, 2.0, 4.0):
+        add(found, [outcome + 1, outcome], "completed", outcome)
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    for name in ("r0", "r2"):
+        report_steps(make_run(home, name, plan=plan), 1, 2, 3)
+    done = orchestrator("report", found.name)
+    assert done.code == 0, done.err
+    page = Path(done.out.strip())
+    links = references(page.read_text())
+    assert links == ["../../runs/r0/report.html", "../../runs/r2/report.html"]
+    shown = [(page.parent / link).read_text() for link in links]
+    assert [f"<h1>{name}</h1>" in text for name, text in zip(("r0", "r2"), shown, strict=True)] == [True, True]
+    later = time.time() + 600  # the trials of this test end in 90 seconds
+    os.utime(page.parent / links[0], (later, later))
+    (page.parent / links[1]).write_text("of an earlier moment")
+    assert orchestrator("report", found.name).code == 0
+    assert (page.parent / links[0]).stat().st_mtime == pytest.approx(later), "it has ended: the page stays"
+    assert "<h1>r2</h1>" in (page.parent / links[1]).read_text(), "written before the end of its trial"
+    assert references(found.report(Path("shared.html"), trial_pages=False).read_text()) == []
+
+
+def test_pages_that_cannot_be_written_are_not_linked(home: Path, orchestrator: Command, plan: dict[str, Any]) -> None:
+    """A member of a group may not write into the folders of others: a missing page costs the link, not the report."""
+    for name, age in (("one", 9), ("two", 5)):
+        report_steps(make_run(home, name, plan=plan, age=age), 1, 2, 3)
+    (home / "runs" / "one" / "report.html").mkdir()  # also root cannot write a file there
+    done = orchestrator("report", "one", "two")
+    assert done.code == 0, done.err
+    links = references(Path(done.out.strip()).read_text())
+    assert [Path(unquote(link)).parent.name for link in links] == ["two"]

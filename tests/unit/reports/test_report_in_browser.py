@@ -7,12 +7,13 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.reports.pages.comparison import render_comparison
+from orchestrator.reports.pages.comparison import render_comparison, write_report
 from orchestrator.reports.pages.sweep_page import render_sweep
 from tests.unit.orchestrator.test_scores import SEVERAL
 from tests.unit.reports.drawings import render
@@ -65,6 +66,19 @@ onload = () => {
 };
 """
 
+# Follows the first link of the page in the frame, and shows the title of the page that it opens.
+FOLLOW = """
+const frame = document.querySelector("iframe");
+frame.onload = () => {
+  frame.onload = () => {
+    const title = frame.contentDocument.title;
+    document.body.innerHTML = "<pre></pre>";
+    document.querySelector("pre").textContent = JSON.stringify(title);
+  };
+  frame.contentDocument.querySelector("a").click();
+};
+"""
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
@@ -75,12 +89,20 @@ def measure(pages: list[str], folder: Path, scheme: str) -> list[dict[str, Any]]
         for width in (PHONE, LAPTOP)
         for page in pages
     ]
-    (folder / "frames.html").write_text(f"<meta charset='utf-8'>{''.join(frames)}<script>{ASK}</script>")
-    scheme_flag = f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}"
-    command = [str(CHROMIUM), *FLAGS, scheme_flag, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
-    done = subprocess.run([*command, f"file://{folder / 'frames.html'}"], capture_output=True, text=True, timeout=120)
-    found: list[dict[str, Any]] = json.loads(html.unescape(re.findall(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[0]))
+    found: list[dict[str, Any]] = shown_by(
+        f"<meta charset='utf-8'>{''.join(frames)}<script>{ASK}</script>",
+        folder,
+        f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}",
+    )
     return found
+
+
+def shown_by(page: str, folder: Path, *flags: str) -> Any:
+    """Return the JSON that the script of a page leaves in its element `pre`."""
+    (folder / "frames.html").write_text(page)
+    command = [str(CHROMIUM), *FLAGS, *flags, f"--user-data-dir={folder / 'profile'}", "--dump-dom"]
+    done = subprocess.run([*command, f"file://{folder / 'frames.html'}"], capture_output=True, text=True, timeout=120)
+    return json.loads(html.unescape(re.findall(r"<pre>(.*?)</pre>", done.stdout, re.DOTALL)[0]))
 
 
 @pytest.fixture
@@ -112,3 +134,16 @@ def test_pages_fit_phone_and_draw_both_schemes(pages: list[str], tmp_path: Path)
             assert all({stroke, fill} != {"none"} for *_, stroke, fill in drawing)
         (ink[scheme],) = {page["ink"] for page in found}
     assert ink["light"] != ink["dark"]
+
+
+@pytest.mark.slow
+def test_links_of_a_comparison_open_pages_of_its_runs(plan: dict[str, Any], tmp_path: Path) -> None:
+    """Opened as files, from a folder whose name needs quoting; a run without a folder has its page next to it."""
+    runs = [subject(plan, name) for name in ("one", "a 100% #2?")]
+    runs[0] = replace(runs[0], status=runs[0].status.model_copy(update={"folder": None}))
+    runs[1] = replace(runs[1], status=runs[1].status.model_copy(update={"folder": str(tmp_path / "its %20 folder")}))
+    (tmp_path / "its %20 folder").mkdir()
+    for first in (runs, runs[::-1]):
+        page = write_report(first, tmp_path / "both.html")
+        frame = f'<iframe src="{page.name}"></iframe><script>{FOLLOW}</script>'
+        assert shown_by(frame, tmp_path) == f"{first[0].name} (completed)"

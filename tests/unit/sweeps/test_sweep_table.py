@@ -34,7 +34,7 @@ def make(home: Path, *, name: str = "search-1", **sections: Any) -> Sweep:
         created=time.time(),
         kind="pretrain",
         sweep=document,
-        trial={"kind": "pretrain", "train": {"steps": 7}},
+        trial={"kind": "pretrain", "backend": "local", "train": {"steps": 7}},
         compute={},
         changes={},
         snapshot="",
@@ -123,7 +123,8 @@ def test_best_spec_is_the_trial_with_its_settings(tmp_path: Path) -> None:
         found.best()
     add(found, [1.0], "completed", 1.0)
     spec = found.best_spec()
-    assert spec == {"kind": "pretrain", "train": {"steps": 7}, "optimizer": {"learning_rate": 0.001}}
+    trial = found.folder.record().trial
+    assert spec == {**trial, "optimizer": {"learning_rate": 0.001}}
 
 
 def test_without_a_terminal_each_change_prints_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
