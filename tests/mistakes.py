@@ -302,6 +302,13 @@ MISTAKES = (
         warns=True,
     ),
     Mistake(
+        "rows to predict without the column that the model was trained on",
+        {"new.csv": table(note_rows(12), ["id", "notes", "ward"])},
+        "plan predict --model bert --data new.csv --column text=note",
+        r"new\.csv:1: unknown column 'note' \(did you mean \"notes\"\?\); have id, notes, ward",
+        r"--column text=notes$",
+    ),
+    Mistake(
         "a model that is not a BERT",
         {"t5/config.json": '{"model_type": "t5"}', "t5/model.safetensors": "", "train.csv": TRAIN},
         f"{FINETUNE} --model t5 --data train.csv {COLUMNS}",

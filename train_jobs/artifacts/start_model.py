@@ -49,6 +49,7 @@ SHAPE = (
     "type_vocab_size",
     "layer_norm_eps",
 )
+ID2LABEL = "id2label"  # key of config.json: id of a class, as text -> its name
 BASE_WIDTH, BASE_RATE = 768, 2e-5  # of BERT-base, and its rate in the recipe
 # Turc et al. 2019 (arXiv 1908.08962) fine-tune compact BERTs at up to 3e-4; two layers of width 128 that were trained
 # on domain text need more (docs/fine-tuning.md).
@@ -166,6 +167,20 @@ class Merge:
     merged: Merged
     source: str | None = None
     problems: tuple[str, ...] = ()
+
+
+def label_names(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of a model's labels in the order of their ids; empty if its config.json lists none.
+
+    Raises:
+        ValueError: its labels are not numbered.
+    """
+    names = config.get(ID2LABEL) or {}
+    try:
+        # sorted as numbers: JSON keys are text, and "10" sorts before "2"
+        return [str(names[key]) for key in sorted(names, key=int)]
+    except (TypeError, LookupError) as problem:
+        raise ValueError("labels are not numbered") from problem
 
 
 def usable_positions(positions: int, trained: int | None, stretched: int | None) -> int:

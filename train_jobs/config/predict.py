@@ -23,6 +23,19 @@ CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION, FILL_MASK, EMBEDDINGS 
 )
 """Kinds of prediction: names of Hugging Face's pipelines, and embeddings."""
 
+HEADS = {
+    "BertForSequenceClassification": CLASSIFICATION,
+    "BertForQuestionAnswering": QUESTION_ANSWERING,
+    "BertForTokenClassification": TOKEN_CLASSIFICATION,
+    "BertForMaskedLM": FILL_MASK,
+    "BertForPreTraining": FILL_MASK,
+    "BertModel": EMBEDDINGS,
+}
+"""Class of a model, in `architectures` of its config.json -> kind of prediction."""
+DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
+REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"  # `problem_type` of config.json
+MASK = "[MASK]"
+
 InputFormat = Literal["auto", "tsv", "csv", "jsonl", "parquet", "lines", "squad", "conll"]
 INPUT_FORMATS: dict[str, InputFormat] = {
     ".tsv": "tsv",

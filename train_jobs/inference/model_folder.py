@@ -28,9 +28,12 @@ from train_jobs.config import DataError, ModelConfig, SpecError, TrustConfig, in
 from train_jobs.config.predict import (
     AUTO,
     CLASSIFICATION,
+    DEFAULT_LABELS,
     EMBEDDINGS,
     FILL_MASK,
+    HEADS,
     QUESTION_ANSWERING,
+    REGRESSION,
     TOKEN_CLASSIFICATION,
 )
 from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
@@ -44,19 +47,8 @@ from train_jobs.models.bert.task_heads import (
 )
 from train_jobs.models.huggingface import load_weights, saved_labels
 
-HEADS = {
-    "BertForSequenceClassification": CLASSIFICATION,
-    "BertForQuestionAnswering": QUESTION_ANSWERING,
-    "BertForTokenClassification": TOKEN_CLASSIFICATION,
-    "BertForMaskedLM": FILL_MASK,
-    "BertForPreTraining": FILL_MASK,
-    "BertModel": EMBEDDINGS,
-}
-"""Class of a model, in `architectures` of its config.json -> kind of prediction."""
-DEFAULT_LABELS = ("LABEL_0", "LABEL_1")  # Hugging Face's defaults, for a folder without names of labels
 TOKENIZER_FILE = "tokenizer.json"
 RARE_LETTERS = "\U00010380 \U00013000 \ua66e"  # of Ugaritic, Egyptian and Cyrillic: at least one is unknown
-REGRESSION, SEVERAL_LABELS = "regression", "multi_label_classification"
 TRUST = TrustConfig()
 Model = Finetuned | BertForPreTraining
 

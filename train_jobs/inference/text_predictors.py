@@ -13,13 +13,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from train_jobs.config import PredictConfig, SpecError, did_you_mean
+from train_jobs.config.predict import MASK, REGRESSION, SEVERAL_LABELS
 from train_jobs.config.privacy import classes_text, value_text
 from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, own_metrics, sentence_task
 from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
 from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows, example_ids, row_ids
 from train_jobs.inference.forward import Forward
-from train_jobs.inference.model_folder import REGRESSION, SEVERAL_LABELS, Folder
+from train_jobs.inference.model_folder import Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
 from train_jobs.readers.tables import RowProblems, RowTable, class_ids, numbers, texts
@@ -34,7 +35,6 @@ from train_jobs.tasks.sequences import Ints, TokenBatch, Tokens
 
 Floats = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.float32]
-MASK = "[MASK]"
 DEFAULT_TOP_K = 5
 MASKING_STREAM = 7  # random stream that decides which tokens are masked
 TINY = 1e-300  # lower bound of a probability, so that its logarithm is finite

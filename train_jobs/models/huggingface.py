@@ -17,7 +17,13 @@ from torch import Tensor
 
 from train_jobs.artifacts.files import sync
 from train_jobs.artifacts.model_trust import PICKLED, pickle_refused
-from train_jobs.artifacts.start_model import STRETCHED_POSITIONS, TRAINED_POSITIONS, usable_positions
+from train_jobs.artifacts.start_model import (
+    ID2LABEL,
+    STRETCHED_POSITIONS,
+    TRAINED_POSITIONS,
+    label_names,
+    usable_positions,
+)
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule
 from train_jobs.config import ModelConfig, TrainingError
 from train_jobs.engine.runtime import storage
@@ -372,13 +378,11 @@ def saved_labels(folder: Path) -> list[str]:
     Raises:
         TrainingError: config.json is missing or not JSON, or its labels are not numbered.
     """
-    # sorted as numbers: JSON keys are text, and "10" sorts before "2"
-    names = _read_config(folder).get("id2label") or {}
     try:
-        return [str(names[key]) for key in sorted(names, key=int)]
-    except (ValueError, TypeError, LookupError):
+        return label_names(_read_config(folder))
+    except ValueError:
         raise TrainingError(
-            f"cannot read {folder / CONFIG}", facts={"where": "id2label", "need": '{"0": NAME, "1": NAME, ...}'}
+            f"cannot read {folder / CONFIG}", facts={"where": ID2LABEL, "need": '{"0": NAME, "1": NAME, ...}'}
         ) from None
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from train_jobs.config import DataError, closest, did_you_mean, in_shell
+from train_jobs.config import DataError, PredictConfig, closest, did_you_mean, in_shell
 from train_jobs.config.errors import python_command
 from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.config.predict import EMBEDDINGS, FILL_MASK, MASK, QUESTION_ANSWERING
 from train_jobs.config.privacy import MOST_RARE_CLASSES, classes_text, header_text, is_header, is_name
 from train_jobs.readers.file_kind import check_kind
 from train_jobs.readers.findings import LINE, Findings
@@ -38,6 +39,7 @@ QUICK_ROWS = 20_000  # of Parquet
 CHARACTERS_PER_TOKEN = 4.0  # of English in WordPiece, roughly
 SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
 FEW_CLASSES = 20
+TABLES = ("tsv", "csv", "jsonl", "parquet")
 GUESSED_ROWS = 200  # rows that decide which column is meant
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 PANDAS = "import pandas as pd"
@@ -82,7 +84,7 @@ def check_tables(
     for split, path in files.items():
         before = len(findings)
         checked = _TableCheck(columns, path, findings, most_bytes)
-        table = checked.run(optional_labels=split == "test")
+        table = checked.run(labels="optional" if split == "test" else "needed")
         if len(findings) == before:
             _check_labels(columns, table, seen.get("train"), findings)
         if len(findings) == before:
@@ -91,17 +93,109 @@ def check_tables(
     return seen
 
 
+@dataclass(frozen=True)
+class PredictedTable:
+    """Needs of a prediction of its tables, by its model.
+
+    Attributes:
+        kind: kind of prediction, which decides the columns.
+        classes: names of the model's classes. None: it predicts numbers, or its labels are not scored.
+        numbers: whether labels are numbers.
+    """
+
+    kind: str
+    classes: Sequence[str] | None = None
+    numbers: bool = False
+
+
+def check_inputs(
+    job: PredictConfig, table: PredictedTable, *, most_bytes: int | None = QUICK_BYTES
+) -> dict[str, CheckedTable]:
+    """Check the tables of a prediction or an evaluation; inputs of other formats are not read.
+
+    Args:
+        job: names of files and columns.
+        table: what the model needs of them.
+        most_bytes: bytes of each file to read. None: all.
+
+    Returns:
+        Path -> what was seen.
+
+    Raises:
+        DataError: all problems of all files, each with its place and fix.
+    """
+    data, findings = job.data, Findings()
+    roles: dict[str, str | None] = {"text": data.text, "pair": data.pair}
+    if table.kind == QUESTION_ANSWERING:
+        roles = {"question": data.question, "context": data.context}
+    first, second = roles.values()
+    scored = job.evaluate and (table.classes is not None or table.numbers)
+    seen: dict[str, CheckedTable] = {}
+    for path in job.input:
+        if (form := job.form(path)) not in TABLES:
+            continue
+        named: dict[str, Any] = {
+            "text": first,
+            "pair": second,
+            "label": data.label,
+            "regression": table.numbers,
+            "format": form,
+        }
+        # without its checks: of questions, the label may be called as one of their columns, since none is read
+        columns = ColumnsConfig.model_construct(None, **named, quoting=data.quoting)
+        masked = table.kind == FILL_MASK and not job.evaluate
+        check = _TableCheck(columns, path, findings, most_bytes, roles, data.header, data.keep, masked=masked)
+        before = len(findings)
+        found = check.run(labels="needed" if scored else "unused")
+        if len(findings) == before and table.classes is not None:
+            _check_known(data.label, found, table.classes, findings)
+        if len(findings) == before:
+            seen[str(path)] = found
+    findings.check("the tables")
+    return seen
+
+
+def _check_known(label: str, table: CheckedTable, classes: Sequence[str], findings: Findings) -> None:
+    """Add the labels that a model cannot predict; it knows classes by their names and by their numbers."""
+    known = {*classes, *map(str, range(len(classes)))}
+    if unknown := sorted(name for name in table.labels if name not in known):
+        rows = sum(table.labels[name] for name in unknown)
+        have = "1 row has a label" if rows == 1 else f"{rows:,} rows have labels"
+        guess = did_you_mean(unknown[0], classes) if len(unknown) == 1 else ""
+        what = f"column {label!r}: {have} that the model does not know: {classes_text(unknown)}{guess}"
+        findings.add(table.path, "", what, "--column label=NAME, or rename or delete these labels")
+
+
 class _TableCheck:
     """The check of one file."""
 
-    def __init__(self, columns: ColumnsConfig, path: Path, findings: Findings, most_bytes: int | None) -> None:
+    def __init__(
+        self,
+        columns: ColumnsConfig,
+        path: Path,
+        findings: Findings,
+        most_bytes: int | None,
+        roles: Mapping[str, str | None] | None = None,
+        header: Sequence[str] | None = None,
+        kept: Sequence[str] = (),
+        *,
+        masked: bool = False,
+    ) -> None:
         self._columns, self._path, self._findings, self._most = columns, path, findings, most_bytes
+        self._roles = {**(roles or {"text": columns.text, "pair": columns.pair}), "label": columns.label}
+        self._kept, self._masked = kept, masked
         self._form = FORMATS.get(path.suffix, "") if columns.format == "auto" else columns.format
-        self._settings: dict[str, Any] = {"format": self._form or None, "quoting": columns.quoting}
+        self._settings: dict[str, Any] = {"format": self._form or None, "quoting": columns.quoting, "header": header}
         self._numbers = self._others = 0
         self._long_rows: list[tuple[str, str]] = []
+        self._labelled = True
 
-    def run(self, *, optional_labels: bool) -> CheckedTable:
+    def run(self, *, labels: Literal["needed", "optional", "unused"]) -> CheckedTable:
+        """Read the table.
+
+        Args:
+            labels: optional: read if the table has their column.
+        """
         table = CheckedTable(self._path)
         if self._form != "parquet" and not check_kind(self._path, self._findings, form=self._form, table=True):
             return table
@@ -109,10 +203,10 @@ class _TableCheck:
             reader = self._bounded(open_table(self._path, [], **self._settings))
             names = self._names(reader)
             wanted = [name for name in (self._columns.text, self._columns.pair) if name is not None]
-            if not optional_labels or self._columns.label in names:
-                wanted.append(self._columns.label)
+            self._labelled = labels == "needed" or (labels == "optional" and self._columns.label in names)
+            wanted = list(dict.fromkeys([*wanted, *([self._columns.label] if self._labelled else []), *self._kept]))
             if self._form == "jsonl" or self._has_columns(names, wanted):
-                self._read(table, self._bounded(open_table(self._path, wanted, **self._settings)), wanted)
+                self._read(table, self._bounded(open_table(self._path, wanted, **self._settings)))
         except DataError as problem:
             self._findings.add_error(self._path, problem)
         return table
@@ -145,12 +239,16 @@ class _TableCheck:
         return False
 
     def _missing_column(self, name: str, names: list[str], wanted: list[str], guesses: dict[str, str]) -> None:
-        role = next(key for key in ("text", "pair", "label") if getattr(self._columns, key) == name)
+        role = self._role(name) or "id"
         named = list(filter(is_name, names))  # a first line that is a row contains texts
         guess = closest(name, named) or guesses.get(role)
         what = f"unknown column {name!r}{did_you_mean(name, named)}; have {header_text(names, wanted)}"
         fix = f"--column {role}={in_shell(guess)}" if guess in named else f"--column {role}=NAME"
         self._findings.add(self._path, "1" if self._form in SEPARATORS else "", what, fix)
+
+    def _role(self, name: str) -> str | None:
+        """Return the word that `--column` has for a column; None: the column has no role."""
+        return next((role for role, column in self._roles.items() if column == name), None)
 
     def _other_separator(self) -> tuple[str, str] | None:
         """Return the name of the separator that the first line seems to have, and the fix."""
@@ -177,7 +275,8 @@ class _TableCheck:
         """Return the columns that texts and labels seem to be in: the longest on average, and that with few values."""
         values: dict[str, list[str]] = {name: [] for name in names}
         try:
-            reader = self._bounded(open_table(self._path, names, header=header, **self._settings))
+            settings = self._settings if header is None else {**self._settings, "header": header}
+            reader = self._bounded(open_table(self._path, names, **settings))
             for _, row in islice(reader.rows(), GUESSED_ROWS):
                 for name, value in row.items() if isinstance(row, dict) else ():
                     values[name].append(str(value))
@@ -191,8 +290,7 @@ class _TableCheck:
         few = {name: count for name, count in kinds.items() if 2 <= count <= max(FEW_CLASSES, len(values[name]) // 10)}
         return {"text": text, **({"label": min(few, key=lambda name: few[name])} if few else {})}
 
-    def _read(self, table: CheckedTable, reader: Reader, wanted: list[str]) -> None:
-        labelled = self._columns.label in wanted
+    def _read(self, table: CheckedTable, reader: Reader) -> None:
         rows = reader.rows() if self._most is None or self._form != "parquet" else islice(reader.rows(), QUICK_ROWS)
         for place, row in rows:
             table.rows += 1
@@ -201,7 +299,7 @@ class _TableCheck:
                 self._bad_row(where, row)
                 continue
             self._check_texts(table, where, row)
-            if labelled:
+            if self._labelled:
                 self._check_label(table, where, row[self._columns.label])
         table.complete = not reader.stopped and (self._form != "parquet" or table.rows < QUICK_ROWS or not self._most)
         if not table.rows and not reader.stopped:
@@ -219,8 +317,7 @@ class _TableCheck:
             what = "not a JSON object"
         elif what.startswith("missing column "):
             missing, _, have = what.removeprefix("missing column ").partition("; have ")
-            columns = ("text", "pair", "label")
-            role = next((key for key in columns if repr(getattr(self._columns, key)) == missing), "text")
+            role = self._role(missing.strip("'")) or ("text" if not self._kept else "id")
             names = have.split(", ")
             guess = closest(missing.strip("'"), names) or self._guesses(names).get(role, "NAME")
             show = f"--column {role}={in_shell(guess)}, or add the field to these lines"
@@ -234,6 +331,11 @@ class _TableCheck:
                 self._findings.add(self._path, where, f"column {name!r}: the text {kind}", self._drop_rows())
             elif not value.strip():
                 self._findings.add(self._path, where, f"column {name!r}: an empty text", self._drop_rows())
+            elif self._masked and all(isinstance(one, str) and MASK not in one for one in found):
+                what = f"column {name!r}: no {MASK} in the text"
+                fix = f"put {MASK} in place of the word to predict, or --set task={EMBEDDINGS}"
+                self._findings.add(self._path, where, what, fix)
+                break
             elif "\n" in value:
                 self._long_rows.append((where, value))
         key = hash(tuple(map(str, found)))
@@ -281,24 +383,24 @@ class _TableCheck:
         return table.labels[value] > 0
 
     def _drop_rows(self) -> str:
-        names = [name for name in (self._columns.text, self._columns.pair, self._columns.label) if name is not None]
+        label = self._columns.label if self._labelled else None
+        names = [name for name in (self._columns.text, self._columns.pair, label) if name is not None]
         return self._pandas(f".dropna(subset={names!r})")
 
-    def _pandas(self, step: str, **reading: str) -> str:
+    def _pandas(self, step: str, **reading: Any) -> str:
         """Return a command that writes a repaired copy of the table."""
         path, copy = self._path, str(self._path.with_name(f"{self._path.stem}.fixed{self._path.suffix}"))
         if self._form == "jsonl":
-            read, write = (
-                f"pd.read_json({str(path)!r}, lines=True)",
-                f".to_json({copy!r}, orient='records', lines=True)",
-            )
-            return python_command(f"{PANDAS}; {read}{step}{write}")
+            read = f"pd.read_json({str(path)!r}, lines=True)"
+            return python_command(f"{PANDAS}; {read}{step}.to_json({copy!r}, orient='records', lines=True)")
         if self._form == "parquet":
             return python_command(f"{PANDAS}; pd.read_parquet({str(path)!r}){step}.to_parquet({copy!r})")
         separator = SEPARATORS.get(self._form, ",")
         reading = {"sep": separator, **reading} if separator != "," else reading
+        if header := self._settings["header"]:  # the file has no line of names, and its copy must have none either
+            reading |= {"header": None, "names": list(header)}
         words = "".join(f", {key}={value!r}" for key, value in reading.items())
-        out = f", sep={separator!r}" if separator != "," else ""
+        out = (f", sep={separator!r}" if separator != "," else "") + (", header=False" if header else "")
         return python_command(f"{PANDAS}; pd.read_csv({str(path)!r}{words}){step}.to_csv({copy!r}, index=False{out})")
 
 

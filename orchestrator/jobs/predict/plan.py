@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from train_jobs.artifacts.start_model import (
     TRAINED_POSITIONS,
     VOCABULARY,
     initial_weights,
+    label_names,
     usable_positions,
 )
 from train_jobs.artifacts.tracking.model_registry import registry_identity
@@ -38,9 +40,28 @@ from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.finetune import require_length
+from train_jobs.config.predict import (
+    AUTO,
+    CLASSIFICATION,
+    DEFAULT_LABELS,
+    EMBEDDINGS,
+    HEADS,
+    REGRESSION,
+    SEVERAL_LABELS,
+)
 from train_jobs.config.pretrain import OBSERVERS
+from train_jobs.config.tasks import TASKS
+from train_jobs.readers.table_check import (
+    QUICK_BYTES,
+    CheckedTable,
+    PredictedTable,
+    check_inputs,
+    checked_text,
+    length_warnings,
+)
 
 NEWER_DEFAULTS = [("runtime", "auto"), ("int8", False)]
+TRUNCATED = (CLASSIFICATION, EMBEDDINGS)  # other kinds split long texts, or read short ones
 NOT_SHAPING = {*OBSERVERS, "model", "input", "output", "resume"}
 
 
@@ -159,6 +180,8 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     parent = _model_link(job.model, cache)
     files = portable_names(job.input)
     data = files_fingerprint(", ".join(map(str, job.input)), files, cache)
+    document = read_object(job.model / CONFIG) or {}
+    seen = _checked_tables(job, document, spec.check) if reuse is None else {}
     shared = SharedFacts.of(resolved, home, [job.model, *job.input], reuse)
     settings = job.model_dump(mode="json", exclude=NOT_SHAPING)
     shaping: dict[str, Any] = {
@@ -171,22 +194,51 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     counts = [count_table(path, job.form(path), quoting=job.data.quoting, header=_header(job)) for path in job.input]
     rows = None if None in counts else sum(count for count in counts if count is not None)
     positions = model.max_position_embeddings
-    document = read_object(job.model / CONFIG) or {}
     usable = usable_positions(positions, document.get(TRAINED_POSITIONS), document.get(STRETCHED_POSITIONS))
     require_length(job.data.max_length, job.model, positions, usable)
     longest = min(job.data.max_length or usable, usable)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
     estimates = estimate_prediction(job, model, vocab_size, compute=shared.compute, rows=rows, tokens=tokens)
-    warnings = memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that")
+    warnings = [
+        *length_warnings(seen if _kind(job, document) in TRUNCATED else {}, longest, usable),
+        *memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that"),
+    ]
     return PredictPlan(
         **shared.fields(shaping, data, warnings),
         needs=prediction_needs(job, files, data.sha256, parent.weights),
         job=job,
+        checked=checked_text(seen) if seen else None,
         parent=parent,
         rows=rows,
         delivery=spec.delivery,
         estimates=estimates,
     )
+
+
+def _kind(job: PredictConfig, config: Mapping[str, Any]) -> str | None:
+    """Return the kind of prediction; None for a model of another class, which the job refuses."""
+    if job.task != AUTO:
+        return job.task
+    known = (HEADS.get(str(name)) for name in config.get("architectures") or ())
+    return next(filter(None, known), None)
+
+
+def _checked_tables(job: PredictConfig, config: Mapping[str, Any], check: str) -> dict[str, CheckedTable]:
+    """Check the user's own tables; files of a built-in task have flaws that the job accepts."""
+    kind = _kind(job, config)
+    if kind is None or job.task in TASKS:
+        return {}
+    table = PredictedTable(kind)
+    if job.evaluate and kind == CLASSIFICATION:
+        names: Sequence[str] = DEFAULT_LABELS
+        problem = config.get("problem_type")
+        with suppress(ValueError):  # the job refuses such a model
+            names = tuple(label_names(config)) or DEFAULT_LABELS
+        if problem == REGRESSION or (problem is None and len(names) == 1):
+            table = PredictedTable(kind, numbers=True)
+        elif problem != SEVERAL_LABELS:
+            table = PredictedTable(kind, names)
+    return check_inputs(job, table, most_bytes=None if check == "all" else QUICK_BYTES)
 
 
 def _header(job: PredictConfig) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Finished
-from tests.mistakes import BOTH, CANARY, COLUMNS, FINETUNE, MISTAKES, ON_DEV, Mistake, changed, note_rows, table
+from tests.conftest import Finished, write_bert
+from tests.mistakes import BOTH, CANARY, COLUMNS, FINETUNE, MISTAKES, ON_DEV, WARDS, Mistake, changed, note_rows, table
 
 Command = Callable[..., Finished]
 
@@ -123,6 +123,95 @@ def test_rows_of_a_table_of_text_are_read(orchestrator: Command, rows: str, mess
     done = orchestrator("plan", "pretrain", "--data", "notes.csv", "--column", "note", "--recipe", "tiny")
     assert (done.code, CANARY in done.err) == (2 if message else 0, False), done.err
     assert message in done.err
+
+
+def write_classifier(*labels: str, **more: object) -> None:
+    """Write a model with a head that has these labels."""
+    write_bert(Path("bert"))
+    config = json.loads(Path("bert/config.json").read_text())
+    named = {"architectures": ["BertForSequenceClassification"], "id2label": dict(enumerate(labels))}
+    Path("bert/config.json").write_text(json.dumps({**config, **named, **more}))
+
+
+SCORED = "plan evaluate --model bert --data rows.csv --column text=note --column label=ward"
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "fix"),
+    [
+        (table(note_rows(12), ["id", "notes", "ward"]), r"rows\.csv:1: unknown column 'note' ", "--column text=notes$"),
+        (
+            table(note_rows(12), ["id", "note", "wards"]),
+            r"rows\.csv:1: unknown column 'ward' ",
+            "--column label=wards$",
+        ),
+        (table(note_rows(12), separator=";"), r"rows\.csv:1: the fields are separated by semicolons", "sep=';'"),
+        (changed({3: (2, "N/A"), 7: (2, "")}), r"rows\.csv:5, 9: column 'ward': missing label", "dropna"),
+        (changed({3: (1, "")}), r"rows\.csv:5: column 'note': an empty text", "dropna"),
+        (
+            changed({3: (2, "urology")}),
+            r"rows\.csv: column 'ward': 1 row has a label that the model does not know: urology",
+            "delete",
+        ),
+        (b"PK\x03\x04" + bytes(100), r"rows\.csv: is a ZIP archive", "read_excel"),
+        ("id,note,ward\n", r"rows\.csv: has no row", "below its header"),
+    ],
+)
+def test_rows_to_score_are_checked(orchestrator: Command, content: str | bytes, message: str, fix: str) -> None:
+    write_classifier(*WARDS)
+    Path("rows.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = orchestrator(*shlex.split(SCORED), "-o", "json")
+    assert (done.code, CANARY in done.out + done.err) == (2, False), done.out
+    error = done.json["error"]
+    assert re.search(message, error["message"]), error
+    assert re.search(fix, error["fix"]), error
+
+
+def test_rows_that_can_be_scored_pass(orchestrator: Command) -> None:
+    """Classes may be given as their numbers, and a set may have a single class; columns are not needed to predict."""
+    write_classifier(*WARDS)
+    Path("rows.csv").write_text(table([[row[0], row[1], "2"] for row in note_rows(12)]))
+    done = orchestrator(*shlex.split(SCORED), "-o", "json")
+    assert done.code == 0, done.err
+    assert done.json["plan"]["checked"] == "all 12 rows"
+    Path("rows.csv").write_text(table([[row[1]] for row in note_rows(12)], ["note"]))
+    words = "plan predict --model bert --data rows.csv --column text=note -o json"
+    assert orchestrator(*shlex.split(words)).json["plan"]["checked"] == "all 12 rows"
+    kept = orchestrator(*shlex.split(f"{words} --column id=number"))
+    assert "rows.csv:1: unknown column 'number'" in kept.json["error"]["message"]
+    Path("rows.csv").write_text(table([["1.5", f"{CANARY} {number}"] for number in range(4)], header=[]))
+    words = f"{SCORED} --set data.header=[ward,note] -o json"
+    assert "that the model does not know" in orchestrator(*shlex.split(words)).json["error"]["message"]
+    write_classifier("LABEL_0", problem_type="regression")
+    assert orchestrator(*shlex.split(words)).json["plan"]["checked"] == "all 4 rows"
+
+
+def test_columns_of_questions_and_masks_are_checked(orchestrator: Command) -> None:
+    write_classifier(architectures=["BertForQuestionAnswering"])
+    Path("rows.csv").write_text("question,text\nWho?,Nobody.\n")
+    done = orchestrator(*shlex.split("plan predict --model bert --data rows.csv -o json"))
+    assert "rows.csv:1: unknown column 'context'" in done.json["error"]["message"]
+    assert done.json["error"]["fix"] == "--column context=text"
+    assert orchestrator(*shlex.split("plan predict --model bert --data rows.csv --set data.context=text")).code == 0
+    write_classifier(architectures=["BertForMaskedLM"])
+    words = "plan predict --model bert --data rows.csv -o json"
+    assert (
+        "rows.csv:2: column 'text': no [MASK] in the text" in orchestrator(*shlex.split(words)).json["error"]["message"]
+    )
+    Path("rows.csv").write_text("text\nThis is [MASK].\n")
+    assert orchestrator(*shlex.split(words)).code == 0
+
+
+def test_all_rows_to_predict_are_checked_on_request(orchestrator: Command) -> None:
+    write_classifier(*WARDS)
+    rows = note_rows(40_000)
+    rows[-1][1] = ""
+    Path("rows.csv").write_text(table(rows))
+    words = shlex.split("predict --model bert --data rows.csv --column text=note")
+    quick = orchestrator("plan", *words, "-o", "json")
+    assert re.fullmatch(r"the first [\d,]+ rows; --check all reads every row", quick.json["plan"]["checked"])
+    full = orchestrator("submit", *words, "--check", "all", "--dry-run")
+    assert (full.code, "rows.csv:40001: column 'note': an empty text" in full.err) == (2, True)
 
 
 def test_documentation_lists_every_mistake() -> None:

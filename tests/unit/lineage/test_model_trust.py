@@ -90,7 +90,7 @@ def test_pickle_with_program_never_runs(tmp_path: Path) -> None:
 def test_plans_refuse_pickle_before_start(tmp_path: Path, console: Console) -> None:
     write_pickled(tmp_path / "old")
     corpus = write_corpus(tmp_path / "corpus.txt")
-    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3\tno\n" * 4)
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "w1 [MASK]\tyes\n[MASK]\tno\n" * 4)
     rows = str(tmp_path / "rows.tsv")
     for words in (
         ("pretrain", "--recipe", "continue", "--from", str(tmp_path / "old"), "--data", str(corpus)),
@@ -217,7 +217,7 @@ def test_unusable_keys_are_named(tmp_path: Path, keys: tuple[Path, Path]) -> Non
 
 def test_commands_sign_verify_and_require(tmp_path: Path, keys: tuple[Path, Path], console: Console) -> None:
     folder, (private, public) = write_bert(tmp_path / "bert"), keys
-    (tmp_path / "rows.tsv").write_text("text\nw1 w2\n")
+    (tmp_path / "rows.tsv").write_text("text\nw1 [MASK]\n")
     plan = ("plan", "predict", "--model", str(folder), "--input", "rows.tsv", "--require-signature", "signing.pub")
     refused = console(*plan)
     assert (refused.code, "the model is not signed" in refused.err) == (2, True), refused.err

@@ -157,7 +157,7 @@ def test_registry_is_that_of_spec_or_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["finetune", "predict", "pretrain"])
 def test_plan_shows_version_and_its_hash(registry: Registry, exported: Path, tmp_path: Path, kind: str) -> None:
     register(registry, exported, alias="champion")
-    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3 w4\tno\n" * 20)
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "w1 [MASK]\tyes\nw3 [MASK]\tno\n" * 20)
     rows: dict[str, Any] = {"data.train": str(tmp_path / "rows.tsv"), "data.validation": str(tmp_path / "rows.tsv")}
     keys: dict[str, dict[str, Any]] = {
         "finetune": {"init_from": "models:/bert@champion", "task": "own", "data.max_length": 32, **rows},

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
     (tmp_path / "train.tsv").write_text(TABLE)
     (tmp_path / "dev.tsv").write_text(TABLE)
-    write_bert(tmp_path / "bert")
+    write_bert(tmp_path / "bert", architectures=["BertModel"])
     return tmp_path
 
 

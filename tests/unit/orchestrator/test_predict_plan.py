@@ -29,7 +29,7 @@ WORKSPACE = Workspace(subscription_id="0000-1111", resource_group="group", works
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
     monkeypatch.chdir(tmp_path)
-    write_bert(tmp_path / "bert")
+    write_bert(tmp_path / "bert", architectures=["BertModel"])
     (tmp_path / "new.tsv").write_text("text\nw1 w2\nw3\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "new.tsv").write_text("text\nw4\n")
@@ -102,7 +102,7 @@ def test_invalid_specs_are_refused(folder: Path) -> None:
     (folder / "bert" / "model.safetensors").unlink()
     with pytest.raises(SpecError, match=r"bert contains no weights"):
         plan()
-    write_bert(folder / "bert")
+    write_bert(folder / "bert", architectures=["BertModel"])
     with pytest.raises(SpecError, match=r"no such folder: .*nowhere"):
         plan(output="nowhere/made.tsv")
     with pytest.raises(SpecError, match=r"--output: output: must end in .jsonl"):
@@ -120,7 +120,7 @@ def test_hash_covers_model_rows_and_format_but_not_paths(folder: Path) -> None:
     different = [before, plan(output="elsewhere.tsv").run_hash, plan(top_k=1).run_hash]
     (folder / "new.tsv").write_text("text\nw1 w2\n")
     different.append(plan().run_hash)
-    write_bert(folder / "bert", weights=b"others")
+    write_bert(folder / "bert", weights=b"others", architectures=["BertModel"])
     different.append(plan().run_hash)
     assert len(set(different)) == len(different)
 

@@ -129,7 +129,8 @@ def test_azure_machines_are_found_by_size() -> None:
 
 
 def test_finetuning_and_prediction_warn_too(folder: Path) -> None:
-    write_bert(folder / "bert", num_hidden_layers=24, hidden_size=1024, intermediate_size=4096, num_attention_heads=16)
+    large = {"num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
+    write_bert(folder / "bert", architectures=["BertModel"], **large)
     (folder / "rows.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3\tno\n" * 300)
     own = ("init_from=bert", "task=own", "data.train=rows.tsv", "data.validation=rows.tsv", "data.max_length=64")
     columns = ("data.text=text", "data.label=label")
