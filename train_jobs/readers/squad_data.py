@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +46,20 @@ class Squad:
     """A question may have no answer."""
     notes: list[str] = field(default_factory=list)
     """What is unusual in the file, each with its place."""
+
+
+QUESTION_WORDS = ("what", "who", "when", "where", "why", "which", "how many", "how", "other")
+"""Forms of questions. scored_rows.json has their numbers: new ones go to the end."""
+_QUESTION_WORD = re.compile(r"\b(what|who(?:m|se)?|when|where|why|which|how (?:many|much)|how)\b", re.IGNORECASE)
+
+
+def question_word(question: str) -> str:
+    """Return the form of an English question by its first question word: one of `QUESTION_WORDS`."""
+    found = _QUESTION_WORD.search(question)
+    if found is None:
+        return "other"
+    word = found[0].lower()
+    return "who" if word.startswith("who") else "how many" if word == "how much" else word
 
 
 def read_squad(path: Path, *, training: bool = False) -> Squad:

@@ -6,7 +6,6 @@ They are computed from the job's scored_rows.json, which has labels, predictions
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -148,14 +147,10 @@ class ClassifiedRows:
         )
 
 
-def classified_rows(content: bytes) -> list[ClassifiedRows]:
-    """Return the sets of a scored_rows.json whose labels are classes; none if it is missing or damaged."""
-    from train_jobs.evaluation.scored_rows import read_scored_rows
-
-    found: Mapping[str, ScoredRows] = {}
-    with suppress(ValueError):
-        found = read_scored_rows(content) if content else {}
-    return [_classified(name, rows) for name, rows in found.items() if _is_classified(rows)]
+def class_sections(name: str, rows: ScoredRows) -> Iterator[Markup]:
+    """Yield the sections of a scored set; nothing if its labels are not classes."""
+    if _is_classified(rows):
+        yield from _classified(name, rows).sections()
 
 
 def _is_classified(rows: ScoredRows) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.reports.charts.axes import number
-from orchestrator.reports.pages.class_sections import class_tables, classified_rows
+from orchestrator.reports.pages.class_sections import class_tables
 from orchestrator.reports.pages.page_parts import NONE_YET, key_figure, key_figures
 from orchestrator.reports.pages.run_report import RunReport
+from orchestrator.reports.pages.scored_sections import scored_sections
 from orchestrator.reports.pages.tuning_report import score_table
 from orchestrator.support.html import Markup, element
 
@@ -30,8 +31,7 @@ class EvaluationReport(RunReport):
         alone = scores.model_copy(update={"metrics": shown})
         yield score_table(status.results.model_copy(update={"scores": [alone]}))
         yield from class_tables(self.result.get("sets", {}))
-        for rows_of_set in classified_rows(self.scored.get("", b"")):
-            yield from rows_of_set.sections()
+        yield from scored_sections(self.scored.get("", b""))
 
     def plan_rows(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the model."""

@@ -9,9 +9,10 @@ from itertools import cycle
 from orchestrator.reports.charts.axes import number
 from orchestrator.reports.charts.charts import STEP, Chart, Line, Reference, Series, collect, last_step
 from orchestrator.reports.charts.style import KINDS
-from orchestrator.reports.pages.class_sections import class_tables, classified_rows
+from orchestrator.reports.pages.class_sections import class_tables
 from orchestrator.reports.pages.page_parts import HELD_OUT, NONE_YET, PLUS_MINUS, figures_panel, key_figure, key_figures
 from orchestrator.reports.pages.run_report import RunReport, reported
+from orchestrator.reports.pages.scored_sections import scored_sections
 from orchestrator.runs.results import NOT_METRICS, Figure, Results, Scores
 from orchestrator.support.formatting import counted
 from orchestrator.support.html import Markup, element
@@ -106,8 +107,7 @@ class TuningReport(RunReport):
         best = self.result.get("best_seed")
         runs = [run for run in self.result.get("seeds") or [] if run["seed"] == best] or [self.result]
         yield from class_tables(runs[0].get("sets", {}), best)
-        for rows_of_set in classified_rows(self.scored.get("", b"")):  # of several seeds the rows of the best
-            yield from rows_of_set.sections()
+        yield from scored_sections(self.scored.get("", b""))  # of several seeds the rows of the best
 
 
 def _selection(results: Results) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from train_jobs.readers.tables import LONG_TEXT, RowProblems
 
 DOCUMENT = "-DOCSTART-"  # first word of a line that starts a document
 IGNORED = -100
+ERRORS = ("boundary", "type", "both", "missed", "spurious")
 _BLANKS = re.compile(r"[ \t]+")  # and no other white space, which may be part of a word
 _TAG = re.compile(r"O|[BIESLU]-.+")
 _LAST, _ALONE = {"E", "L"}, {"S", "U"}  # of BIOES and of BILOU
@@ -221,8 +223,35 @@ def entity_rows(
         columns[f"gold{end}"] = [float(len(wanted)) for wanted, _ in kept]
         columns[f"found{end}"] = [float(len(found)) for _, found in kept]
         metrics[f"f1{end}"] = _ratio(f"twice{end}", f"gold{end}", f"found{end}")
+    errors = [_errors(wanted, found) for wanted, found in sets]
+    columns |= {f"{kind}_{type_}": [float(one[kind, type_]) for one in errors] for kind in ERRORS for type_ in types}
     metrics |= {"precision": _ratio("twice", "found", scale=0.5), "recall": _ratio("twice", "gold", scale=0.5)}
     return ScoredRows(columns, metrics, ids)
+
+
+def _errors(wanted: set[Entity], found: set[Entity]) -> Counter[tuple[str, str]]:
+    """Return (kind of error, type) -> number, of the entities of one sentence.
+
+    An entity that was not found has one kind of error, of its own type: `type` with the right boundaries, `boundary`
+    with the right type, `both` where only words are shared, else `missed`. `spurious` counts predicted entities that
+    share no word with an entity, by their predicted type.
+    """
+    kinds: Counter[tuple[str, str]] = Counter()
+    for one in wanted - found:
+        near = [other for other in found if _overlap(one, other)]
+        if any((one.first, one.last) == (other.first, other.last) for other in near):
+            kinds["type", one.type] += 1
+        elif any(one.type == other.type for other in near):
+            kinds["boundary", one.type] += 1
+        else:
+            kinds["both" if near else "missed", one.type] += 1
+    for one in found:
+        kinds["spurious", one.type] += not any(_overlap(one, other) for other in wanted)
+    return kinds
+
+
+def _overlap(one: Entity, other: Entity) -> bool:
+    return one.first <= other.last and other.first <= one.last
 
 
 def entity_intervals(rows: ScoredRows) -> dict[str, list[float]]:

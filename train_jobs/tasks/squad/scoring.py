@@ -16,7 +16,7 @@ from statistics import fmean
 
 from train_jobs.evaluation.resampling import Definition
 from train_jobs.evaluation.scored_rows import ScoredRows, row_ids
-from train_jobs.readers.squad_data import Question
+from train_jobs.readers.squad_data import QUESTION_WORDS, Question, question_word
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -143,11 +143,16 @@ def question_rows(
     scored = [question for question in questions if question.id in raw]
     golds = [json.dumps([answer.text for answer in one.answers]) for one in scored]
     ids = row_ids([one.text for one in scored], [one.context for one in scored], golds)
-    if null_odds is None:
-        columns = {name: [pair[place] for pair in raw.values()] for place, name in enumerate(("exact_match", "f1"))}
-        return ScoredRows(columns, {name: _percent(name) for name in columns}, ids)
-    has_answer = {question.id: bool(question.answers) for question in questions}
     columns = {
+        "question_word": [float(QUESTION_WORDS.index(question_word(one.text))) for one in scored],
+        "answer_words": [float(_answer_words(one)) for one in scored],
+    }
+    if null_odds is None:
+        names = ("exact_match", "f1")
+        columns |= {name: [pair[place] for pair in raw.values()] for place, name in enumerate(names)}
+        return ScoredRows(columns, {name: _percent(name) for name in names}, ids)
+    has_answer = {question.id: bool(question.answers) for question in questions}
+    columns |= {
         "HasAns": [float(has_answer[key]) for key in raw],
         "NoAns": [float(not has_answer[key]) for key in raw],
     }
@@ -161,6 +166,11 @@ def question_rows(
         if name in ("exact", "f1"):
             metrics |= {f"{group}_{name}": _percent(name, among=group) for group in ("HasAns", "NoAns")}
     return ScoredRows(columns, metrics, ids)
+
+
+def _answer_words(question: Question) -> int:
+    """Return the words of the shortest gold answer; 0 without an answer."""
+    return min((len(answer.text.split()) for answer in question.answers), default=0)
 
 
 def _percent(column: str, **among: str) -> Definition:
