@@ -241,7 +241,7 @@ def _run_bytes(folder: Path, plan: _PlanFacts | None) -> int:
     return known + tree_bytes(folder, skip=CODE)
 
 
-def tree_bytes(folder: Path | str, skip: str | None = None) -> int:
+def tree_bytes(folder: Path, skip: str | None = None) -> int:
     """Return the size of all files below a folder; a file that is deleted meanwhile does not count.
 
     Args:
@@ -252,7 +252,7 @@ def tree_bytes(folder: Path | str, skip: str | None = None) -> int:
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                total += tree_bytes(entry.path) if entry.name != skip else 0  # no Path: it costs more than the call
+                total += tree_bytes(Path(entry.path)) if entry.name != skip else 0
             else:
                 with suppress(FileNotFoundError):
                     total += entry.stat(follow_symlinks=False).st_size

@@ -86,8 +86,7 @@ class RunIndex:
 
     def _stamp(self, name: str) -> str:
         """Return the times of a run's folders in nanoseconds; 0 for one that does not exist."""
-        folder = f"{self._runs}/{name}"
-        return ".".join([str(_changed(folder + below)) for below in STAMPED])
+        return ".".join(str(_changed(f"{self._runs}/{name}{below}")) for below in STAMPED)
 
     def _is_settled(self, status: RunStatus, stamp: str) -> bool:
         """Return whether a status read after the stamp can be kept. A damaged run has no hash."""

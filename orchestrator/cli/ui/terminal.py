@@ -155,22 +155,24 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], terminal: Termin
 
     terminal = terminal_of() if terminal is None else terminal
     cells = [list(header), *[[visible(cell) for cell in row] for row in rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     spare = None if terminal.columns is None else terminal.columns - 2 * (len(header) - 1)
     # Taking from the widest column first keeps numbers and states readable while names and settings shrink.
     while spare is not None and sum(widths) > spare and max(widths) > MIN_COLUMN_WIDTH:
         widths[widths.index(max(widths))] -= 1
-    states = [place for place, name in enumerate(header) if name in COLOURED]
     lines = []
-    for number, row in enumerate(cells):
+    for place, row in enumerate(cells):
         padded = [shortened(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)]
         if padded:
             padded[-1] = padded[-1].rstrip()
+        states = [name in COLOURED and place > 0 for name in header]
         # Colours are added after padding: escape sequences have no width on the terminal, but count in `ljust`.
-        for place in states if number > 0 else ():
-            padded[place] = paint_word(padded[place], terminal)
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+        lines.append(
+            "  ".join(
+                paint_word(cell, terminal) if is_state else cell for cell, is_state in zip(padded, states, strict=True)
+            )
+        )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
