@@ -185,7 +185,7 @@ def test_own_maximum_of_machines_is_warned_of(azure: AzureDouble, orchestrator: 
 def test_best_trial_without_a_metric_is_no_result(
     azure: AzureDouble, orchestrator: Orchestrator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Azure may name a trial the best that reported nothing: neither command fails, and both say the same state."""
+    """Azure may name a trial the best that reported nothing: neither command fails, and both report the same state."""
     sweep = submit(orchestrator, {RATE: [0.01, 0.02]})
     name = f"{sweep.name}_0"
     tags = {"hyperparameters": json.dumps({alias(RATE): "0.01"})}

@@ -65,7 +65,7 @@ VALUES = _values()
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path for a job file, with its code and data beside its folder."""
+    """Return the path for a job file, with its code and data next to its folder."""
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     for name, text in {
         "src/train.py": "print()\n",
