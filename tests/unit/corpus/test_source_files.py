@@ -70,7 +70,7 @@ def test_explicit_file_kind_is_detected_by_content(tmp_path: Path) -> None:
     assert found(put(tmp_path / "d.txt", RECORD)) == [("d.txt", "text", None)]
     assert found(put(tmp_path / "letter")) == [("letter", "text", None)]
     assert found(put(tmp_path / "e.txt", ARTICLE), format="text") == [("e.txt", "text", None)]
-    with pytest.raises(DataError, match=r"list\.json is not JSON Lines"):
+    with pytest.raises(DataError, match=r"list\.json is a JSON array"):
         found(put(tmp_path / "list.json", b'[\n{"text": "one"}]'))
     pq.write_table(pa.table({"text": ["one"]}), tmp_path / "table")
     assert found(tmp_path / "table") == [("table", "parquet", None)]
