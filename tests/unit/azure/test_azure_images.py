@@ -30,7 +30,7 @@ def test_environments_have_the_pinned_versions() -> None:
     assert found == {name: PINS[name] + ("+cpu" if name == "torch" else "") for name in required_packages()}
 
 
-OPTIONAL = {"datasets", "fsspec", "model_signing", "onnx", "onnxruntime"}  # optional: an error names the package to install
+OPTIONAL = {"datasets", "fsspec", "model_signing", "onnx", "onnxruntime"}  # an error names the package to install
 SERVER = {
     "h11",
     "prometheus_client",
