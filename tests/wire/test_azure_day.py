@@ -48,7 +48,7 @@ def poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start_scheduled_jobs(azure: AzureDouble, done: threading.Event) -> None:
     """Start a job of each schedule that has none running, which Azure does by its clock."""
-    while not done.wait(2):
+    while not done.wait(20):  # else they leave no processor to the run that they supervise
         running = {job.schedule for job in azure.jobs.all() if job.ended is None}
         for name in [one["name"] for one in azure.state.below("schedules")]:
             if name not in running:
