@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import logging
 import os
-import random
 import socket
 import struct
 import threading
@@ -34,10 +33,10 @@ class ObjectStore:
         share: share of the requests that fail.
     """
 
-    def __init__(self, upstream: tuple[str, int], seed: int) -> None:
+    def __init__(self, upstream: tuple[str, int]) -> None:
         self.share = 0.0
         self.requests, self.faults, self.read = Counter[str](), Counter[str](), Counter[str]()
-        self.lock, self._draw = threading.Lock(), random.Random(seed)
+        self.lock, self._exposed = threading.Lock(), 0
         self.upstream = upstream
         self.server = _Server(("127.0.0.1", 0), _Proxy)
         self.server.store = self
@@ -53,9 +52,14 @@ class ObjectStore:
         """Count a request, and return the fault that it meets."""
         with self.lock:
             self.requests[method] += 1
-            if self._draw.random() >= self.share:
+            if not self.share:
                 return None
-            kind = self._draw.choice(FAULTS)
+            # in turn, not drawn: however many processes ask, a job of 60 requests meets every kind at a share of 5%
+            every = round(1 / self.share)
+            self._exposed += 1
+            if self._exposed % every:
+                return None
+            kind = FAULTS[self._exposed // every % len(FAULTS)]
             self.faults[kind] += 1
             return kind
 
@@ -171,14 +175,14 @@ class _Proxy(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def object_store(seed: int = 0) -> Iterator[ObjectStore]:
+def object_store() -> Iterator[ObjectStore]:
     """Run the service; the test is skipped without the packages of the extra `dev`."""
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install -e '.[dev]'")
     server = pytest.importorskip("moto.server", reason="moto is not installed: pip install -e '.[dev]'")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for every request
     service = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     service.start()
-    store = ObjectStore(service.get_host_and_port(), seed)
+    store = ObjectStore(service.get_host_and_port())
     store.make_bucket()
     before = dict(os.environ)
     os.environ.update(store.environ)  # fsspec finds the service as a job does

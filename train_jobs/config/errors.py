@@ -121,9 +121,8 @@ def _continued(value: object) -> str:
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the most similar known word, whatever its case and the spaces around it; None: none is similar."""
     plain = {one.strip().casefold(): one for one in reversed(list(known))}
-    return next(
-        (plain[one] for one in difflib.get_close_matches(word.strip().casefold(), plain, n=1, cutoff=0.6)), None
-    )
+    near = difflib.get_close_matches(word.strip().casefold(), plain, n=1, cutoff=0.6)
+    return plain[near[0]] if near else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.object_store import ObjectStore, object_store
 from tests.unit.corpus.small_corpora import prepare
 from train_jobs.config import DataConfig
 from train_jobs.corpus.store.token_store import TokenStore
@@ -41,3 +42,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
         text=[write_corpus(folder / "corpus.txt", documents=160)], vocab_size=300, validation_fraction=0.25
     )
     return prepare(data, folder / "store", block_tokens=1500)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ObjectStore]:
+    with object_store() as store:
+        yield store
+
+
+@pytest.fixture
+def objects(service: ObjectStore) -> ObjectStore:
+    """Return an object store without objects, faults or counts."""
+    service.make_bucket()
+    service.share = 0.0
+    for counter in (service.requests, service.faults, service.read):
+        counter.clear()
+    return service

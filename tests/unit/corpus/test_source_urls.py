@@ -6,7 +6,6 @@ import bz2
 import gzip
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.conftest import Console
-from tests.object_store import BUCKET, ObjectStore, object_store
+from tests.object_store import BUCKET, ObjectStore
 from tests.prepare_jobs import command, finished
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare
 from train_jobs.artifacts.fingerprints import fingerprint
@@ -28,21 +27,6 @@ from train_jobs.readers.text_check import check_text
 LARGE = 12_000_000  # bytes: two parts
 SHARE = 0.05  # of the requests fail
 MOST_READ = 1.5  # bytes that were sent of a large file, relative to its size: a truncated answer is sent again
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ObjectStore]:
-    with object_store(seed=25) as store:
-        yield store
-
-
-@pytest.fixture
-def objects(service: ObjectStore) -> ObjectStore:
-    service.make_bucket()
-    service.share = 0.0
-    for counter in (service.requests, service.faults, service.read):
-        counter.clear()
-    return service
 
 
 def article(number: int) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Console
-from tests.object_store import BUCKET, ObjectStore, object_store
+from tests.object_store import BUCKET, ObjectStore
 from tests.prepare_jobs import command, finished, start
 from tests.unit.corpus.small_corpora import contents, sources
 from train_jobs.artifacts.fingerprints import fingerprint
@@ -22,20 +21,6 @@ from train_jobs.corpus.preparation import StoreOptions, make_store
 
 SHARE = 0.05  # of the requests fail
 URL = f"s3://{BUCKET}/stores/wiki"
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[ObjectStore]:
-    with object_store(seed=26) as store:
-        yield store
-
-
-@pytest.fixture
-def objects(service: ObjectStore) -> ObjectStore:
-    service.make_bucket()
-    service.share = 0.0
-    service.faults.clear()
-    return service
 
 
 def objects_of(store: ObjectStore, url: str) -> dict[str, bytes]:
