@@ -1,7 +1,7 @@
 """Measure and check on a machine with GPUs everything that could not be tested without one, in 25 minutes.
 
     python -m benchmarks.gpu_day                 # make gpu-day
-    python -m benchmarks.gpu_day --rehearse      # every row on the CPU, with small sizes: 25 minutes on two busy cores
+    python -m benchmarks.gpu_day --rehearse      # every row on the CPU, with small sizes: at most 25 minutes
 
 On one GPU or several. Each row is a process of its own with a budget of seconds. A row that passed is not repeated:
 start it again after an interruption. The exit code is 1 until every row has passed, including rows that `--rows` left

@@ -459,7 +459,7 @@ class Row(NamedTuple):
     budget: int
     """On a GPU."""
     rehearsal: int
-    """On two busy cores of a CPU, with the sizes of a rehearsal."""
+    """On two cores of a CPU, with the sizes of a rehearsal."""
 
 
 ROWS = {

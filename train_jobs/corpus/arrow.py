@@ -5,8 +5,7 @@ Arrow's own `pa.array` and `to_numpy` import pandas if it is installed, which ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,9 @@ import pyarrow as pa
 from train_jobs.artifacts.store_places import StorePath
 
 
-@contextmanager
-def mapped_file(path: StorePath) -> Iterator[pa.NativeFile]:
+def mapped_file(path: StorePath) -> pa.NativeFile:
     """Open an Arrow file for reading without copying; one by URL is read into memory."""
-    with pa.memory_map(str(path)) if isinstance(path, Path) else pa.BufferReader(path.read_bytes()) as mapped:
-        yield mapped
+    return pa.memory_map(str(path)) if isinstance(path, Path) else pa.BufferReader(path.read_bytes())
 
 
 def number_column(values: npt.NDArray[Any]) -> pa.Array:

@@ -271,10 +271,9 @@ def _exclusive(folder: StorePath, node: Node, progress: PreparationProgress) -> 
     """Exclude other preparations of the folder on this machine."""
     # Each node has its own lock file, because not every shared disk supports locks. It is next to the folder, which
     # may be removed while the lock is held.
-    if isinstance(folder, RemotePath):
-        place = _disk_of(folder) / f"prepare-{hashlib.sha256(folder.url.encode()).hexdigest()[:16]}"
-    else:
-        place = folder
+    place = folder
+    if isinstance(place, RemotePath):
+        place = _disk_of(place) / f"prepare-{hashlib.sha256(place.url.encode()).hexdigest()[:16]}"
     place = place if node.leads else place.with_name(f"{place.name}.node-{node.rank}")
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = partial(progress.log, f"waiting: another process prepares {folder}")

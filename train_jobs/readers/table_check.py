@@ -39,7 +39,6 @@ QUICK_ROWS = 20_000  # of Parquet
 CHARACTERS_PER_TOKEN = 4.0  # of English in WordPiece, roughly
 SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
 FEW_CLASSES = 20
-TABLES = ("tsv", "csv", "jsonl", "parquet")
 GUESSED_ROWS = 200  # rows that decide which column is meant
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 PANDAS = "import pandas as pd"
@@ -132,7 +131,7 @@ def check_inputs(
     scored = job.evaluate and (table.classes is not None or table.numbers)
     seen: dict[str, CheckedTable] = {}
     for path in job.input:
-        if (form := job.form(path)) not in TABLES:
+        if (form := job.form(path)) not in FORMATS.values():
             continue
         named: dict[str, Any] = {
             "text": first,

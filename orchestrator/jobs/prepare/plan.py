@@ -190,7 +190,7 @@ def preparation_needs(job: PrepareConfig, data: DataFingerprint, remote: str | N
         remote: name of the text at the site.
     """
     needs = text_needs(job.data, data, remote)
-    placed = {**needs.placed}
+    placed = dict(needs.placed)
     if job.store is not None:
         placed["store"] = job.store if isinstance(job.store, str) else At("stores", job.store.name)
     return replace(needs, placed=placed, local=(*needs.local, "store"))

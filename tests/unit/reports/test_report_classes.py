@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, confusion_matrix, roc_auc_score
 
-from orchestrator.client import Orchestrator
-from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.run import Run
-from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
-from tests.run_folders import make_run
 from tests.unit.reports.drawings import empty_figures, figures, overflowing_figures
+from tests.unit.reports.evaluations import make_evaluation
 from tests.unit.reports.test_report_run import Page
 from train_jobs.config.tasks import own_metrics
 from train_jobs.evaluation.scored_rows import scored_rows_text
@@ -38,9 +35,6 @@ def evaluation(
     home: Path, likely: np.ndarray, labels: np.ndarray, *, classes: tuple[str, ...] = CLASSES, sure: bool = True
 ) -> Run:
     """Return a finished evaluation; `likely` is [rows, classes]."""
-    flags = {"model": Flag("bert", "--model"), "input": Flag(["a.tsv"], "--data")}
-    plan = make_plan(resolve_spec("evaluate", flags=flags, environ={"CUDA_VISIBLE_DEVICES": ""}), home=home).as_dict()
-    run = make_run(home, "scored", plan=json.loads(json.dumps(plan)))
     found, two = likely.argmax(1), len(classes) == 2
     metrics = own_metrics(classes, None)
     margins = np.log(likely[:, 1] / likely[:, 0]) if two else None
@@ -49,10 +43,8 @@ def evaluation(
         "metrics": {"loss": 0.5, **class_scores(metrics, labels, found, margins)},
         "sets": {"input": class_details(classes, labels, found)},
     }
-    (run.outputs / "result.json").write_text(json.dumps(result))
     rows = class_rows(metrics, labels, found, margins, confidences=likely.max(1) if sure else None, classes=classes)
-    (run.outputs / "scored_rows.json").write_text(scored_rows_text({"input": rows}))
-    return Orchestrator(home=home, environ={}).attach("scored")
+    return make_evaluation(home, result, scored_rows_text({"input": rows}))
 
 
 def two_classes(rows: int = 200) -> tuple[np.ndarray, np.ndarray]:

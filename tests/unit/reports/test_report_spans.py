@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.client import Orchestrator
-from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.reports.charts.axes import number
 from orchestrator.run import Run
-from orchestrator.specs.resolved import Flag
 from tests.conftest import write_bert
-from tests.run_folders import make_run
+from tests.unit.reports.evaluations import make_evaluation
 from tests.unit.reports.test_report_run import Page
 from train_jobs.evaluation.scored_rows import ScoredRows, scored_rows_text
 from train_jobs.readers.squad_data import GoldAnswer, Question
@@ -43,15 +39,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) 
 
 def scored_run(home: Path, metrics: Mapping[str, float], rows: ScoredRows | str) -> Run:
     """Return a finished run with these scores."""
-    flags = {"model": Flag("bert", "--model"), "input": Flag(["a.tsv"], "--data")}
-    plan: dict[str, Any] = make_plan(
-        resolve_spec("evaluate", flags=flags, environ={"CUDA_VISIBLE_DEVICES": ""}), home=home
-    ).as_dict()
-    run = make_run(home, "scored", plan=json.loads(json.dumps(plan)))
-    (run.outputs / "result.json").write_text(json.dumps({"task": "spans", "metrics": dict(metrics)}))
     text = rows if isinstance(rows, str) else scored_rows_text({"input": rows})
-    (run.outputs / "scored_rows.json").write_text(text)
-    return Orchestrator(home=home, environ={}).attach("scored")
+    return make_evaluation(home, {"task": "spans", "metrics": dict(metrics)}, text)
 
 
 def page_of(home: Path, metrics: Mapping[str, float], rows: ScoredRows) -> str:

@@ -92,7 +92,8 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
             has changed since the parts were planned.
     """
     for piece in part.pieces:
-        require_version(piece.path, piece.version if part.format != DATASET else None)
+        version = None if part.format == DATASET else piece.version
+        require_version(piece.path, version)
         if part.format == EMBEDDED:
             yield from embedded_documents([Path(piece.path)])
             read(_size(Path(piece.path)))
@@ -114,7 +115,7 @@ def read_part(sources: Sequence[SourceConfig], part: Part, *, read: Read = ignor
             problem.fix = problem.fix and fix_in_copy(problem.fix, piece.path)
             raise
         # Again: ranges of two versions of a file would be neither.
-        require_version(piece.path, piece.version if part.format != DATASET else None)
+        require_version(piece.path, version)
 
 
 def plan_parts(sources: Sequence[SourceConfig]) -> list[Part]:

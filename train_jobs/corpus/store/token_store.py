@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ from train_jobs.artifacts.store_manifest import (
 from train_jobs.artifacts.store_places import NewObject, StorePath, new_file
 from train_jobs.config.errors import DataError, in_shell
 from train_jobs.config.pretrain import ObjectiveConfig
-from train_jobs.corpus.arrow import number_column, numbers
+from train_jobs.corpus.arrow import mapped_file, number_column, numbers
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20
@@ -363,9 +362,7 @@ class TokenStore:
                 f"the token store is damaged: {path}",
                 fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",
             )
-        if isinstance(path, Path):
-            return pa.ipc.open_file(pa.memory_map(str(path)))
-        return pa.ipc.open_file(pa.BufferReader(path.read_bytes()))
+        return pa.ipc.open_file(mapped_file(path))
 
 
 def _checked(block: Block) -> Block:
