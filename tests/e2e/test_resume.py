@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, committed, last_step, processes_of, rank_pid, wait_for, write_spec
-
-pytestmark = pytest.mark.usefixtures("untracked")
+from tests.mlflow_runs import wait_for_copy
 
 LONG = {"train": {"steps": 2000}, "checkpoint": {"every": 50}, "validation": {"every": 2000}}
 
@@ -42,6 +42,14 @@ def metric_lines(console: Console, name: str) -> list[tuple[int, dict[str, float
         for key in CLOCKED:
             report["metrics"].pop(key, None)
     return [(report["step"], report["metrics"]) for report in reports]
+
+
+def mlflow_status(console: Console, name: str) -> str:
+    from mlflow.tracking import MlflowClient
+
+    run_id = wait_for_copy(RunFolder(console.folder(name)))
+    client = MlflowClient(tracking_uri=f"sqlite:///{console.home / 'mlflow.db'}")
+    return str(client.get_run(run_id).info.status)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +86,11 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
     assert failed.json["state"] == "failed"
     assert "SIGKILL" in failed.json["reason"]
     assert failed.json["ranks"][str(rank)] == 137
+    assert mlflow_status(console, name) == "FAILED"
     resumed = console("resume", name, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert "resumed at step" in resumed.err
+    assert mlflow_status(console, name) == "FINISHED"
     expected, found = final_weights(console, uninterrupted.json["name"]), final_weights(console, name)
     assert expected.keys() == found.keys()
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
@@ -88,6 +98,7 @@ def test_killed_and_resumed_run_is_bit_exact(console: Console, corpus: Path, pre
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("untracked")
 def test_sigterm_to_one_rank_stops_both(console: Console, corpus: Path) -> None:
     """The only checkpoint is that of the step at which both ranks stop; none is due earlier."""
     write_spec(
@@ -123,6 +134,7 @@ def test_sigterm_to_one_rank_stops_both(console: Console, corpus: Path) -> None:
     assert "not bit-exact with an uninterrupted run: world_size 2 -> 1" in resumed.err
 
 
+@pytest.mark.usefixtures("untracked")
 def test_cancel_before_process_exists(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", **LONG, data={"text": [str(corpus)]})
     name = console("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json").json["name"]
