@@ -88,7 +88,7 @@ class AzureRequest(Request):
     """How often a follower submits a failed attempt again."""
     secrets: dict[str, str] = Field(default={})
     """Secrets that each attempt's body gets as it is sent: name -> reference; see `with_secrets`."""
-    notify: NotifySpec = NotifySpec()
+    notify: NotifySpec = Field(default_factory=NotifySpec)
     """Notification settings."""
     supervisor: Supervisor | None = Field(default=None, exclude_if=lambda value: value is None)
     """Schedule of Azure ML that restarts the run; None: commands that follow it do."""

@@ -219,7 +219,7 @@ class FolderRequest(Request):
     """MLflow store."""
     experiment: str
     """MLflow experiment."""
-    notify: NotifySpec = NotifySpec()
+    notify: NotifySpec = Field(default_factory=NotifySpec)
     """Notification settings."""
     steps: int | None
     """Optimizer steps to take; None: the job trains nothing."""

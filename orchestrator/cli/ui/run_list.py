@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VALIDATION = "validation_"  # prefix of metrics measured on held-out text
 PRETRAINING_LOSS = "mlm_loss"
 STOPPED = "stopped early"
+DEFAULT_LIMIT = 200  # rows; more would push the newest off the screen
 HEADER = ("RUN", "STATE", "KIND", "STEP", "SCORE", "TIME", "COST", "SUBMITTED")
 OPTIONAL = ("SCORE", "COST")  # columns that are left out if all their cells are empty
 
@@ -37,19 +38,23 @@ class RunList:
     """
 
     def __init__(self, find: Callable[[str], Sweep | None], *, trials: bool = False) -> None:
+        self.complete = True
+        """Whether the last table had all rows."""
         self._trials = trials
         self._sweep = cache(find)  # one look at a sweep's folder, however many trials it has
         self._stopped = cache(self._stopped_trials)
 
-    def text(self, runs: Iterable[RunStatus], limit: int | None = None, terminal: Terminal | None = None) -> str:
+    def text(self, runs: Iterable[RunStatus], limit: int = DEFAULT_LIMIT, terminal: Terminal | None = None) -> str:
         """Return the table, empty without runs.
 
         Args:
-            runs: newest first.
-            limit: maximum number of rows; only as many runs as needed are read.
+            runs: newest first; only as many are read as the table needs.
+            limit: maximum number of rows.
             terminal: width and colours; None: those of stdout.
         """
-        rows = list(islice(self._rows(runs), limit))
+        found = self._rows(runs)
+        rows = list(islice(found, limit))
+        self.complete = next(found, None) is None
         columns = [name for name in HEADER if name not in OPTIONAL or any(row[name] for row in rows)]
         return table([[row[name] for name in columns] for row in rows], columns, terminal) if rows else ""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.ui.follow import detach_on_interrupt, watch
 from orchestrator.cli.ui.render import mlflow_table, next_commands, status_text
-from orchestrator.cli.ui.run_list import RunList
+from orchestrator.cli.ui.run_list import DEFAULT_LIMIT, RunList
 from orchestrator.cli.ui.targets import attach_run, find_target
 from orchestrator.cli.ui.terminal import (
     aligned,
@@ -53,6 +53,7 @@ def list_runs(arguments: argparse.Namespace) -> None:
     """
     states, orchestrator = [RunState(state) for state in arguments.states], Orchestrator(arguments.backend)
     found: list[RunStatus] | list[MlflowRun]
+    is_cut = False
     if arguments.trials and arguments.mlflow is not None:
         raise UsageError("cannot use --trials with --mlflow, which lists all runs", fix="orchestrator list --trials")
     if arguments.mlflow is not None:
@@ -67,12 +68,15 @@ def list_runs(arguments: argparse.Namespace) -> None:
         # trials are runs in a state, which a folded sweep would hide
         # a function, since `sweeps` imports what a list without trials does not need
         rows = RunList(lambda name: orchestrator.sweeps.find(name), trials=arguments.trials or bool(states))
-        text = rows.text(orchestrator.iter_runs(states=states), arguments.limit)
+        text = rows.text(orchestrator.iter_runs(states=states), arguments.limit or DEFAULT_LIMIT)
         found = []
+        is_cut = not rows.complete and not arguments.limit
     if arguments.output != "text":
         print_document([one.as_dict() for one in found], arguments.output)
     elif text:
         write_line(text, sys.stdout)
+        if is_cut:
+            hint(f"the newest {DEFAULT_LIMIT}; for older ones add --limit N")
     elif states:
         hint(f"no run is {' or '.join(states)}\n  fix  orchestrator list")
     else:

@@ -13,6 +13,7 @@ from orchestrator.cli.ui import render
 from orchestrator.cli.ui.arguments import ENDED, STATES
 from orchestrator.cli.ui.run_list import RunList
 from orchestrator.cli.ui.terminal import Terminal
+from orchestrator.cli.verbs import show
 from orchestrator.runs.status import RunAttempt, RunState, RunStatus
 from orchestrator.support.formatting import ago, count, money
 from orchestrator.sweeps.design.sweep_record import SweepState
@@ -101,6 +102,22 @@ def test_list_filters_by_state_and_limit(home: Path, orchestrator: Command) -> N
     none = orchestrator("list", "--state", "running")
     assert (none.code, none.out) == (0, "")
     assert "no run is running" in none.err
+
+
+def test_list_of_many_runs_shows_the_newest(home: Path, orchestrator: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of rows would push the newest off the screen; a script gets all."""
+    monkeypatch.setattr(show, "DEFAULT_LIMIT", 2)
+    for age in range(3):
+        make_run(home, f"run-{age}", age=age)
+    found = orchestrator("list")
+    assert [line.split()[0] for line in found.out.splitlines()] == ["RUN", "run-0", "run-1"]
+    assert "the newest 2; for older ones add --limit N" in found.err
+    all_rows = orchestrator("list", "--limit", "3")
+    assert len(all_rows.out.splitlines()) == 4
+    assert all_rows.err == ""
+    assert len(orchestrator("list", "-o", "json").json) == 3
+    monkeypatch.setattr(show, "DEFAULT_LIMIT", 3)
+    assert orchestrator("list").err == "", "nothing is left out"
 
 
 @pytest.mark.parametrize("words", [("--state", "faled"), ("--limit", "0"), ("--limit", "-1"), ("--limit", "x")])
