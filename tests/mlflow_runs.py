@@ -53,8 +53,8 @@ def stored(home: Path) -> list[tuple[str, str, int]]:
         return sorted(database.execute(query))
 
 
-def wait_for_copy(run: RunFolder, seconds: float = 60.0) -> str:
-    """Wait until MLflow has everything of an ended run; return the id of its MLflow run."""
+def wait_for_copy(run: RunFolder, seconds: float = 300.0) -> str:
+    """Wait until MLflow has everything of an ended run, minutes on a loaded machine; return the id of its MLflow run."""
     until = time.monotonic() + seconds
     while is_behind(run):
         assert time.monotonic() < until, f"MLflow still lacks something of {run.path}"
