@@ -54,7 +54,7 @@ def stored(home: Path) -> list[tuple[str, str, int]]:
 
 
 def wait_for_copy(run: RunFolder, seconds: float = 300.0) -> str:
-    """Wait until MLflow has everything of an ended run, minutes on a loaded machine; return the id of its MLflow run."""
+    """Wait until MLflow has everything of an ended run (minutes on a loaded machine); return the MLflow run's id."""
     until = time.monotonic() + seconds
     while is_behind(run):
         assert time.monotonic() < until, f"MLflow still lacks something of {run.path}"
