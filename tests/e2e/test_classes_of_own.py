@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 OWN = {
     "objective": "sentence_order:SentenceOrder",

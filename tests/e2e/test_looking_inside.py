@@ -14,6 +14,8 @@ from tensorboardX.proto.event_pb2 import Event
 
 from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 HANG = """\"\"\"Found on PYTHONPATH by every Python of the run: the first attempt's rank 1 hangs after step 7.\"\"\"
 import os, sys, time
 from pathlib import Path

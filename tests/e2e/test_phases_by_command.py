@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import MICRO, Console, write_spec
 from train_jobs.artifacts.lineage import read_lineage
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 
 @pytest.mark.slow
 def test_second_phase_starts_from_last_run(console: Console, corpus: Path) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import Console, write_spec
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 MY_PRETRAIN = """\
 import os
 import sys

@@ -6,6 +6,8 @@ import pytest
 
 from tests.conftest import Console, write_corpus, write_spec
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 LEAVES = """\
 import os
 

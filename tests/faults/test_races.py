@@ -13,6 +13,8 @@ from orchestrator.client import Orchestrator
 from tests.conftest import Console, write_spec
 from tests.run_folders import run_script
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 
 def test_simultaneous_equal_submits_return_one_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})

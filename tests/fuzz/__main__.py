@@ -55,6 +55,7 @@ def fuzz(reader: str, seconds: float) -> dict[str, Any]:
     while (left := int(until - time.monotonic())) > 5:  # libFuzzer ends at an input that hangs or kills the process
         command = [sys.executable, "-m", "tests.fuzz.target", reader, str(findings), str(work), str(CORPUS / reader)]
         command += [f"-max_total_time={left}", f"-max_len={LONGEST}", f"-timeout={HANG}", f"-rss_limit_mb={MEMORY}"]
+        command += [f"-report_slow_units={HANG}"]  # by the wall clock, as the time-out
         command += [f"-artifact_prefix={findings}/", "-print_final_stats=1", "-reload=0"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
         found = re.findall(r"#(\d+)\s+\w+\s+cov: (\d+)", done.stderr)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from orchestrator.runs.status import RunState
 from tests.conftest import Console
 from tests.run_folders import live_run, make_run, report
+
+pytestmark = pytest.mark.usefixtures("untracked")
 
 HOUR = 3600.0
 

@@ -10,7 +10,11 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
+
+pytestmark = pytest.mark.usefixtures("untracked")
 
 
 def test_evicted_or_crashed_run_resumes_automatically(console: Console, corpus: Path) -> None:

@@ -17,6 +17,8 @@ from orchestrator.runs.status import RunState
 from tests.conftest import Console, last_step, wait_for, write_spec
 from tests.run_folders import live_run
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 STOPPED = "stopped by SIGTERM"
 
 

@@ -13,6 +13,8 @@ from orchestrator.runs.status import RunState
 from tests.conftest import Console, committed, rank_pid, wait_for, write_spec
 from tests.run_folders import make_run
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 
 @pytest.mark.slow
 def test_all_output_kept_after_kill_restart_and_cancel(console: Console, corpus: Path) -> None:

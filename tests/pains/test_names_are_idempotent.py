@@ -12,6 +12,8 @@ from orchestrator.runs.status import RunState
 from tests.conftest import Console, write_spec
 from tests.run_folders import live_run, make_run
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 SPEC = ("pretrain", "-f", "job.yaml")
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for, write_spec
 
+pytestmark = pytest.mark.usefixtures("untracked")
+
 
 def submit(console: Console, corpus: Path, *words: str) -> str:
     write_spec(

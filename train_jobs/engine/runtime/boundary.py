@@ -6,9 +6,11 @@ Nothing here loads torch: a preparation runs without it.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -119,11 +121,18 @@ def _failed(problem: UserError, output: Path, rank: int) -> int:
 
 
 def exit_process(code: int) -> NoReturn:
-    """End the process with this exit code, ignoring SIGTERM."""
-    # The interpreter restores the default handlers and then takes about a second to exit. torchrun sends SIGTERM to the
-    # other ranks once the first has exited, and would turn their exit code 75, "saved", into "killed by a signal".
+    """End the process with this exit code, after its threads, exit handlers and output; SIGTERM is ignored."""
+    # torchrun sends SIGTERM to the other ranks once the first has exited, and would turn their exit code 75, "saved",
+    # into "killed by a signal".
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or a disk without space
+            stream.flush()
+    # Not sys.exit: while the interpreter is torn down, a daemon thread that returns from C++, such as one in a store of
+    # torch.distributed, aborts the process ("terminate called without an active exception", exit code -6).
+    os._exit(code)
 
 
 def _explained(problem: Exception, output: Path, rank: int) -> UserError:
