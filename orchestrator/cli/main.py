@@ -97,6 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [word for word in given[:end] if word not in EVERYWHERE]
     forbid_colours("--no-color" in given[:end])
     run_as_command()
+    # jsonschema, which Azure's SDK imports, imports this if Jupyter has installed it: half of the SDK's import time, to
+    # compile a grammar for a check that nothing here uses.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     try:
         if not words:
             write_line(overview(), sys.stdout)
