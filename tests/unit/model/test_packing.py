@@ -177,9 +177,17 @@ def test_bf16_agrees_within_rounding() -> None:
     torch.testing.assert_close(found.nsp_loss_sum, expected.nsp_loss_sum, rtol=1e-2, atol=0)
 
 
+@pytest.mark.parametrize("grouped", [True, False], ids=["groups", "one_layout"])
 @pytest.mark.parametrize("lengths", [[SIZE] * 4, [SIZE, SIZE, SIZE - 1, SIZE]])
-def test_batch_with_little_padding_packed_always(lengths: list[int]) -> None:
-    """On GPUs every batch is packed, even one whose filling tokens find no padded position."""
+def test_batch_with_little_padding_packed_always(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], grouped: bool
+) -> None:
+    """On GPUs every batch is packed, even one whose filling tokens find no padded position.
+
+    One layout for all sequences is what a GPU without a kernel for packed sequences uses.
+    """
+    if not grouped:
+        monkeypatch.setattr(Packing, "grouped", lambda packing: packing)
     made = model(dtype=torch.float64)
     examples = batch(lengths)
     arrays = packing_arrays(np.array(lengths), SIZE, always=True)
