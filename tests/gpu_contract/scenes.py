@@ -239,9 +239,25 @@ def saved_bytes(store: Path) -> float:
     return (found[1] - found[0]) / (32 * 32)
 
 
+def searched_arrays(store: Path) -> dict[str, list[str]]:
+    """Return the arrays of the micro batches that the search for the largest one measures, by kind and layout."""
+    found = {}
+    with recorded() as record, device(record, packed=True):
+        world = world_of(1, record)
+        for unpad in (True, False):
+            for kind in ("pretrain", "glue"):
+                task: Any = (
+                    pretraining(store, world, packed=unpad)
+                    if kind == "pretrain"
+                    else finetuning(kind, world, packed=unpad)
+                )
+                found[f"{kind}-{'packed' if unpad else 'padded'}"] = sorted(task.arrays(task.largest_batch(4)))
+    return found
+
+
 def main(names: list[str], store: Path, output: Path) -> None:
     """Run all scenes."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"searched_arrays": searched_arrays(store)}
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             grouped = name.endswith("-2")

@@ -56,6 +56,12 @@ def test_operators_do_not_grow(played: dict[str, Any], scene: str) -> None:
     assert {stage: step[stage] for stage in ("forward", "backward", "optimizer")} == OPERATORS[scene]
 
 
+@pytest.mark.parametrize("kind", ["pretrain", "glue"])
+def test_search_measures_packed_path_of_packed_training(played: dict[str, Any], kind: str) -> None:
+    assert "packing_starts" in played["searched_arrays"][f"{kind}-packed"]
+    assert "packing_starts" not in played["searched_arrays"][f"{kind}-padded"]
+
+
 def test_saved_bytes_match_memory_estimate(played: dict[str, Any]) -> None:
     job = PretrainConfig.model_validate(
         {
