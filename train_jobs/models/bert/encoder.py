@@ -260,7 +260,7 @@ class BertModel(nn.Module):
         Returns:
             Whether only the layers are compiled.
         """
-        # On a CPU `primitives` adds the gradients of embeddings and decoder in place, which compiled parts cannot.
+        # On a CPU in 16 bit `primitives.linear` adds the decoder's gradient in place, which a compiled head cannot.
         if layers_only is None:
             layers_only = self.embeddings.word_embeddings.weight.device.type == "cpu"
         self.encoder.compile_layers()
