@@ -100,8 +100,21 @@ def lines(card: Card, work: Workload, micro_batch: int) -> Lines:
     optimizer = OPTIMIZER * parameters / card.memory
     gaps = GAPS * (products + attention + elementwise + accumulation + optimizer)
     busy = (products + attention + elementwise + accumulation) * (1 + GAPS)
-    host = micro_batches * LAUNCH * (KERNELS_PER_LAYER * model.num_hidden_layers + OTHER_KERNELS)
+    host = micro_batches * launch_seconds(model.num_hidden_layers)
     return Lines(products, attention, elementwise, accumulation, optimizer, gaps, max(host - busy, 0.0))
+
+
+def launch_seconds(layers: int) -> float:
+    """Return the seconds in which the host launches the kernels of a compiled micro batch, forward and backward."""
+    return LAUNCH * (KERNELS_PER_LAYER * layers + OTHER_KERNELS)
+
+
+def tokens_that_hide_launches(card: Card, recipe: str) -> float:
+    """Return the tokens of a micro batch, in sequences of 128, below which a GPU waits for the host."""
+    one = Workload(recipe, 128, 1)
+    found = lines(card, one, 1)
+    busy = (found.products + found.attention + found.elementwise) * (1 + GAPS)
+    return 128 * launch_seconds(one.config().model.num_hidden_layers) / busy
 
 
 def rate(card: Card, work: Workload, micro_batch: int) -> float:

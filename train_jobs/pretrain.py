@@ -100,7 +100,9 @@ def pretrain(config: PretrainConfig, *, output: Path, cache: Path, device: str =
     stop = StopRequest()
     stop.listen()
     storage.require_writable(output)
-    check_batch(config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")))
+    check_batch(
+        config, output, world_size=int(os.environ.get("WORLD_SIZE", "1")), on_cpu=not distributed.uses_gpu(device)
+    )
     check_start(config, resumes=has_checkpoint(output))
     parts = load_parts(config)  # checked, like the lines above, before the store, which can take hours to prepare
     tags = pretraining_lineage.read_tags(os.environ)
@@ -306,6 +308,7 @@ def finish(
         result = {
             "steps": loop.state.step,
             "sequences": sequences,
+            "micro_batch_size": loop.micro_batch_size,
             "text_use": begun.head.facts.get("text_use"),
             "seconds": round(seconds, 1),
             **{f"validation_{name}": value for name, value in loop.last_validation.items()},
@@ -331,7 +334,7 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: Seq
     """Return a summary of text, batch and arithmetic, with warnings; call it on every process."""
     manifest, train, world, size = store.manifest, config.train, loop.world, loop.micro_batch_size
     accumulation = -(-train.share(world.size) // size)
-    auto = " (auto)" if train.micro_batch_size == "auto" else ""
+    origin = f" ({loop.micro_batch_origin})" if loop.micro_batch_origin else ""
     splits = ", ".join(
         f"{name} {counts.documents} documents {counts.tokens} tokens" for name, counts in manifest.splits.items()
     )
@@ -340,7 +343,7 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: Seq
         f"text       {splits}, vocabulary {manifest.vocab_size}",
         f"sequences  {figures.text()}",
         *([f"sources    {mixture}"] if mixture else []),
-        f"batch      {train.global_batch_size} sequences = {size} micro{auto} x {accumulation} accumulation"
+        f"batch      {train.global_batch_size} sequences = {size} micro{origin} x {accumulation} accumulation"
         f" x {world.size} processes",
         *describe_arithmetic(train.precision, world.device, compiled=is_compiled(train.compile, world.device)),
         *agree_on_kernels(

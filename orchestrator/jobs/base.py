@@ -165,6 +165,8 @@ class TrainingPlan(Plan):
     """Configuration that the job itself reads."""
     accumulation_steps: int | None
     """Micro batches per process and optimizer step; None: the job finds the micro batch size before its first step."""
+    micro_batch_reason: str = ""
+    """Why the job has this micro batch; empty: the spec gives it."""
     estimates: TrainingEstimates
     """Estimated resources."""
 

@@ -145,14 +145,17 @@ def training_rows(
     """
     job, estimates, batch = plan.job, plan.estimates, plan.job.train.global_batch_size
     auto = plan.accumulation_steps is None
+    reason = plan.micro_batch_reason
     if plan.accumulation_steps is None:
         at_most = f", {max_sequences} at most" if max_sequences else ""
-        found = f"micro is auto: the largest that fits, found before the first step{at_most}"
+        why = f", {reason}" if reason else ""
+        found = f"micro is auto{why}: the largest that fits, found before the first step{at_most}"
         yield "batch", f"{batch} = micro x accumulation x {plan.world_size} (world); {found}"
     else:
         micro = -(-batch // (plan.accumulation_steps * plan.world_size))
         factors = f"{micro} x {plan.accumulation_steps} x {plan.world_size}"
-        yield "batch", f"{batch} = {factors} (global = micro x accumulation x world)"
+        why = f"; micro is {reason}" if reason else ""
+        yield "batch", f"{batch} = {factors} (global = micro x accumulation x world){why}"
     yield "steps", steps
     yield from time
     yield "schedule", job.schedule.text(job.optimizer.learning_rate)

@@ -16,6 +16,7 @@ from orchestrator.support.plugins import lazy
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
     from orchestrator.runs.status import RunStatus
+    from orchestrator.specs.compute import ResolvedCompute
     from orchestrator.specs.job import JobSpec
     from orchestrator.specs.paths import PathKeys
     from orchestrator.specs.resolved import Resolved
@@ -88,7 +89,7 @@ class JobKind(ABC):
         return Merge(merge([*presets, *written]))
 
     def check_shares(  # noqa: B027, for a job without a global batch
-        self, spec: Any, world_size: int
+        self, spec: Any, compute: ResolvedCompute
     ) -> None:
         """Check that a global batch divides into processes and micro batches.
 

@@ -93,7 +93,7 @@ def resolve_spec(
         problems.extend(_exposed_secrets(spec, merged))
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
         if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
-            which.check_shares(spec, compute.world_size)
+            which.check_shares(spec, compute)
     problems.raise_all("spec")
     changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != with_start.source}

@@ -21,11 +21,12 @@ SCENES = (
     "pretrain-adamw-fp16-padded",
     "pretrain-lamb-bf16-packed-2",
     "pretrain-adamw-fp16-packed-2",
+    "pretrain-lamb-bf16-packed-2-overlap",
     "glue-adamw-bf16-packed",
     "squad-lamb-fp16-padded",
     "entities-adamw-bf16-packed",
 )
-"""KIND-OPTIMIZER-PRECISION-LAYOUT, and the number of processes if there are several."""
+"""KIND-OPTIMIZER-PRECISION-LAYOUT, the number of processes if there are several, and whether sums overlap."""
 SOURCE = Path(__file__).with_name("fakecuda.cpp")
 
 

@@ -105,9 +105,17 @@ def world_of(size: int, record: Record) -> World:
     return world
 
 
-def loop_of(task: Any, world: World, *, optimizer: str, precision: str, sharded: bool, folder: Path) -> Loop:
+def loop_of(
+    task: Any, world: World, *, optimizer: str, precision: str, sharded: bool, overlap: bool, folder: Path
+) -> Loop:
     """Return the real loop over a task."""
-    config = TrainConfig(steps=100, global_batch_size=MICRO * MICROS * world.size, micro_batch_size=MICRO, seed=5)
+    config = TrainConfig(
+        steps=100,
+        global_batch_size=MICRO * MICROS * world.size,
+        micro_batch_size=MICRO,
+        overlap_all_reduce=overlap,
+        seed=5,
+    )
     saving = CheckpointConfig()
     return Loop(
         task,
@@ -193,17 +201,26 @@ def finetuning(kind: str, world: World, *, packed: bool) -> Finetuning:
 
 
 def play(name: str, store: Path, folder: Path) -> dict[str, Any]:
-    """Run a scene named KIND-OPTIMIZER-PRECISION-LAYOUT[-RANKS] and return what each step did."""
+    """Run a scene named KIND-OPTIMIZER-PRECISION-LAYOUT[-RANKS[-overlap]] and return what each step did."""
     kind, optimizer, precision, layout, *ranks = name.split("-")
     size, packed = int(ranks[0]) if ranks else 1, layout == "packed"
+    overlap = "overlap" in ranks
     with recorded() as record, device(record, packed=packed):
         world = world_of(size, record)
         task: Any = (
             pretraining(store, world, packed=packed) if kind == "pretrain" else finetuning(kind, world, packed=packed)
         )
         loop = loop_of(
-            task, world, optimizer=optimizer, precision=precision, sharded=size > 1, folder=folder / "checkpoints"
+            task,
+            world,
+            optimizer=optimizer,
+            precision=precision,
+            sharded=size > 1,
+            overlap=overlap,
+            folder=folder / "checkpoints",
         )
+        if overlap:  # several buckets of the small model
+            loop.gradients.overlap_reduction(world, bucket_bytes=2**16)
         loop._step()  # creates the optimizer's state
         steps = []
         for _ in range(STEPS):
@@ -239,12 +256,28 @@ def saved_bytes(store: Path) -> float:
     return (found[1] - found[0]) / (32 * 32)
 
 
+def searched_arrays(store: Path) -> dict[str, list[str]]:
+    """Return the arrays of the micro batches that the search for the largest one measures, by kind and layout."""
+    found = {}
+    with recorded() as record, device(record, packed=True):
+        world = world_of(1, record)
+        for unpad in (True, False):
+            for kind in ("pretrain", "glue"):
+                task: Any = (
+                    pretraining(store, world, packed=unpad)
+                    if kind == "pretrain"
+                    else finetuning(kind, world, packed=unpad)
+                )
+                found[f"{kind}-{'packed' if unpad else 'padded'}"] = sorted(task.arrays(task.largest_batch(4)))
+    return found
+
+
 def main(names: list[str], store: Path, output: Path) -> None:
     """Run all scenes."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"searched_arrays": searched_arrays(store)}
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            grouped = name.endswith("-2")
+            grouped = "-2" in name
             if grouped:
                 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
             found[name] = play(name, store, Path(folder))

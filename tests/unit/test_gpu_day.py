@@ -12,7 +12,14 @@ import pytest
 
 from benchmarks import gpu_day, gpu_estimates
 from benchmarks.gpu_day import Result
-from benchmarks.gpu_estimates import CARDS, Workload, largest_micro_batch, lines, rate
+from benchmarks.gpu_estimates import (
+    CARDS,
+    Workload,
+    largest_micro_batch,
+    lines,
+    rate,
+    tokens_that_hide_launches,
+)
 from benchmarks.gpu_rows import ROWS, table_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,3 +171,11 @@ def test_rehearsal_passes_every_row(tmp_path: Path) -> None:
     assert {one["state"] for one in results} == {"passed"}
     assert all(one["figures"] for one in results)
     assert os.path.getsize(tmp_path / "table.md") > 0  # noqa: PTH202
+
+
+def test_documented_launches_are_those_of_the_script() -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    cards = ("T4 16 GB", "A100 80 GB", "H100 80 GB", "H200 141 GB")
+    for model in ("base", "large"):
+        cells = (f"{tokens_that_hide_launches(CARDS[name], model):,.0f}" for name in cards)
+        assert f"| BERT-{model} | {' | '.join(cells)} |" in text

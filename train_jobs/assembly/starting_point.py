@@ -147,7 +147,7 @@ def _require_same(world: World, digest: str, what: str, facts: dict[str, object]
         )
 
 
-def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> None:
+def check_batch(config: PretrainConfig, output: Path, *, world_size: int, on_cpu: bool) -> None:
     """Require that the global batch divides among the processes; called before anything is prepared.
 
     A resumed run may have another number of processes; their shares of the batch are then uneven.
@@ -156,12 +156,13 @@ def check_batch(config: PretrainConfig, output: Path, *, world_size: int) -> Non
         config: configuration of the run.
         output: output folder of the run.
         world_size: number of processes.
+        on_cpu: whether training runs on CPUs.
 
     Raises:
         SpecError: the batch of a new run does not divide, or there are fewer sequences than processes.
     """
     if not has_checkpoint(output):
-        config.train.accumulation_steps(world_size)
+        config.train.on_device(on_cpu=on_cpu).accumulation_steps(world_size)
     elif config.train.global_batch_size < world_size:
         raise SpecError(
             f"train.global_batch_size {config.train.global_batch_size} is less than the {world_size} processes",
@@ -211,8 +212,8 @@ def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
         "device": loop.world.device_name,
     }
     differs = {key: f"{key} {before[key]} -> {value}" for key, value in now.items() if before.get(key, value) != value}
-    if config.train.micro_batch_size == "auto" and differs.keys() & {"world_size", "device"}:
-        loop.state.micro_batch_size = None  # another size may fit there
+    if not isinstance(config.train.micro_batch_size, int) and differs.keys() & {"world_size", "device"}:
+        loop.state.micro_batch_size = loop.given_micro_batch  # another size may fit there
     if differs:
         loop.world.log(f"warning: not bit-exact with an uninterrupted run: {', '.join(differs.values())}")
 
@@ -262,6 +263,13 @@ def set_aside_damaged(store: CheckpointStore, used: Checkpoint | None) -> None:
         print(f"warning: the checkpoint of step {damaged} is damaged, {instead}; its files are in {folder}", flush=True)
 
 
+def without_default_micro_batch(sections: dict[str, Any]) -> None:
+    """Remove the micro batch from the sections of a configuration that leaves it to the device."""
+    # The checkpoint has the size that was taken; the default may differ on the machine of a resumed run.
+    if sections["train"]["micro_batch_size"] is None:
+        del sections["train"]["micro_batch_size"]
+
+
 def trajectory(config: PretrainConfig, store: str, rule: TextRule | None = None) -> dict[str, Any]:
     """Return the settings that determine the trained weights, by section.
 
@@ -276,6 +284,7 @@ def trajectory(config: PretrainConfig, store: str, rule: TextRule | None = None)
     sections["data"]["store"] = store
     sections["data"] |= rule._asdict() if rule is not None else {}
     del sections["train"]["log_every"]
+    without_default_micro_batch(sections)
     del sections["optimizer"]["sharded"]  # does not affect the weights
     sections["start"] = {key: sections.pop(key) is not None for key in ("init_from", "phase_from")}
     if (stretched := sections.pop(STRETCH)) is not None:

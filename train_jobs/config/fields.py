@@ -23,6 +23,9 @@ def _count_or_auto(value: object) -> object:
 
 # One validator for both types: a plain union would report every mistake twice, once per member.
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
+CountAutoOrNone = Annotated[
+    int | Literal["auto"] | None, BeforeValidator(lambda value: value if value is None else _count_or_auto(value))
+]
 
 
 class Config(BaseModel):

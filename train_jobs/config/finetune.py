@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from train_jobs.config.errors import SpecError, did_you_mean
-from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, is_user_code, one_of
+from train_jobs.config.fields import CheckedConfig, Config, CountAutoOrNone, is_user_code, one_of
 from train_jobs.config.pretrain import (
     CheckpointConfig,
     Dropout,
@@ -207,9 +207,9 @@ class FinetuneTrainConfig(Config):
     """Passes over all rows."""
     global_batch_size: Positive = 32
     """Rows per optimizer step, over all processes and accumulation steps; the last batch of an epoch may be smaller."""
-    micro_batch_size: CountOrAuto = 32
+    micro_batch_size: CountAutoOrNone = None
     """Rows in one forward and backward pass of a process. auto: the largest that fits on every process with rows of
-    full length, found before the first step. It is halved when memory runs out."""
+    full length, found before the first step. It is halved when memory runs out. None: auto on GPUs, 32 on CPUs."""
     group_by_length: bool = False
     """Build batches from rows of similar length, to reduce padding. Off: in random order."""
     unpad: bool = True
@@ -235,6 +235,12 @@ class FinetuneTrainConfig(Config):
         """
         shared = self.model_dump(include=TrainConfig.model_fields.keys() & type(self).model_fields.keys())
         return TrainConfig(steps=steps, seed=seed, **shared)
+
+    def on_device(self, *, on_cpu: bool) -> Self:
+        """Return these settings with the micro batch that is the default on a device; see `TrainConfig`."""
+        # The loss is a mean over the global batch, so its split does not change the result, as in pretraining.
+        size = self.for_engine(1, 0).on_device(on_cpu=on_cpu).micro_batch_size
+        return self.model_copy(update={"micro_batch_size": size})
 
 
 class EvaluationConfig(Config):
@@ -330,6 +336,10 @@ class FinetuneConfig(Sections):
                 stretch=f"interpolate them: --set stretch_positions={self.max_length}",
             )
 
+    def on_device(self, *, on_cpu: bool) -> Self:
+        """Return this configuration with the micro batch that is the default on a device; see `TrainConfig`."""
+        return self.model_copy(update={"train": self.train.on_device(on_cpu=on_cpu)})
+
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
         """Return the micro batch sizes to try, largest first; a single one unless `micro_batch_size` is auto.
 
@@ -340,9 +350,10 @@ class FinetuneConfig(Sections):
             on_cpu: whether training runs on CPUs.
         """
         share = -(-self.train.global_batch_size // world_size)
-        if self.train.micro_batch_size == "auto":
-            return micro_batch_sizes(share, self.max_length, on_cpu=on_cpu)
-        return [min(self.train.micro_batch_size, share)]
+        size = self.train.on_device(on_cpu=on_cpu).micro_batch_size
+        if isinstance(size, int):
+            return [min(size, share)]
+        return micro_batch_sizes(share, self.max_length, on_cpu=on_cpu)
 
     def of_task(self, name: str) -> FinetuneConfig:
         """Return the configuration of one GLUE task in a job of task glue.

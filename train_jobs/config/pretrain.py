@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from train_jobs.config.errors import SpecError
-from train_jobs.config.fields import CheckedConfig, Config, CountOrAuto, Named, is_user_code, one_of
+from train_jobs.config.fields import CheckedConfig, Config, CountAutoOrNone, Named, is_user_code, one_of
 from train_jobs.config.prepare import TextConfig
 from train_jobs.config.trust import TrustConfig
 from train_jobs.config.urls import STORE_AT_URL, was_url
@@ -28,6 +28,7 @@ PROFILE_WARMUP = 3  # atypical first steps of a job, which are not profiled by d
 # Tokens of a micro batch that saturate a device; more only need memory and, on a CPU, exceed its caches. Matrix units
 # of GPUs are saturated by 16 to 32 thousand. On a CPU, copying all weights to 16 bit then costs below 3% of a pass.
 ENOUGH_TOKENS = {"cpu": 4096, "gpu": 32_768}
+DEFAULT_MICRO_BATCH = 32
 LONGEST_PLAIN_ATTENTION = 256  # tokens; longer sequences on CPUs use the fused kernel, which stores no probabilities
 
 
@@ -193,9 +194,10 @@ class TrainConfig(CheckedConfig):
     batch_tokens: Positive | None = None
     """Tokens per optimizer step, instead of `global_batch_size`: as many sequences as have these tokens on average,
     measured on a sample of the text before the first step. None: `global_batch_size` sequences."""
-    micro_batch_size: CountOrAuto = 32
+    micro_batch_size: CountAutoOrNone = None
     """Sequences in one forward and backward pass of a process. It affects memory, not the result. auto: the largest
-    that fits on every process, found before the first step. It is halved when memory runs out."""
+    that fits on every process, found before the first step. It is halved when memory runs out. None: auto on GPUs,
+    unless loss_normalization is micro_batch; otherwise 32."""
     loss_normalization: Literal["global", "micro_batch"] = "global"
     """Loss of a step. global: mean over all masked tokens, and over all pairs, of the global batch. micro_batch: mean
     of the means of micro batches, as in the published recipes; the result then depends on the size of micro batches
@@ -207,6 +209,9 @@ class TrainConfig(CheckedConfig):
     with loss scaling on GPUs (before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = "auto"
     """torch.compile of the model's layers. auto: on GPUs; on a CPU it gains little and needs a C++ compiler."""
+    overlap_all_reduce: bool = Field(default=False, exclude_if=lambda value: not value)
+    """With several processes: sum gradients over them in buckets of 25 MB during the backward pass of the last micro
+    batch. Off: in one piece after it. With two processes both give the same bits."""
     deterministic: bool = False
     """Use only deterministic algorithms on GPUs too; their cost is reported at the start. On CPUs all are
     deterministic."""
@@ -230,6 +235,25 @@ class TrainConfig(CheckedConfig):
                 "equally: set global_batch_size, or loss_normalization=global"
             )
 
+    def on_device(self, *, on_cpu: bool) -> TrainConfig:
+        """Return these settings with the micro batch that is the default on a device, unless they have one.
+
+        Args:
+            on_cpu: whether training runs on CPUs.
+        """
+        if self.micro_batch_size is not None:
+            return self
+        fixed = on_cpu or self.loss_normalization == "micro_batch"
+        return self.model_copy(update={"micro_batch_size": DEFAULT_MICRO_BATCH if fixed else "auto"})
+
+    def micro_batch_reason(self, *, on_cpu: bool) -> str:
+        """Return why `on_device` has this micro batch, such as `the default on GPUs`; empty if it is given."""
+        if self.micro_batch_size is not None:
+            return ""
+        if self.loss_normalization == "micro_batch":
+            return "the default with loss_normalization=micro_batch"
+        return f"the default on {'CPUs' if on_cpu else 'GPUs'}"
+
     def accumulation_steps(self, world_size: int) -> int | None:
         """Return the micro batches per process and optimizer step; None if `micro_batch_size` is auto.
 
@@ -240,6 +264,7 @@ class TrainConfig(CheckedConfig):
             SpecError: the global batch does not divide evenly; the message names the nearest sizes that do. With
                 `batch_tokens` it need not, but must have a sequence for each process.
         """
+        assert self.micro_batch_size is not None, "on_device comes first"
         if self.batch_tokens is not None:
             if self.global_batch_size < world_size:
                 raise SpecError(
@@ -263,7 +288,7 @@ class TrainConfig(CheckedConfig):
 
     def _fitting_micro_batch(self, world_size: int) -> str | None:
         """Return the flag of a micro batch size that divides the global batch; None if the processes do not."""
-        if self.global_batch_size % world_size or self.micro_batch_size == "auto":
+        if self.global_batch_size % world_size or not isinstance(self.micro_batch_size, int):
             return None
         return f"--set train.micro_batch_size={max(dividing(self.share(world_size), self.micro_batch_size))}"
 
@@ -426,6 +451,10 @@ class PretrainConfig(CheckedConfig):
         unit = 1 << max(sequences // 50, 1).bit_length() - 1
         size = round(sequences / unit) * unit
         return self.model_copy(update={"train": self.train.model_copy(update={"global_batch_size": size})})
+
+    def on_device(self, *, on_cpu: bool) -> PretrainConfig:
+        """Return this configuration with the micro batch that is the default on a device; see `TrainConfig`."""
+        return self.model_copy(update={"train": self.train.on_device(on_cpu=on_cpu)})
 
     def micro_batches(self, world_size: int, *, on_cpu: bool) -> list[int]:
         """Return the micro batch sizes to try with `micro_batch_size: auto`, largest first.

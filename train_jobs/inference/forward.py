@@ -70,7 +70,7 @@ def prepare_model(model: Model, *, precision: str, device: torch.device, compile
             layer.float()
     if compiled:
         require_compiler(device, key="batching.compile")
-        model.bert.encoder.compile_layers()
+        model.bert.compile_parts()
     else:  # the reordered operations are opaque to torch.compile
         order_weights(model.bert.encoder)
     return model

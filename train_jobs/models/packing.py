@@ -73,7 +73,10 @@ class Packing(NamedTuple):
 
     def lay_out(self, packed: Tensor) -> Tensor:
         """Copy [T, N] to [B, S, N] for attention, which ignores padded positions and gives them no gradient."""
-        return _lay_out(packed, self.places, self.tokens)
+        # In a batch without padding, filling tokens have the position of a real one, whose gradient they must not get.
+        numbers = torch.arange(len(self.tokens), device=packed.device)
+        filling = self.places.flatten().index_select(0, self.tokens) != numbers
+        return _lay_out(packed, self.places, self.tokens, filling)
 
     def collect(self, padded: Tensor) -> Tensor:
         """Gather [B, S, N], the result of attention, to [T, N]: the inverse of `lay_out`."""
@@ -122,7 +125,8 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int, *, always: bool = 
     sequences, positions = np.nonzero(np.arange(size) < ordered[:, None])
     tokens = np.empty(rounded, np.int64)
     tokens[:total] = order[sequences] * size + positions
-    # a padded position of the shortest sequence; without padding, any position: nothing uses these results
+    # a padded position of the shortest sequence; without padding, any position: nothing uses these results, and
+    # `Packing.lay_out` gives them no gradient
     tokens[total:] = order[-1] * size + ordered[-1] if ordered[-1] < size else 0
     places = np.full(lengths.size * size, rounded - 1, np.int64)
     places[tokens[:total]] = np.arange(total)
@@ -141,8 +145,8 @@ def _group(lengths: Tensor) -> Group:
     return Group(tokens, places, real[:, None, None, :], real.logical_not().flatten().nonzero().flatten())
 
 
-def _lay_out(packed: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-    return _Gather.apply(packed, places.flatten(), tokens, None).unflatten(0, places.shape)
+def _lay_out(packed: Tensor, places: Tensor, tokens: Tensor, filling: Tensor | None = None) -> Tensor:
+    return _Gather.apply(packed, places.flatten(), tokens, filling).unflatten(0, places.shape)
 
 
 def _collect(padded: Tensor, places: Tensor, tokens: Tensor, unused: Tensor | None = None) -> Tensor:
@@ -155,7 +159,7 @@ class _Gather(torch.autograd.Function):
     # index_select's own backward pass is index_add: atomic additions on a GPU, so neither fast nor deterministic. A
     # gather is both, but correct for the indices of this module only: a row that is selected more than once, or that
     # the inverse index does not reach, has a gradient of zero or is one of the `unused` rows, whose gradient is set to
-    # zero.
+    # zero. These are given by number, or by a mask.
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, reverse: Tensor, unused: Tensor | None) -> Tensor:
@@ -166,4 +170,8 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         reverse, unused = ctx.saved_tensors
         selected = grad.index_select(0, reverse)
-        return selected if unused is None else selected.index_fill_(0, unused, 0), None, None, None
+        if unused is not None and unused.dtype == torch.bool:
+            selected = selected.masked_fill_(unused[:, None], 0)
+        elif unused is not None:
+            selected = selected.index_fill_(0, unused, 0)
+        return selected, None, None, None

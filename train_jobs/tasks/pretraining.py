@@ -98,8 +98,8 @@ class BertPretraining:
         Its labels in this share; with `train.loss_normalization: micro_batch`, the micro batches of this share.
         """
         if self._micro_batch_means:
-            size = self._config.train.micro_batch_size
-            assert size != "auto", "the configuration refuses it"
+            size = self._config.train.on_device(on_cpu=self._world.device.type == "cpu").micro_batch_size
+            assert isinstance(size, int), "the configuration refuses auto"
             return [float(math.ceil(len(batch) / size))] * len(self._labels)
         return [float((getattr(batch, labels) != IGNORED).sum()) for labels in self._labels.values()]
 
@@ -214,14 +214,14 @@ def is_padded(batch: Batch) -> bool:
 
 
 def compile_layers(model: torch.nn.Module) -> None:
-    """Compile each layer of BERT, or another model as a whole; compilation happens at the first forward pass.
+    """Compile BERT's layers, on a GPU also its other parts, or another model; it happens at the first forward pass.
 
     Raises:
         SpecError: the model is on a CPU and no C++ compiler is installed.
     """
     require_compiler(next(model.parameters()).device, key="train.compile")
     if isinstance(model, BertForPreTraining):
-        model.bert.encoder.compile_layers()
+        model.compile_parts()
     else:
         # Packed batches differ in their number of tokens: with dynamic=False each would be compiled, up to the limit.
         allow_variants()

@@ -18,7 +18,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
 from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_initial_model
 from train_jobs.artifacts.text_rule import TextRule
-from train_jobs.assembly.starting_point import differences, resume
+from train_jobs.assembly.starting_point import differences, resume, without_default_micro_batch
 from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
@@ -219,7 +219,7 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
     model.to(world.device)
     if is_compiled(config.train.compile, world.device):
         require_compiler(world.device, key="train.compile")
-        model.bert.encoder.compile_layers()
+        model.bert.compile_parts()
     task = job.kind.training(model, seed=seed, world=world)
     loop = make_loop(job, task, seed, output)
     if world.is_main:
@@ -227,8 +227,8 @@ def run_seed(job: FinetuneJob, seed: int, output: Path, *, mirror: MirrorFactory
     world.barrier()  # `resume` reads the folder on every process
     resume(loop, config)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=world.device.type == "cpu"))
-    if config.train.micro_batch_size == "auto":
-        world.log(f"batch      micro batches of {loop.micro_batch_size} (auto)")
+    if loop.given_micro_batch is None:
+        world.log(f"batch      micro batches of {loop.micro_batch_size} ({loop.micro_batch_origin})")
     if not loop.state.step and absent:
         world.log(f"head       new: {', '.join(absent)}")
     attempt = this_attempt(world, job.precision, loop.state.step)
@@ -371,6 +371,7 @@ def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
     )
     # Changes of these are allowed when a run resumes: they have no effect on weights.
     del sections["train"]["log_every"]
+    without_default_micro_batch(sections)
     del sections["optimizer"]["sharded"]  # no weight depends on the process that keeps the moments
     weights = initial_weights(config.init_from)
     stretched = {} if config.stretch_positions is None else {STRETCH: config.stretch_positions}

@@ -87,7 +87,8 @@ def initial_loss(
             task.model.bert.embeddings.position_embeddings.weight, stretched_from, config.stretch_positions
         )
     task.model.eval()
-    size = train.micro_batch_size if train.micro_batch_size != "auto" else 8  # not searched for yet
+    given = train.on_device(on_cpu=world.device.type == "cpu").micro_batch_size
+    size = given if isinstance(given, int) else 8  # not searched for yet
     with autocast(precision, world.device):
         found = task.validate(size)
     return found.get("mlm_loss", found["loss"])

@@ -132,7 +132,8 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     """
     spec = resolved.spec
     assert isinstance(spec, FinetuneSpec)
-    job, cache = spec.job_config(), home / FINGERPRINT_CACHE
+    on_cpu = resolved.compute.device == "cpu"
+    job, cache = spec.job_config().on_device(on_cpu=on_cpu), home / FINGERPRINT_CACHE
     for folder in (job.init_from, *(own.init_from for own in job.per_task.values() if own.init_from)):
         require_trusted(folder, job.trust)
     initial = read_initial_model(job.init_from)
@@ -152,7 +153,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
         if found.train is not None
     }
     estimates = estimate_finetuning(job, initial, shared.compute, _work(job, files, rows, per_epoch))
-    sequences = job.micro_batches(shared.compute.world_size, on_cpu=shared.compute.device == "cpu")[0]
+    sequences = job.micro_batches(shared.compute.world_size, on_cpu=on_cpu)[0]
     warnings = [
         *_missing_task_warnings(job, rows),
         *table_warnings(job.data, seen),
@@ -166,6 +167,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
         job=job,
         checked=checked_text(seen) if seen else None,
         accumulation_steps=_accumulation(job, shared.compute.world_size),
+        micro_batch_reason=spec.train.for_engine(1, 0).micro_batch_reason(on_cpu=on_cpu),
         parent=parent,
         rows=rows,
         steps_per_epoch=per_epoch,

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import CodeSpec, JobSpec
 from orchestrator.specs.names import ModuleName
 from orchestrator.specs.paths import PathKeys, anchor
@@ -102,7 +103,7 @@ def expand_short_forms(written: Sequence[ConfigLayer], shown: Path, site: Site) 
     return [recipe, *below, *(_with_files(layer, task) for layer in written), *above]
 
 
-def check_batch(spec: FinetuneSpec, world_size: int) -> None:
+def check_batch(spec: FinetuneSpec, compute: ResolvedCompute) -> None:
     """Check that the global batch divides into processes, and their shares into micro batches.
 
     A share that is smaller than a micro batch is processed as one micro batch.
@@ -110,10 +111,10 @@ def check_batch(spec: FinetuneSpec, world_size: int) -> None:
     Raises:
         SpecError: it does not; the message names the nearest sizes that do.
     """
-    train = spec.train
+    train, world_size = spec.train.on_device(on_cpu=compute.device == "cpu"), compute.world_size
     asked = train.for_engine(1, 0)
     asked.model_copy(update={"micro_batch_size": "auto"}).accumulation_steps(world_size)
-    if train.micro_batch_size != "auto":
+    if isinstance(train.micro_batch_size, int):
         micro = min(train.micro_batch_size, train.global_batch_size // world_size)
         asked.model_copy(update={"micro_batch_size": micro}).accumulation_steps(world_size)
 

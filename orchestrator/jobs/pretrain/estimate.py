@@ -64,9 +64,9 @@ def estimate(
         largest=job.model.padded_vocab_size(vocab_size) * job.model.hidden_size,
         sharded_over=world_size if job.optimizer.sharded else 1,
     )
-    on_cpu, micro_batch_size = device == "cpu", job.train.micro_batch_size
-    if micro_batch_size == "auto":
-        micro_batch_size = job.micro_batches(world_size, on_cpu=on_cpu)[0]
+    on_cpu = device == "cpu"
+    given = job.train.on_device(on_cpu=on_cpu).micro_batch_size
+    micro_batch_size = given if isinstance(given, int) else job.micro_batches(world_size, on_cpu=on_cpu)[0]
     one_checkpoint = checkpoint_bytes(parameters)
     flops_per_step = per_token * job.data.sequence_length * job.train.global_batch_size
     return Estimates(

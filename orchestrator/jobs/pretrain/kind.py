@@ -11,6 +11,7 @@ from orchestrator.support.plugins import lazy
 if TYPE_CHECKING:
     from orchestrator.jobs.pretrain.spec import PretrainSpec
     from orchestrator.runs.status import RunStatus
+    from orchestrator.specs.compute import ResolvedCompute
 
 
 class PretrainKind(JobKind):
@@ -29,9 +30,9 @@ class PretrainKind(JobKind):
     merge = lazy("train_jobs.artifacts.start_phase:merge_with_start")
     user_code_names = lazy("train_jobs.config.fields:user_code_names")
 
-    def check_shares(self, spec: PretrainSpec, world_size: int) -> None:
+    def check_shares(self, spec: PretrainSpec, compute: ResolvedCompute) -> None:
         """Check that the global batch divides into processes and micro batches."""
-        spec.train.accumulation_steps(world_size)
+        spec.train.on_device(on_cpu=compute.device == "cpu").accumulation_steps(compute.world_size)
 
     def title(self, plan: Mapping[str, object]) -> str:
         """Return what runs with the same title have in common."""

@@ -134,7 +134,8 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     """
     spec = resolved.spec
     assert isinstance(spec, PretrainSpec)
-    text = _read_text(resolved, spec.job_config(), home, reuse)
+    on_cpu = resolved.compute.device == "cpu"
+    text = _read_text(resolved, spec.job_config().on_device(on_cpu=on_cpu), home, reuse)
     job, start = text.job, text.store or text.data
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
@@ -162,6 +163,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         needs=pretraining_needs(job, text.data, text.remote, phase or parent),
         job=job,
         accumulation_steps=job.train.accumulation_steps(world_size),
+        micro_batch_reason=spec.train.micro_batch_reason(on_cpu=on_cpu),
         parent=parent,
         phase=phase.facts if phase else None,
         estimates=estimates,

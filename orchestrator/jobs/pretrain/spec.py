@@ -67,7 +67,9 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
         *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in STORE_KEYS),
         (
             "train.loss_normalization",
-            job.train.micro_batch_size != "auto" and job.train.micro_batch_size >= job.train.global_batch_size,
+            # On GPUs this micro batch is the default with this key too.
+            isinstance(micro := job.train.on_device(on_cpu=True).micro_batch_size, int)
+            and micro >= job.train.global_batch_size,
             "a global batch is one micro batch",
         ),
         *(
@@ -91,6 +93,7 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
         ("train.global_batch_size", job.train.batch_tokens is not None, "train.batch_tokens takes its place"),
         ("data.text", site.remote_data(job) is not None, f"{dotted(site.data_key)} takes its place"),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
+        ("train.overlap_all_reduce", world_size == 1, "there is one process"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
         vocabulary_rule(job.data),
     ]

@@ -66,7 +66,10 @@ class PretrainingReport(RunReport):
         yield "Model", [shape]
         batch = f"{train['global_batch_size']:,}"
         if self.plan["accumulation_steps"] is None:
-            meaning = f" sequences a step on {counted(world, 'process', 'processes')}; micro batch: auto"
+            reason = f", {self.plan['micro_batch_reason']}" if self.plan.get("micro_batch_reason") else ""
+            size = self.result.get("micro_batch_size")
+            taken = f", found: {size:,}" if size is not None else ""
+            meaning = f" sequences a step on {counted(world, 'process', 'processes')}; micro batch: auto{reason}{taken}"
         else:
             factors = (train["micro_batch_size"], self.plan["accumulation_steps"], world)
             batch = f"{batch} = {TIMES.join(f'{factor:,}' for factor in factors)}"

@@ -154,7 +154,7 @@ def _invalid_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
         message = None
         try:
             spec_of_point = _validated(type(job), base, point)
-            job_kind(spec_of_point.kind).check_shares(spec_of_point, trial.compute.world_size)
+            job_kind(spec_of_point.kind).check_shares(spec_of_point, trial.compute)
         except ValidationError as failure:
             message = _message(dict(failure.errors()[0]))
         except SpecError as failure:

@@ -160,11 +160,10 @@ def test_explain_shows_each_meaning_of_a_key(orchestrator: Command) -> None:
     found = orchestrator("explain", "train.micro_batch_size", "-o", "json").json
     assert [entry["kinds"] for entry in found] == [["pretrain"], ["finetune"]]
     pretrain = found[0]
-    assert (pretrain["type"], pretrain["default"]) == ("integer | auto", "32")
-    assert (pretrain["recipes"]["tiny"], pretrain["recipes"]["large"]) == (
-        64,
-        64,
-    )  # large: from the recipe that it extends
+    assert (pretrain["type"], pretrain["default"]) == ("integer | auto | null", "null")
+    assert "auto on GPUs" in pretrain["text"]
+    recipes = pretrain["recipes"]
+    assert (recipes["tiny"], recipes["large"]) == (64, "auto")  # large: from the recipe that it extends
     assert "base" not in pretrain["recipes"]
     text = orchestrator("explain", "optimizer.name", "--kind", "pretrain").out
     assert "optimizer.name\n  type" in text

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -48,15 +48,15 @@ JOININGS = 24  # reserved ports, one for each process group
 OPTIMIZERS = ("lamb", "adamw")
 
 
-def play(folder: Path) -> Path:
-    """Run all scenes in `folder` and return it."""
+def play(folder: Path, script: Path = Path(__file__)) -> Path:
+    """Run all scenes of a script in `folder` and return it."""
     write_corpus(folder / "corpus.txt")
     with ExitStack() as stack:
         sockets = [stack.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
         for free in sockets:
             free.bind(("127.0.0.1", 0))
         ports = ",".join(str(free.getsockname()[1]) for free in sockets)
-    command = [sys.executable, str(Path(__file__)), str(folder), ports]
+    command = [sys.executable, str(script), str(folder), ports]
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
     with ExitStack() as stack:
         logs = [stack.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
@@ -211,11 +211,20 @@ def four_rank_config(folder: Path) -> PretrainConfig:
 
 
 def pretrain(
-    world: World, folder: Path, config: PretrainConfig, *, stop_at: int = 100, dtype: torch.dtype = torch.float32
+    world: World,
+    folder: Path,
+    config: PretrainConfig,
+    *,
+    stop_at: int = 100,
+    dtype: torch.dtype = torch.float32,
+    prepare: Callable[[Loop], None] = lambda loop: None,
 ) -> None:
-    """Resume the small pretraining job until it is stopped or finished, as pretrain does."""
+    """Resume the small pretraining job until it is stopped or finished, as pretrain does.
+
+    `prepare` is called with the loop before it is restored.
+    """
     folder.mkdir(exist_ok=True)
-    check_batch(config, folder, world_size=world.size)
+    check_batch(config, folder, world_size=world.size, on_cpu=True)
     store = find_store(config, folder.parent / "cache")
     task, stop = RecordingPretraining(config, store, world), StopRequest()
     task.model.to(dtype)
@@ -245,6 +254,7 @@ def pretrain(
         ),
     )
     task.follow(loop, stop, stop_at, folder)
+    prepare(loop)
     resume(loop, config)
     loop.find_micro_batch(config.micro_batches(world.size, on_cpu=True))
     with suppress(Preempted):

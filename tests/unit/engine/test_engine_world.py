@@ -62,9 +62,9 @@ def test_losses_and_rates_match_uninterrupted_run(scenes: Path) -> None:
 def test_first_submit_indivisible_batch_refused(scenes: Path, tmp_path: Path) -> None:
     config = eight_sequence_config(scenes)
     with pytest.raises(SpecError, match="does not divide"):
-        check_batch(config, tmp_path, world_size=3)
-    check_batch(config, scenes / "fewer", world_size=3)
-    check_batch(config_with(train={"global_batch_size": 3}), scenes / "fewer", world_size=3)
+        check_batch(config, tmp_path, world_size=3, on_cpu=True)
+    check_batch(config, scenes / "fewer", world_size=3, on_cpu=True)
+    check_batch(config_with(train={"global_batch_size": 3}), scenes / "fewer", world_size=3, on_cpu=True)
     with pytest.raises(SpecError, match="is less than the 9 processes") as caught:
-        check_batch(config, scenes / "fewer", world_size=9)
+        check_batch(config, scenes / "fewer", world_size=9, on_cpu=True)
     assert caught.value.fix == "start at most 8 processes"

@@ -336,6 +336,44 @@ def test_probed_micro_batch_is_kept_on_same_device(
     assert ("device NVIDIA H200 -> cpu" in capsys.readouterr().out) == (expected is None)
 
 
+@pytest.mark.parametrize(
+    ("kind", "normalization", "given", "origin"),
+    [
+        ("cpu", "global", 32, "the default on CPUs"),
+        ("cuda", "global", None, "auto, the default on GPUs"),
+        ("cuda", "micro_batch", 32, "the default with loss_normalization=micro_batch"),
+    ],
+)
+def test_loop_takes_default_micro_batch_of_device(
+    store: TokenStore, tmp_path: Path, kind: str, normalization: str, given: int | None, origin: str
+) -> None:
+    config = config_with(train={"micro_batch_size": None, "loss_normalization": normalization})
+    loop = loop_for(config, store, tmp_path)
+    loop.world = replace(loop.world, device=torch.device(kind))
+    assert (loop.given_micro_batch, loop.micro_batch_origin) == (given, origin)
+
+
+def test_default_micro_batch_of_gpu_is_not_kept_on_cpu(store: TokenStore, tmp_path: Path) -> None:
+    config = config_with(train={"micro_batch_size": None})
+    loop = loop_for(config, store, tmp_path, "NVIDIA H200")
+    loop.state.micro_batch_size = 2  # as the search found it there
+    loop.run()
+    again = loop_for(config, store, tmp_path)
+    resume(again, config)
+    assert again.micro_batch_size == 32
+
+
+def test_run_with_former_default_micro_batch_resumes(store: TokenStore, tmp_path: Path) -> None:
+    """Checkpoints of earlier versions contain 32 where the configuration had no micro batch."""
+    before = config_with(train={"micro_batch_size": 32})
+    loop_for(before, store, tmp_path).run()
+    now = config_with(train={"micro_batch_size": None})
+    again = loop_for(now, store, tmp_path)
+    resume(again, now)
+    assert again.state.step == before.train.steps
+    assert again.micro_batch_size == 32
+
+
 def test_start_prints_probed_micro_batch(store: TokenStore, tmp_path: Path) -> None:
     config = config_with(train={"micro_batch_size": "auto", "global_batch_size": 8})
     loop = loop_for(config, store, tmp_path)

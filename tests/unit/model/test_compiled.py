@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from train_jobs.config import ModelConfig, SpecError
-from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
+from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, pretraining_sums
+from train_jobs.models.packing import packing_arrays
 from train_jobs.tasks.pretraining import compile_layers
 
 pytestmark = [  # internal warnings of torch
@@ -58,6 +60,33 @@ def test_compiled_dropout_is_bit_exact_for_seed() -> None:
     first, second = trained(made), [tensor.clone() for tensor in trained(made)]
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
     assert not torch.equal(first[0], trained(model(dropout=0.0, compiled=False))[0])
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", [[16, 9, 3], [16, 16, 16]], ids=["short", "full"])
+def test_compiled_heads_and_losses_match_eager(lengths: list[int]) -> None:
+    """All parts, as on a GPU: layers, sum of embeddings, heads and losses; packed sequences."""
+    packing = packing_arrays(np.array(lengths), 16, always=True)
+    examples = {
+        "input_ids": IDS,
+        "token_type_ids": torch.zeros_like(IDS),
+        "lengths": torch.tensor(lengths),
+        "masked_positions": torch.tensor([[1, 2]] * 3),
+        "masked_labels": torch.tensor([[7, -100], [9, 3], [5, 5]]),
+        "next_sentence_labels": torch.tensor([0, 1, -100]),
+        **{name: torch.from_numpy(array) for name, array in packing.items()},
+    }
+    found = []
+    for compiled in (True, False):
+        made = model(dropout=0.0, compiled=False)
+        if compiled:
+            made.compile_parts(layers_only=False)
+        sums = pretraining_sums(made, examples, next_sentence=True, padded=True)
+        (sums.mlm_loss_sum + sums.nsp_loss_sum).backward()
+        found.append([*sums, *(parameter.grad for parameter in made.parameters())])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from train_jobs.config import ModelConfig
 from train_jobs.models.bert import attention
 from train_jobs.models.bert.attention import has_packed_kernel, plain_attention
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, Sums, initialise, pretraining_sums
+from train_jobs.models.bert.task_heads import BertForTokenClassification
 from train_jobs.models.packing import MULTIPLE, Packing, packing_arrays
 from train_jobs.tasks.pretraining import compile_layers
 
@@ -177,9 +178,17 @@ def test_bf16_agrees_within_rounding() -> None:
     torch.testing.assert_close(found.nsp_loss_sum, expected.nsp_loss_sum, rtol=1e-2, atol=0)
 
 
+@pytest.mark.parametrize("grouped", [True, False], ids=["groups", "one_layout"])
 @pytest.mark.parametrize("lengths", [[SIZE] * 4, [SIZE, SIZE, SIZE - 1, SIZE]])
-def test_batch_with_little_padding_packed_always(lengths: list[int]) -> None:
-    """On GPUs every batch is packed, even one whose filling tokens find no padded position."""
+def test_batch_with_little_padding_packed_always(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], grouped: bool
+) -> None:
+    """On GPUs every batch is packed, even one whose filling tokens find no padded position.
+
+    One layout for all sequences is what a GPU without a kernel for packed sequences uses.
+    """
+    if not grouped:
+        monkeypatch.setattr(Packing, "grouped", lambda packing: packing)
     made = model(dtype=torch.float64)
     examples = batch(lengths)
     arrays = packing_arrays(np.array(lengths), SIZE, always=True)
@@ -189,6 +198,23 @@ def test_batch_with_little_padding_packed_always(lengths: list[int]) -> None:
     torch.testing.assert_close(found.mlm_loss_sum, expected.mlm_loss_sum)
     for name, gradient in gradients.items():
         torch.testing.assert_close(others[name], gradient, rtol=1e-6, atol=1e-9)
+
+
+def test_token_head_on_rows_of_equal_length_matches_padded() -> None:
+    """The head lays out its logits on every device, whatever the attention does."""
+    torch.manual_seed(3)
+    made = BertForTokenClassification(NO_DROPOUT, VOCAB, 3).double()
+    ids = batch([SIZE] * 3)["input_ids"]
+    arrays = packing_arrays(np.full(3, SIZE), SIZE, always=True)
+    packing = Packing.from_batch({name: torch.from_numpy(array) for name, array in arrays.items()})
+    weights = torch.randn(3, SIZE, 3, dtype=torch.float64)
+    gradients = []
+    for one in (None, packing):
+        made.zero_grad()
+        (made(ids, torch.zeros_like(ids), None, one) * weights).sum().backward()
+        gradients.append([parameter.grad for parameter in made.parameters()])
+    for expected, found in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -102,6 +102,48 @@ def test_fixed_micro_batch_recipe_gets_no_proposal(folder: Path) -> None:
     assert re.search(r"needs (\d\.\d+) GB, .* needs \1 GB, with optimizer\.sharded=true less$", warning)
 
 
+@pytest.mark.parametrize(
+    ("environ", "sets", "micro", "shown"),
+    [
+        ((), (), 32, "256 = 32 x 8 x 1 (global = micro x accumulation x world); micro is the default on CPUs"),
+        ((A100,), (), "auto", "micro is auto, the default on GPUs: the largest that fits, found before the first step"),
+        (
+            (A100,),
+            ("train.loss_normalization=micro_batch",),
+            32,
+            "world); micro is the default with loss_normalization=micro_batch",
+        ),
+        ((A100,), ("train.micro_batch_size=32",), 32, "256 = 32 x 8 x 1 (global = micro x accumulation x world) "),
+    ],
+    ids=["cpu", "gpu", "means_of_micro_batches", "given"],
+)
+def test_default_micro_batch_depends_on_device(
+    folder: Path, environ: tuple[str, ...], sets: tuple[str, ...], micro: object, shown: str
+) -> None:
+    made = plan(gpus(folder, *environ) if environ else NO_GPU, *BASE, *sets)
+    assert made.job.train.micro_batch_size == micro  # type: ignore[attr-defined]
+    assert shown in text(made)
+
+
+def test_default_micro_batch_decides_memory_of_gpus(folder: Path) -> None:
+    """On GPUs up to 32,768 tokens may be in a micro batch: the estimate is that of 256 sequences of 128."""
+    found, given = (plan(gpus(folder, A100), *BASE, *more) for more in ((), ("train.micro_batch_size=256",)))
+    assert found.estimates == given.estimates  # type: ignore[attr-defined]
+    assert "256 at most" in text(found)
+    assert "activations of 256 sequences" in text(found)
+
+
+def test_default_micro_batch_of_finetuning_is_auto_on_gpus(folder: Path) -> None:
+    write_bert(folder / "bert", architectures=["BertModel"])
+    (folder / "rows.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3\tno\n" * 30)
+    own = ("init_from=bert", "task=own", "data.train=rows.tsv", "data.validation=rows.tsv", "data.max_length=64")
+    here, there = (plan(environ, *own, kind="finetune") for environ in (NO_GPU, gpus(folder, T4)))
+    assert here.job.train.micro_batch_size == 32  # type: ignore[attr-defined]
+    assert "micro is the default on CPUs" in text(here)
+    assert there.job.train.micro_batch_size == "auto"  # type: ignore[attr-defined]
+    assert "micro is auto, the default on GPUs" in text(there)
+
+
 def test_cpu_memory_is_shared_among_processes(folder: Path) -> None:
     one, two = (plan(NO_GPU, *BASE, f"compute.processes_per_node={count}").compute.memory_bytes for count in (1, 2))
     nodes = plan(NO_GPU, *BASE, "compute.nodes=2").compute.memory_bytes

@@ -204,6 +204,9 @@ def test_auto_micro_batch_is_shown_as_auto(plan: dict[str, Any]) -> None:
     job = {**plan["job"], "train": {**plan["job"]["train"], "micro_batch_size": "auto"}}
     page = Page(render(status_of(), [], {**plan, "job": job, "accumulation_steps": None}, RESULT))
     assert "32 sequences a step on 1 process; micro batch: auto" in page.text
+    why = {"job": job, "accumulation_steps": None, "micro_batch_reason": "the default on GPUs"}
+    page = Page(render(status_of(), [], {**plan, **why}, {**RESULT, "micro_batch_size": 16}))
+    assert "micro batch: auto, the default on GPUs, found: 16" in page.text
 
 
 def test_loss_above_unigram_entropy_is_reported(plan: dict[str, Any]) -> None:

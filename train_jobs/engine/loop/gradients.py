@@ -1,7 +1,8 @@
 """Gradients of a step: micro batches accumulate in one flat buffer, which one collective reduces over the processes.
 
 One buffer in fixed order makes the sum reproducible and the number of collectives independent of the model, and
-nothing is sent before the last micro batch is done (NVIDIA's MLPerf entries use one bucket as well).
+nothing is sent before the last micro batch is done (NVIDIA's MLPerf entries use one bucket as well). With
+`train.overlap_all_reduce` buckets of it are reduced during the backward pass of the last micro batch, see `overlap`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from train_jobs.engine.loop.overlap import BucketReduction
 from train_jobs.engine.loop.staging import StagedArrays, StagesBatches, queue_copy
 from train_jobs.engine.loop.task import TrainingBatch, TrainingTask
 from train_jobs.engine.runtime.devices import autocast, without_autocast
@@ -38,10 +40,17 @@ class FlatGradients:
         first = self.parameters[0]
         self._buffer = torch.zeros(size + 2, dtype=first.dtype, device=first.device)
         self.flat, self._loss, self._failures = self._buffer[:size], self._buffer[size], self._buffer[size + 1]
+        self._views: list[torch.Tensor] = []
+        self.overlap: BucketReduction | None = None
         offset = 0
         for parameter in self.parameters:
             parameter.grad = self.flat[offset : offset + parameter.numel()].view_as(parameter)
+            self._views.append(parameter.grad)
             offset += parameter.numel()
+
+    def overlap_reduction(self, world: World, **options: int) -> None:
+        """Sum the gradients in buckets from now on, during the last backward pass of a step; see `BucketReduction`."""
+        self.overlap = BucketReduction(self.parameters, self._views, self.flat, world, **options)
 
     def zero_(self) -> None:
         """Set all gradients to zero; the views stay."""
@@ -62,7 +71,11 @@ class FlatGradients:
         # A sum, so that one failed process is enough for all to discard the step together.
         self._failures.fill_(loss is None)
         self._loss.fill_(0.0 if loss is None else loss)
-        world.queue_sum_(self._buffer)
+        if self.overlap is not None:
+            self.overlap.finish()
+            world.queue_sum_(self._buffer[len(self.flat) :])
+        else:
+            world.queue_sum_(self._buffer)
         # Before clipping, whose norm must be that of the true gradients. Scales are powers of two: the division is
         # exact.
         if scale != 1.0:
@@ -120,6 +133,8 @@ class Passes(NamedTuple):
     """Optimizer step that the passes are part of."""
     staged: StagedArrays | None = None
     """Arrays of the share that are in pinned memory already, for micro batches of this size."""
+    overlap: BucketReduction | None = None
+    """Starts sums over all processes in the backward pass of the last micro batch. None: no collective is called."""
 
 
 @contextmanager
@@ -182,7 +197,8 @@ def accumulate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add the gradients of a process's share of a global batch to `.grad`, one micro batch after another.
 
-    No collective is called, so a process that runs out of memory here cannot leave others waiting in one.
+    No collective is waited for, so a process that runs out of memory here cannot leave others waiting in one:
+    `FlatGradients.reduce_` calls those that it has missed.
 
     Args:
         task: model and loss.
@@ -205,18 +221,22 @@ def accumulate(
     # On a GPU one context spans the step: the 16-bit copies of the weights that autocast makes then serve all of its
     # micro batches. It is off in backward passes, whose types follow from the forward pass.
     step = autocast(passes.precision, world.device) if gpu else nullcontext()
+    last = -(-len(batch) // passes.micro_batch_size)
     with task.accumulating(), step:
-        for compute in losses(task, batch, queue_copy(totals, world.device), passes, world):
+        micros = losses(task, batch, queue_copy(totals, world.device), passes, world)
+        for number, compute in enumerate(micros, start=1):
             with world.activity.doing("forward", step=passes.step), autocast(passes.precision, world.device):
                 loss, part = compute()
             with world.activity.doing("backward", step=passes.step):
                 # only the differentiated value is scaled, never the reported one
                 scaled = loss if passes.scale == 1.0 else loss * passes.scale
+                overlapping = passes.overlap.during_backward() if passes.overlap and number == last else nullcontext()
                 if gpu:
-                    with without_autocast(world.device), _adding_together(task.model):
+                    with without_autocast(world.device), _adding_together(task.model), overlapping:
                         torch.autograd.backward(scaled)
                 else:
-                    torch.autograd.backward(scaled)
+                    with overlapping:
+                        torch.autograd.backward(scaled)
             # detached: otherwise the sum keeps the graph, and with it the activations, of every micro batch alive
             total = total + loss.detach()
             sums = part.detach() if sums is None else sums + part.detach()

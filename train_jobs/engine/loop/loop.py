@@ -61,11 +61,12 @@ class Loop:
         self.task, self.world, self.policy, self.services = task, world, policy, services
         # Before the optimizer is wrapped: the sharded one stores updated weights in the gradients' buffer.
         self.gradients = FlatGradients([p for p in task.model.parameters() if p.requires_grad])
+        if policy.config.overlap_all_reduce and world.size > 1:
+            self.gradients.overlap_reduction(world)
         shard = policy.sharded and world.size > 1
         self.optimizer = ShardedOptimizer(optimizer, self.gradients, world) if shard else optimizer
         self.scaler = LossScale.for_precision(policy.precision)
-        size = policy.config.micro_batch_size
-        self.state = LoopState(micro_batch_size=None if size == "auto" else size)
+        self.state = LoopState(micro_batch_size=self.given_micro_batch)
         self.last_validation: dict[str, float] = {}
         self._next_share: Callable[[Cursor], tuple[Share, Cursor]] = self._make_share
         ahead = policy.agree_ahead
@@ -91,6 +92,18 @@ class Loop:
         if stored["precision"] == self.policy.precision:  # "auto" may mean another one on this machine
             self.scaler.scale, self.scaler.good_steps = self.state.loss_scale, self.state.good_steps
         self._saved_step = self.state.step
+
+    @property
+    def given_micro_batch(self) -> int | None:
+        """Sequences in one pass that the configuration gives; None: found before the first step."""
+        size = self.policy.config.on_device(on_cpu=self.world.device.type == "cpu").micro_batch_size
+        return size if isinstance(size, int) else None
+
+    @property
+    def micro_batch_origin(self) -> str:
+        """Origin of the micro batch as text, such as `auto, the default on GPUs`; empty if a number is configured."""
+        reason = self.policy.config.micro_batch_reason(on_cpu=self.world.device.type == "cpu")
+        return ", ".join(part for part in ("auto" if self.given_micro_batch is None else "", reason) if part)
 
     @property
     def micro_batch_size(self) -> int:
@@ -424,6 +437,7 @@ class Loop:
             self.scaler.scale,
             self.state.step + 1,
             share.staged if share.micro_batch_size == size else None,
+            self.gradients.overlap,
         )
         try:
             return accumulate(self.task, share.batch, totals, passes, self.world)

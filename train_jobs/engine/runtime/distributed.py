@@ -132,6 +132,30 @@ class World:
         self.activity.queued.append((begun, done))
         return tensor
 
+    def start_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Start the sum of `tensor` over all processes, in place; every process must call it.
+
+        Returns:
+            Function that waits for the sum. On a GPU only the device waits, and the next `read` counts its time.
+        """
+        if self.size == 1:
+            return lambda: None
+        work = dist.all_reduce(tensor, op=dist.ReduceOp.SUM, async_op=True)
+        assert work is not None
+
+        def wait() -> None:
+            if not tensor.is_cuda:
+                with self.activity.waiting():
+                    work.wait()
+                return
+            begun, done = _event(), _event()
+            begun.record()
+            work.wait()
+            done.record()
+            self.activity.queued.append((begun, done))
+
+        return wait
+
     def read(self, vector: torch.Tensor) -> list[float]:
         """Wait for the device and return the numbers of a vector on the host."""
         if not vector.is_cuda or self.size == 1:
@@ -232,6 +256,11 @@ def single_process_world() -> World:
     return World(rank=0, local_rank=0, size=1, device=torch.device("cpu"))
 
 
+def uses_gpu(device: str) -> bool:
+    """Return whether a job uses GPUs on this machine: "auto" (if it has one), "cpu" or "gpu"."""
+    return device != "cpu" and torch.cuda.device_count() > 0
+
+
 def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     """Join the process group: nccl for tensors on GPUs, gloo for tensors on the host.
 
@@ -248,7 +277,7 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    gpus = torch.cuda.device_count() if uses_gpu(device) else 0
     if device == "gpu" and gpus == 0:
         raise SpecError("cannot use compute.device gpu: this machine has no GPU", fix="--set compute.device=auto")
     if gpus and local_rank >= gpus:

@@ -38,6 +38,7 @@ class InputEmbeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
+        self.compiled = False
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, packing: Packing | None = None) -> Tensor:
         """Map int64 [B, S] ids and segments to [B, S, H], or packed [T, H]."""
@@ -51,8 +52,22 @@ class InputEmbeddings(nn.Module):
             positions = self.position_embeddings(packing.tokens % length)
         # no gradient to the row of [PAD], as in Hugging Face's model (padding_idx): it stays zero
         words = embedding(input_ids, self.word_embeddings.weight, padding=PAD_ID)
-        words = words + self.token_type_embeddings(token_type_ids)
-        return self.dropout(self.LayerNorm(words + positions))
+        segments = self.token_type_embeddings(token_type_ids)
+        if self.compiled:
+            vary_first_dimension(words, segments, *([positions] if packing is not None else []))
+        return self.combine(words, segments, positions)
+
+    def combine(self, words: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+        """Return the normalised sum of three embeddings, [..., H] each."""
+        return self.dropout(self.LayerNorm(words + segments + positions))
+
+    def compile_sum(self) -> None:
+        """Compile what follows the lookups with torch.compile."""
+        # Not the lookups: Inductor makes their gradients by atomic additions, which are in no fixed order, and for
+        # which all tokens would contend for the two rows of segments. torch's own kernels sort by row.
+        self.compiled = True
+        allow_variants()
+        self.combine = torch.compile(self.combine)  # type: ignore[method-assign]
 
 
 class SelfAttention(nn.Module):
@@ -150,10 +165,8 @@ class Encoder(nn.Module):
             # Groups differ between batches, so a compiled layer would be specialised for each set of them.
             if hidden.device.type == "cpu" and not self.compiled:
                 positions = positions.grouped()
-            # Without this, the number of tokens is a constant of the graph, and every new one recompiles all layers.
             if self.compiled:
-                torch._dynamo.mark_dynamic(hidden, 0)
-                torch._dynamo.mark_dynamic(positions.tokens, 0)
+                vary_first_dimension(hidden, positions.tokens, positions.places, positions.starts)
         for layer in self.layer:
             hidden = layer(hidden, positions)
         return hidden
@@ -172,6 +185,14 @@ def allow_variants() -> None:
     # Training, validation, their last smaller batches and halved micro batches reach the default of 8; beyond the limit
     # torch runs the function without compilation, behind one warning.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+
+
+def vary_first_dimension(*tensors: Tensor) -> None:
+    """Mark the first dimension of tensors, sequences or tokens, as one whose size varies, for torch.compile."""
+    # Without this the first size is a constant of the graph, and another one compiles it again. A size of 1 is a
+    # constant in any case.
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 def _arithmetic(x: Tensor) -> torch.dtype:
@@ -229,6 +250,23 @@ class BertModel(nn.Module):
         """
         positions = packing if attention_mask is None else attention_mask[:, None, None, :]
         return self.encoder(self.embeddings(input_ids, token_type_ids, packing), positions)
+
+    def compile_parts(self, *, layers_only: bool | None = None) -> bool:
+        """Compile the layers and the sum of embeddings, each by torch.compile.
+
+        Args:
+            layers_only: whether to compile only the layers. None: on a CPU.
+
+        Returns:
+            Whether only the layers are compiled.
+        """
+        # On a CPU in 16 bit `primitives.linear` adds the decoder's gradient in place, which a compiled head cannot.
+        if layers_only is None:
+            layers_only = self.embeddings.word_embeddings.weight.device.type == "cpu"
+        self.encoder.compile_layers()
+        if not layers_only:
+            self.embeddings.compile_sum()
+        return layers_only
 
 
 def is_compiled(wanted: Literal["auto"] | bool, device: torch.device) -> bool:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.encoder import PAD_ID, BertModel
+from train_jobs.models.bert.encoder import PAD_ID, BertModel, vary_first_dimension
 from train_jobs.models.bert.primitives import Linear, linear
 from train_jobs.models.packing import Packing
 
@@ -72,6 +72,7 @@ class BertForPreTraining(nn.Module):
         self.vocab_size = vocab_size
         self.bert = BertModel(config, vocab_size)
         self.cls = PretrainingHeads(config, vocab_size)
+        self.compiled = False
 
     def forward(
         self,
@@ -94,7 +95,10 @@ class BertForPreTraining(nn.Module):
             Logits of the masked language model, [B, P, V], and of next-sentence prediction, [B, 2] (0: next, 1:
             random).
         """
-        hidden = self.bert(input_ids, token_type_ids, attention_mask, packing)
+        return self.score(self.bert(input_ids, token_type_ids, attention_mask, packing), masked_positions, packing)
+
+    def score(self, hidden: Tensor, masked_positions: Tensor | None, packing: Packing | None) -> tuple[Tensor, Tensor]:
+        """Apply both heads to the output of the encoder, [B, S, H] or packed [T, H]; see `forward`."""
         next_sentence = self.cls.seq_relationship(self.bert.pooler(hidden, packing))
         if packing is not None:
             assert masked_positions is not None, "padded positions have no predictions"
@@ -102,6 +106,22 @@ class BertForPreTraining(nn.Module):
         elif masked_positions is not None:
             hidden = hidden.gather(1, masked_positions[..., None].expand(-1, -1, hidden.shape[2]))
         return self.cls.predictions(hidden, self.bert.embeddings.word_embeddings.weight), next_sentence
+
+    def sum_head_losses(
+        self,
+        hidden: Tensor,
+        masked_positions: Tensor,
+        labels: tuple[Tensor, Tensor | None],
+        packing: Packing | None,
+    ) -> Sums:
+        """Apply both heads and sum their losses; see `sum_losses`."""
+        return sum_losses(self.score(hidden, masked_positions, packing), labels)
+
+    def compile_parts(self, *, layers_only: bool | None = None) -> None:
+        """Compile layers, sum of embeddings, and heads with their losses; see `BertModel.compile_parts`."""
+        if not self.bert.compile_parts(layers_only=layers_only):
+            self.compiled = True
+            self.sum_head_losses = torch.compile(self.sum_head_losses)  # type: ignore[method-assign]
 
     def freeze_next_sentence(self) -> None:
         """Exclude pooler and next-sentence head from training."""
@@ -166,11 +186,26 @@ def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, nex
     """
     input_ids, packing = batch["input_ids"], Packing.from_batch(batch)
     mask = length_mask(batch["lengths"], input_ids.shape[1]) if padded and packing is None else None
+    positions = batch["masked_positions"]
+    labels = batch["masked_labels"], batch["next_sentence_labels"] if next_sentence else None
+    if isinstance(model, BertForPreTraining) and model.compiled:
+        hidden = model.bert(input_ids, batch["token_type_ids"], mask, packing)
+        vary_first_dimension(hidden, positions, *(value for value in labels if value is not None))
+        return model.sum_head_losses(hidden, positions, labels, packing)
     places = {} if packing is None else {"packing": packing}
-    mlm_logits, nsp_logits = model(input_ids, batch["token_type_ids"], mask, batch["masked_positions"], **places)
-    mlm = _sums(mlm_logits.flatten(0, 1), batch["masked_labels"].flatten())
-    if next_sentence:
-        return Sums(*mlm, *_sums(nsp_logits, batch["next_sentence_labels"]))
+    return sum_losses(model(input_ids, batch["token_type_ids"], mask, positions, **places), labels)
+
+
+def sum_losses(logits: tuple[Tensor, Tensor], labels: tuple[Tensor, Tensor | None]) -> Sums:
+    """Sum the losses of both heads.
+
+    Args:
+        logits: [B, P, V] of the masked language model, and [B, 2] of next-sentence prediction.
+        labels: int64 [B, P], and int64 [B]. None for the second: its three sums are zero, without gradient.
+    """
+    mlm = _sums(logits[0].flatten(0, 1), labels[0].flatten())
+    if labels[1] is not None:
+        return Sums(*mlm, *_sums(logits[1], labels[1]))
     return Sums(*mlm, *(torch.zeros_like(value) for value in mlm))
 
 
@@ -202,7 +237,7 @@ def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
         labels: int64 [N], at least 0.
     """
     chosen = logits.gather(1, labels[:, None])
-    if logits.device.type != "cpu":
+    if logits.device.type != "cpu" or torch.compiler.is_compiling():
         return (logits >= chosen).sum(-1) == 1  # without a synchronisation
     # Counting takes a CPU ten times as long as a maximum, so ties are only looked for where the label is a maximum.
     found = chosen[:, 0] >= logits.amax(dim=-1)
