@@ -330,10 +330,11 @@ class AzureClusters(Clusters):
     Args:
         connect: returns the workspace; called before the first request.
         home: the home folder, where refreshed prices are.
+        settings: returns the section `azure` of the project, with network and identity of new clusters.
     """
 
-    def __init__(self, connect: Callable[[], Wire], home: Path) -> None:
-        self._connect, self._home = connect, home
+    def __init__(self, connect: Callable[[], Wire], home: Path, settings: Callable[[], AzureSpec]) -> None:
+        self._connect, self._home, self._settings = connect, home, settings
 
     @cached_property
     def _wire(self) -> Wire:
@@ -358,7 +359,7 @@ class AzureClusters(Clusters):
         """Return the change that creates a cluster, or makes an existing one fit, see `Clusters.created`.
 
         Raises:
-            SpecError: the name or the size is invalid, or the size is retired.
+            SpecError: the name or the size is invalid, the size is retired, or the project's defaults are not valid.
         """
         if not re.fullmatch(CLUSTER_NAME, name):
             raise SpecError(
@@ -373,7 +374,7 @@ class AzureClusters(Clusters):
             except SpecError as problem:  # only jobs with our environment are affected
                 warnings = (f"{problem.message}; instead: {problem.fix}",)
         body = compute_body(size=sku, tier=tier, min_nodes=min_nodes, max_nodes=max_nodes, idle_seconds=idle_seconds)
-        return self._change(name, body, warnings)
+        return self._change(name, _with_network(body, self._settings()), warnings)
 
     def scaled(
         self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None
