@@ -112,7 +112,7 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
     for number, attempt in enumerate(status.attempts, 1):
         lasted = duration((attempt.ended or status.now) - attempt.started)
         reached = f", step {attempt.step}" if attempt.step is not None else ""
-        cause = f" ({attempt.cause.value})" if attempt.cause in CAUSE_TEXTS else ""
+        cause = f" ({attempt.cause})" if attempt.cause in CAUSE_TEXTS else ""
         line = f"{number}: {attempt.state.value}{cause}, {lasted}{reached}"
         if attempt.reason and attempt.ended:
             line += f": {attempt.reason.splitlines()[0]}"
