@@ -160,7 +160,8 @@ def _digest(registry: str, image: str, tag: str) -> str:
         f"{registry}/v2/{place}/manifests/{tag}", headers={"Accept": MANIFESTS}, method="HEAD"
     )
     try:
-        with urllib.request.urlopen(request, timeout=REGISTRY_SECONDS) as reply:
+        # `urlopen` would keep the proxy of its first call
+        with urllib.request.build_opener().open(request, timeout=REGISTRY_SECONDS) as reply:
             return str(reply.headers["Docker-Content-Digest"])
     except OSError as problem:
         raise CheckFailed(f"{image}:{tag}: {problem}") from problem
