@@ -3,8 +3,14 @@
     python -m benchmarks.azure_day --region eastus            # make azure-day
 
 It needs a subscription, `az login` and the variables ORCHESTRATOR_AZURE_SUBSCRIPTION_ID, _RESOURCE_GROUP, _WORKSPACE.
-It creates the cluster azure-day of at most one machine, runs six small jobs on it, and deletes it. A check that passed
-is not repeated: start it again after an interruption. azure-day/results.jsonl has all results, table.md the table.
+It creates the cluster azure-day of at most one machine, runs six small jobs on it and one on serverless compute, and
+deletes it. A check that passed is not repeated: start it again after an interruption. azure-day/results.jsonl has all
+results, table.md the table.
+
+    python -m benchmarks.azure_day --pin-images
+
+asks the registry for the digests of the base images and writes them into the facts and the Dockerfile. It needs no
+subscription.
 """
 
 from __future__ import annotations
@@ -25,12 +31,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from orchestrator.backends.azure.catalogue import BaseImage
 from orchestrator.support.formatting import duration
 
 CLUSTER = "azure-day"
 WORKSPACE = "ORCHESTRATOR_AZURE_WORKSPACE"
 REGISTRY = "https://mcr.microsoft.com"
 ROOT = Path(__file__).resolve().parents[1]
+DOCKERFILE = ROOT / "environments" / "train-gpu" / "Dockerfile"
 IMAGES = ROOT / "orchestrator" / "backends" / "azure" / "data" / "images.json"
 MANIFESTS = ", ".join(
     f"application/vnd.{kind}+json"
@@ -62,16 +70,22 @@ class Day:
     facts: dict[str, Any] = field(default_factory=dict)
     """Names of runs and similar facts that later checks use."""
 
-    def __call__(self, *words: str, home: str = "home") -> Any:
+    def __call__(self, *arguments: str, home: str = "home", words: tuple[str, ...] = ()) -> Any:
         """Run a command of orchestrator; return its document.
+
+        Args:
+            arguments: of the command.
+            home: name of its home folder.
+            words: the program and its arguments, of `submit command`.
 
         Raises:
             CheckFailed: its exit code is not 0.
         """
-        command = [sys.executable, "-m", "orchestrator.cli.main", *words, "-o", "json"]
+        after = ("--", *words) if words else ()
+        command = [sys.executable, "-m", "orchestrator.cli.main", *arguments, "-o", "json", *after]
         environ = {**os.environ, "ORCHESTRATOR_HOME": str(self.folder / home)}
         with (self.folder / "commands.log").open("a", encoding="utf-8") as log:
-            log.write(f"\n$ orchestrator {' '.join(words)}\n")
+            log.write(f"\n$ orchestrator {' '.join((*arguments, *after))}\n")
             log.flush()
             try:
                 done = subprocess.run(
@@ -85,10 +99,12 @@ class Day:
                     check=False,
                 )
             except subprocess.TimeoutExpired as problem:
-                raise CheckFailed(f"orchestrator {words[0]} took more than {duration(COMMAND_SECONDS)}") from problem
+                raise CheckFailed(
+                    f"orchestrator {arguments[0]} took more than {duration(COMMAND_SECONDS)}"
+                ) from problem
             log.write(done.stdout)
         if done.returncode:
-            raise CheckFailed(f"orchestrator {' '.join(words[:2])} ended with exit code {done.returncode}")
+            raise CheckFailed(f"orchestrator {' '.join(arguments[:2])} ended with exit code {done.returncode}")
         with suppress(json.JSONDecodeError):
             return json.loads(done.stdout)
         return done.stdout
@@ -144,10 +160,36 @@ def _digest(registry: str, image: str, tag: str) -> str:
         f"{registry}/v2/{place}/manifests/{tag}", headers={"Accept": MANIFESTS}, method="HEAD"
     )
     try:
-        with urllib.request.urlopen(request, timeout=REGISTRY_SECONDS) as reply:
+        # `urlopen` would keep the proxy of its first call
+        with urllib.request.build_opener().open(request, timeout=REGISTRY_SECONDS) as reply:
             return str(reply.headers["Docker-Content-Digest"])
     except OSError as problem:
         raise CheckFailed(f"{image}:{tag}: {problem}") from problem
+
+
+def pin_images(registry: str, images: Path = IMAGES, dockerfile: Path = DOCKERFILE) -> list[str]:
+    """Write the digests of the base images into the facts and the Dockerfile; return a line for each image.
+
+    Args:
+        registry: address of the registry.
+        images: file of the facts.
+        dockerfile: of the image for GPUs.
+
+    Raises:
+        CheckFailed: the registry does not answer, or lacks a tag.
+    """
+    facts = json.loads(images.read_text(encoding="utf-8"))
+    docker, lines = dockerfile.read_text(encoding="utf-8"), []
+    for name, one in facts["items"].items():
+        before = BaseImage(**one)
+        one["digest"] = _digest(registry, one["image"], one["tag"])
+        after = BaseImage(**one)
+        docker = docker.replace(f"ARG BASE={before.reference}\n", f"ARG BASE={after.reference}\n")
+        lines.append(f"{name}: {after.reference}, tag {after.tag}")
+    facts |= {"source": f"digests of these tags at {registry}", "date": datetime.now(UTC).date().isoformat()}
+    images.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    dockerfile.write_text(docker, encoding="utf-8")
+    return lines
 
 
 def prices_are_current(day: Day) -> str:
@@ -219,6 +261,16 @@ def azure_restarts_a_run(day: Day) -> str:
             return f"{status['attempt']} attempts"
         time.sleep(float(os.environ.get("ORCHESTRATOR_AZURE_POLL_SECONDS", "30")))
     raise CheckFailed(f"the run did not complete in {duration(COMMAND_SECONDS)}: see jobs supervise-{name}")
+
+
+def serverless_job_runs_a_command(day: Day) -> str:
+    (day.folder / "program").mkdir(exist_ok=True)
+    (day.folder / "program" / "hello.py").write_text("print('hello from Azure')\n", encoding="utf-8")
+    place = ("-b", "azure", "--cluster", "serverless", "--sku", day.sku, "--tier", day.tier, "--code", "program")
+    status = day("submit", "command", *place, "--set", "azure.preflight=false", words=("python", "hello.py"))
+    expect(status["state"] == "completed", f"{status['state']}: {status['reason']}")
+    expect("hello from Azure" in json.dumps(day("logs", status["name"])), "its log lacks the line")
+    return f"{day.tier}, 1 x {day.sku}, after {duration(status['started'] - status['created'])} in the queue"
 
 
 def data_asset_is_created(day: Day) -> str:
@@ -305,6 +357,7 @@ CHECKS = (
     Check("Model and checkpoints, whose hashes are checked", model_is_downloaded),
     Check("A preempted run is restarted from its last checkpoint by a command that follows it", preempted_run_goes_on),
     Check("Azure restarts a preempted run by a schedule, without this machine", azure_restarts_a_run),
+    Check("Any command as a job, on serverless machines", serverless_job_runs_a_command),
     Check("A data asset of the user's files, named by its content", data_asset_is_created),
     Check("A cancelled run resumes from its checkpoint", cancelled_run_resumes),
     Check("Azure ML's own sweep service runs two trials and names the best", sweep_of_the_service_completes),
@@ -387,10 +440,14 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--sku", default="Standard_D4s_v5", help="size of the machine")
     parser.add_argument("--tier", default="spot", choices=["spot", "dedicated"], help="tier of the machine")
     parser.add_argument("--registry", default=REGISTRY, help="registry of the base images")
+    parser.add_argument("--pin-images", action="store_true", help="write the digests of the base images, and exit")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask before machines are paid for")
     chosen = parser.parse_args(words)
+    if chosen.pin_images:
+        print("\n".join(pin_images(chosen.registry)))
+        return 0
     if not chosen.yes:
-        print(f"This creates cluster {CLUSTER} ({chosen.tier}, at most 1 x {chosen.sku}) and runs 6 small jobs on it.")
+        print(f"This creates cluster {CLUSTER} ({chosen.tier}, at most 1 x {chosen.sku}) and runs 7 small jobs.")
         if input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
             return 1
     day = Day(chosen.folder.absolute(), chosen.region, chosen.sku, chosen.tier, chosen.registry)

@@ -427,7 +427,7 @@ def check_endpoint(endpoint: str) -> None:
         raise UsageError(
             f"invalid endpoint name {endpoint!r}",
             facts={"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"},
-            fix="--endpoint masked-words",
+            fix="use a name such as masked-words",
         )
 
 

@@ -40,6 +40,8 @@ class JobKind(ABC):
     """Whether its result is a token store."""
     trains: bool = False
     """Whether its runs have curves."""
+    elastic: bool = False
+    """Whether its jobs may run with another number of processes than planned: nothing in them depends on it."""
     report: ClassVar[Any] = lazy("orchestrator.reports.pages.run_report:RunReport")
     """Class of its reports, with the key figures, charts and rows of the plan that only this kind has."""
     keys: ClassVar[Mapping[str, str]] = {"--model": "init_from", "--store": "data.store"}

@@ -16,17 +16,22 @@ from orchestrator.runs.status import AttemptEnd, EndCause, RunState, RunStatus
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE}
-OWN_FAULT = {EndCause.ERROR, EndCause.INPUT}
+OWN_FAULT = {*EndCause} - {*EVICTIONS, EndCause.DISK, EndCause.TIME}
 # Addresses, ports, pids and times differ between two reports of the same failure.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)
-_KINDS = {"spec": EndCause.INPUT, "data": EndCause.INPUT, "usage": EndCause.INPUT}  # kind of the job's error -> cause
+_KINDS = {
+    "spec": EndCause.INPUT,
+    "data": EndCause.INPUT,
+    "usage": EndCause.INPUT,
+    "memory": EndCause.MEMORY,
+}  # kind of the job's error -> cause
 
 
 class RestartLimits(NamedTuple):
     """Highest numbers of automatic restarts."""
 
     errors: int
-    """After errors of the job, full disks and time limits."""
+    """After errors of the job, of its image and of its data, full disks and time limits."""
     preemptions: int | None
     """After evictions, lost machines and lost supervisors; None: unlimited."""
     full_disk_is_error: bool = True

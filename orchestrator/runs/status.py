@@ -89,6 +89,14 @@ class EndCause(StrEnum):
     """The disk was full."""
     TIME = "time"
     """The time limit of the job or of its machines was reached."""
+    MEMORY = "memory"
+    """Memory of a GPU or of the machine ran out."""
+    IMAGE = "image"
+    """The job's image could not be built or pulled."""
+    MOUNT = "mount"
+    """The job's data could not be mounted or downloaded."""
+    QUOTA = "quota"
+    """Quota or capacity did not suffice."""
 
 
 class AttemptEnd(Config):

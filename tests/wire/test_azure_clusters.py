@@ -62,6 +62,19 @@ def test_create_reports_creation_and_changes(cluster: Cluster, azure: AzureDoubl
     assert azure.violations == []
 
 
+def test_create_takes_network_and_identity_of_the_project(cluster: Cluster, azure: AzureDouble) -> None:
+    """A workspace with a managed network refuses machines with public addresses."""
+    subnet = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/v/subnets/default"
+    section = f"azure:\n  node_public_ip: false\n  cluster_identity: system\n  subnet: {subnet}\n"
+    Path("orchestrator.yaml").write_text(section)
+    assert cluster(*CREATE, "-y")[0] == 0
+    (sent,) = azure.requests(PUT)
+    assert sent.body["identity"] == {"type": "SystemAssigned"}
+    inner = sent.body["properties"]["properties"]
+    assert (inner["enableNodePublicIp"], inner["subnet"]) == (False, {"id": subnet})
+    assert azure.violations == []
+
+
 def test_list_shows_the_state(cluster: Cluster, azure: AzureDouble) -> None:
     cluster(*CREATE, "-y")
     azure.state.resources["computes/gpu"]["properties"]["provisioningState"] = "Failed"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import azure_day
-from benchmarks.azure_day import CHECKS, Day, main, read_rows, run_checks, table
+from benchmarks.azure_day import CHECKS, Day, main, pin_images, read_rows, run_checks, table
 from orchestrator.testing import AzureDouble
 
 DIGEST = f"sha256:{'5' * 64}"
@@ -91,6 +91,20 @@ def test_failing_check_is_repeated_and_passed_ones_are_not(
     lines = (tmp_path / "day" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["passed"] for line in lines] == [True, False, True, True]
     assert azure.requests("PUT */computes/azure-day")
+
+
+def test_digests_are_written_into_facts_and_dockerfile(tmp_path: Path, registry: str) -> None:
+    images, dockerfile = tmp_path / "images.json", tmp_path / "Dockerfile"
+    images.write_text(azure_day.IMAGES.read_text())
+    dockerfile.write_text(azure_day.DOCKERFILE.read_text())
+    pin_images(registry, images, dockerfile)
+    facts = json.loads(images.read_text())
+    assert {one["digest"] for one in facts["items"].values()} == {DIGEST}
+    assert [one["tag"] for one in facts["items"].values()] == [one["tag"] for one in azure_day._images().values()]
+    assert f"ARG BASE={facts['items']['train-gpu']['image']}@{DIGEST}\n" in dockerfile.read_text()
+    again = images.read_text(), dockerfile.read_text()
+    pin_images(registry, images, dockerfile)
+    assert (images.read_text(), dockerfile.read_text()) == again
 
 
 def test_nothing_else_is_tried_without_sign_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from tests.home_modes import other_modes, umask
 pytestmark = pytest.mark.usefixtures("small_snapshot")
 
 CRASH = {"code": "UserError", "message": "Execution failed. User process '0' exited with status code 1. hotspots.csv"}
+MOUNT = {"code": "UserError", "message": "AzureMLCompute job failed. AZFMountError: unable to mount Azure File"}
 Submit = Callable[..., Run]
 
 
@@ -69,6 +70,19 @@ def test_crash_is_not_restarted_like_an_eviction(submit: Submit, azure: AzureDou
     assert (status.state, status.attempt, status.exit_code) == (RunState.FAILED, 4, 1)
     assert [attempt.cause for attempt in status.attempts] == [EndCause.PREEMPTED] * 3 + [EndCause.ERROR]
     assert len(azure.jobs.all()) == 4
+
+
+def test_lost_mount_is_an_error_with_its_cause(
+    submit: Submit, azure: AzureDouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submit(max_restarts=1)
+    follow(run, azure, [PREEMPTED, MOUNT, MOUNT])
+    assert [attempt.cause for attempt in run.status().attempts] == [EndCause.PREEMPTED, EndCause.MOUNT, EndCause.MOUNT]
+    capsys.readouterr()
+    assert main(["status", run.name]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "cause the data could not be mounted or downloaded" in out
+    assert "2: failed (mount), " in out
 
 
 def test_preemptions_have_their_own_limit(submit: Submit, azure: AzureDouble) -> None:

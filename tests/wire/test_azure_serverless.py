@@ -14,8 +14,6 @@ from orchestrator.support.errors import QuotaError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
 
-pytestmark = pytest.mark.usefixtures("small_snapshot")
-
 T4 = "Standard_NC4as_T4_v3"
 
 
@@ -27,6 +25,7 @@ def submit(folder: Path, **compute: Any) -> Run:
     return orchestrator.submit(orchestrator.plan(file=folder / "job.yaml"))
 
 
+@pytest.mark.usefixtures("small_snapshot")
 def test_serverless_job_needs_no_cluster(azure: AzureDouble, tmp_path: Path) -> None:
     run = submit(tmp_path)
     (put,) = azure.requests(f"PUT *jobs/{run.name}")
@@ -43,6 +42,7 @@ def test_serverless_job_needs_no_cluster(azure: AzureDouble, tmp_path: Path) -> 
     assert azure.violations == []
 
 
+@pytest.mark.usefixtures("small_snapshot")
 def test_serverless_job_beyond_the_quota_is_refused(azure: AzureDouble, tmp_path: Path) -> None:
     azure.set_quota("standardNCASv3_T4Family", 4)
     with pytest.raises(QuotaError) as failure:

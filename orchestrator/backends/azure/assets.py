@@ -25,7 +25,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, Store, Wire
 from orchestrator.backends.base import Progress
 from orchestrator.jobs.inputs import START, Content, JobInput
 from orchestrator.support.errors import NotFoundError
-from orchestrator.support.formatting import bytes_text
+from orchestrator.support.formatting import bytes_text, counted
 from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path],
             # code and environments are small: copying one of their files takes more requests than sending it
             versions = f"{asset.folder.rstrip('/').rpartition('/')[0]}/" if asset.kind == "data" else ""
             sent = Files(store).upload(asset.folder, content, progress, copy_below=versions)
-        report(f"{label}: {len(content)} files, {bytes_text(sent)} uploaded")
+        report(f"{label}: {counted(len(content), 'file')}, {bytes_text(sent)} uploaded")
     # After the upload, because a version never changes: an asset whose upload was interrupted would stay incomplete
     # for ever. Blobs that already exist are not sent again, so repeating an interrupted upload is cheap.
     wire.put_asset(asset.kind, asset.name, asset.version, fill_placeholders(asset.body, store))

@@ -458,8 +458,9 @@ class AzureBackend(
     def clusters(self, place: Mapping[str, str | None]) -> Clusters:
         """Return the clusters of a workspace."""
         from orchestrator.backends.azure.clusters import AzureClusters
+        from orchestrator.backends.azure.health import project_settings
 
-        return AzureClusters(lambda: self.wire(place), self._home)
+        return AzureClusters(lambda: self.wire(place), self._home, lambda: project_settings(Path.cwd(), os.environ))
 
     def _end_supervision(self, observer: Observer) -> None:
         if (supervisor := observer.request.get("supervisor")) is not None:

@@ -47,8 +47,8 @@ class Cluster(Config):
     """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
     that its maximum number of machines may grow."""
     least_nodes: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Machines of one run, where the maximum of the body is for several runs of a sweep at the same time: a quota that
-    suffices for fewer of them lowers the maximum."""
+    """Machines of one run, where the maximum of the body is for several runs of a sweep or for an elastic job: a quota
+    that suffices for fewer of them lowers the maximum."""
 
 
 def plan_cluster(plan: Plan) -> Cluster:
@@ -68,15 +68,15 @@ def plan_cluster(plan: Plan) -> Cluster:
             body = {"location": region, **body}
     # a key from a preset or a default is silent: others may use the cluster too
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
-    several = body is not None and compute.max_nodes is None and plan.compute.concurrent_runs > 1
+    several = body is not None and compute.max_nodes is None and machines_at_a_time(plan) > compute.nodes
     least = compute.nodes if several else None
     return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent, least_nodes=least)
 
 
 def machines_at_a_time(plan: Plan) -> int:
-    """Return the machines that a job, or the concurrent runs of a sweep, use at the same time."""
-    compute = plan.compute
-    most, size = compute.nodes * compute.concurrent_runs, find_size(compute.size)
+    """Return the most machines that a job, or the concurrent runs of a sweep, use at the same time."""
+    compute, elastic = plan.compute, plan.spec.settings_of(AzureSpec).elastic_nodes
+    most, size = (elastic or compute.nodes) * compute.concurrent_runs, find_size(compute.size)
     if plan.spec.compute.max_nodes is not None:
         return min(most, plan.spec.compute.max_nodes)
     return min(most, MAX_RDMA_NODES) if size is not None and size.infiniband_gbps else most
@@ -257,7 +257,7 @@ def check_quota(
         wanted: the cluster.
         held: its machines that already count as used.
         fix_template: see `provision`.
-        least: machines that suffice for one run of a sweep; None: all are needed.
+        least: machines that suffice for one run of a sweep, or for an elastic job; None: all are needed.
 
     Raises:
         QuotaError: it does not fit; names sizes that do.
@@ -276,7 +276,7 @@ def check_quota(
     if nodes <= most:
         return nodes
     if least is not None and most >= max(least, _scale(wanted)[MIN_NODES], 1):
-        report(f"warning: the quota allows {most} of {nodes} machines: some trials of the sweep wait in the queue")
+        report(f"warning: the quota allows {most} of {nodes} machines: the cluster gets {most}")
         return most
     others = [one for one in SIZES if (one.gpu is None) == (size.gpu is None) and not one.legacy and one != size]
     fit = [one.name for one in others if (one.cores * nodes <= free if spot else _fits(one, nodes, usages))]
@@ -330,10 +330,11 @@ class AzureClusters(Clusters):
     Args:
         connect: returns the workspace; called before the first request.
         home: the home folder, where refreshed prices are.
+        settings: returns the section `azure` of the project, with network and identity of new clusters.
     """
 
-    def __init__(self, connect: Callable[[], Wire], home: Path) -> None:
-        self._connect, self._home = connect, home
+    def __init__(self, connect: Callable[[], Wire], home: Path, settings: Callable[[], AzureSpec]) -> None:
+        self._connect, self._home, self._settings = connect, home, settings
 
     @cached_property
     def _wire(self) -> Wire:
@@ -358,7 +359,7 @@ class AzureClusters(Clusters):
         """Return the change that creates a cluster, or makes an existing one fit, see `Clusters.created`.
 
         Raises:
-            SpecError: the name or the size is invalid, or the size is retired.
+            SpecError: the name or the size is invalid, the size is retired, or the project's defaults are not valid.
         """
         if not re.fullmatch(CLUSTER_NAME, name):
             raise SpecError(
@@ -373,7 +374,7 @@ class AzureClusters(Clusters):
             except SpecError as problem:  # only jobs with our environment are affected
                 warnings = (f"{problem.message}; instead: {problem.fix}",)
         body = compute_body(size=sku, tier=tier, min_nodes=min_nodes, max_nodes=max_nodes, idle_seconds=idle_seconds)
-        return self._change(name, body, warnings)
+        return self._change(name, _with_network(body, self._settings()), warnings)
 
     def scaled(
         self, name: str, min_nodes: int | None, max_nodes: int | None, idle_seconds: int | None

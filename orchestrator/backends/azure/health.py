@@ -29,8 +29,7 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     """
     name = "workspace"
     try:
-        project = find_project(folder)
-        spec = resolve_spec("pretrain", project=project, environ=environ).spec.settings_of(AzureSpec)
+        spec = project_settings(folder, environ)
     except SpecError:
         yield fail(name, "not checked: the project's defaults are not valid", "fix those first")
         return
@@ -56,6 +55,19 @@ def examine(folder: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield _quota(wire, region)
     except UserError as problem:
         yield _failed("quota", problem)
+
+
+def project_settings(folder: Path, environ: Mapping[str, str]) -> AzureSpec:
+    """Return the section `azure` of the project's defaults and of the environment variables.
+
+    Args:
+        folder: of the project.
+        environ: environment variables.
+
+    Raises:
+        SpecError: they are not valid.
+    """
+    return resolve_spec("pretrain", project=find_project(folder), environ=environ).spec.settings_of(AzureSpec)
 
 
 def _quota(wire: Wire, region: str) -> Finding:

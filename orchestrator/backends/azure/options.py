@@ -95,6 +95,9 @@ class AzureSpec(Config):
     """Shared memory of the container; auto: half of the machine's memory, at most 64g."""
     timeout_hours: Annotated[float, Field(gt=0, le=21 * 24)] | None = None
     """Time limit of the job in hours. None: Azure's own limit, 21 days, or 7 days on Spot machines."""
+    elastic_nodes: Annotated[int, Field(gt=1)] | None = None
+    """Highest number of machines of an elastic job of kind `command`: it starts on as many as Azure has, from
+    compute.nodes on. None: exactly compute.nodes."""
     supervise: Literal["here", "cloud"] = "here"
     """Who restarts the run after an eviction: commands that follow it, or a schedule of Azure ML, which needs no
     machine of yours."""

@@ -69,6 +69,9 @@ def request_notes(request: AzureRequest, plan: Plan, home: Path) -> Iterator[str
         idle = f"machines released after {compute.idle_seconds} s"
         yield f"cluster: {cluster.name}: {shape_text(cluster.body)}, {idle}; created or changed to fit"
         yield from _room(plan)
+    if request.elastic_nodes is not None:
+        span = f"{request.nodes} to {request.elastic_nodes}"
+        yield f"elastic: starts on {span} machines, as many as Azure has; time and cost are shown for {request.nodes}"
     for number, choice in enumerate(plan.compute.choices, 1):
         price = "unknown price" if choice.price_per_hour is None else f"${choice.price_per_hour:,.2f} an hour"
         yield f"machines {number}: {choice.size} in {choice.region or 'the region of the workspace'}, {price}"
@@ -119,7 +122,7 @@ def _overhead(plan: Plan, *, builds: bool, creates: bool) -> Iterator[str]:
         machines = machines_at_a_time(plan)
         cost = price * machines * (START_MINUTES * 60 + idle) / HOUR
         tail = f" and {idle} s idle afterwards" if idle else ""
-        of_all = f" of {machines} machines" if plan.compute.concurrent_runs > 1 else ""
+        of_all = f" of {machines} machines" if machines > plan.compute.nodes else ""
         parts.append(f"about ${cost:,.2f} for {START_MINUTES} minutes to start (assumed){tail}{of_all}")
         if creates and compute.min_nodes:
             parts.append(f"${price * compute.min_nodes * 24:,.2f} a day for {compute.min_nodes} that stay on")

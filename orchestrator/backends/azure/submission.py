@@ -28,6 +28,7 @@ from orchestrator.backends.azure.supervision import Supervisor, plan_supervisor
 from orchestrator.backends.azure.wire.control_plane import Body, duration
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, SPEC, TAGS, Request
 from orchestrator.jobs.inputs import START, At
+from orchestrator.jobs.registry import run_kind
 from orchestrator.specs.compute import MachineChoice
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.errors import SpecError
@@ -81,7 +82,9 @@ class AzureRequest(Request):
     job: Body
     """The job."""
     nodes: int
-    """Machines."""
+    """Machines; of an elastic job the fewest."""
+    elastic_nodes: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Highest number of machines of an elastic job."""
     processes_per_node: int
     """Ranks on each machine."""
     max_restarts: int
@@ -136,6 +139,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
         datastore=plan.spec.settings_of(AzureSpec).datastore,
         job=_job_body(plan, run, workspace, assets),
         nodes=plan.compute.nodes,
+        elastic_nodes=plan.spec.settings_of(AzureSpec).elastic_nodes,
         processes_per_node=plan.compute.processes_per_node,
         max_restarts=plan.spec.max_restarts,
         secrets=_split_secrets(plan)[0],
@@ -213,12 +217,30 @@ def _check(plan: Plan) -> None:
     azure, tier = plan.spec.settings_of(AzureSpec), plan.spec.compute.tier
     if size is not None and azure.environment == "auto":
         check_runs_torch(size)
+    _check_elastic(plan)
     hours = azure.timeout_hours
     if hours is not None and hours > MAX_HOURS[tier]:
         raise SpecError(
             f"invalid azure.timeout_hours {hours:g}: Azure ends jobs on {tier} machines earlier",
             facts={"limit": f"{MAX_HOURS[tier]:g} h"},
             fix=f"--set azure.timeout_hours={MAX_HOURS[tier]:g} --max-restarts 3",
+        )
+
+
+def _check_elastic(plan: Plan) -> None:
+    most, least = plan.spec.settings_of(AzureSpec).elastic_nodes, plan.compute.nodes
+    if most is None:
+        return
+    if not run_kind(plan.spec.kind).elastic:
+        raise SpecError(
+            f"invalid azure.elastic_nodes {most}: the number of machines of a {plan.spec.kind} job is fixed",
+            facts={"reason": "its batch is divided among them, and its result depends on their number"},
+            fix=f"--set compute.nodes={most} --set azure.elastic_nodes=null",
+        )
+    if most <= least:
+        raise SpecError(
+            f"invalid azure.elastic_nodes {most}: not more than compute.nodes {least}",
+            fix=f"--set azure.elastic_nodes={least + 1}",
         )
 
 
@@ -253,6 +275,8 @@ def _job_body(plan: Plan, run: str, workspace: Workspace, assets: list[Asset]) -
         "tags": job_tags(plan, run, workspace),
         "properties": {},
     }
+    if azure.elastic_nodes is not None:
+        properties["resources"]["maxInstanceCount"] = azure.elastic_nodes
     if azure.ssh_public_key is not None:
         key = {"sshPublicKeys": read_public_key(azure.ssh_public_key)}
         nodes = {"nodesValueType": "All"}

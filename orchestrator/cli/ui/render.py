@@ -12,7 +12,7 @@ from orchestrator.cli.ui.run_list import VALIDATION, elapsed
 from orchestrator.cli.ui.terminal import Terminal, aligned, hint, paint_word, table, terminal_of
 from orchestrator.jobs.registry import run_kind
 from orchestrator.runs.results import NOT_METRICS
-from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.runs.status import EndCause, RunState, RunStatus
 from orchestrator.support.formatting import ago, count, duration, money, when
 from train_jobs.config.errors import in_shell
 from train_jobs.config.visible import visible
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from orchestrator.runs.mlflow_runs import MlflowRun
 
 DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
+CAUSE_TEXTS: Mapping[EndCause | None, str] = {
+    EndCause.MACHINE: "a machine of the run was lost",
+    EndCause.DISK: "the disk was full",
+    EndCause.TIME: "the time limit was reached",
+    EndCause.MEMORY: "memory ran out",
+    EndCause.IMAGE: "the image could not be built or pulled",
+    EndCause.MOUNT: "the data could not be mounted or downloaded",
+    EndCause.QUOTA: "quota or capacity did not suffice",
+}  # causes that neither the state nor the reason names
 LABEL_COLUMNS = 14  # indent, longest label of a status, gap
 FIGURES = (
     ("mlm_loss", "MLM loss", ".4f"),
@@ -53,6 +62,8 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
     if status.reason and status.state != RunState.COMPLETED:
         first, *rest = status.reason.splitlines()
         rows += [("reason", first), *(("", line) for line in rest)]
+    if status.state.terminal and status.attempts and (cause := status.attempts[-1].cause) in CAUSE_TEXTS:
+        rows.append(("cause", CAUSE_TEXTS[cause]))
     if status.warning:
         rows.append(("warning", status.warning))
     rows.append(("submitted", when(status.created)))
@@ -101,7 +112,8 @@ def _attempts(status: RunStatus, columns: int | None) -> Rows:
     for number, attempt in enumerate(status.attempts, 1):
         lasted = duration((attempt.ended or status.now) - attempt.started)
         reached = f", step {attempt.step}" if attempt.step is not None else ""
-        line = f"{number}: {attempt.state.value}, {lasted}{reached}"
+        cause = f" ({attempt.cause})" if attempt.cause in CAUSE_TEXTS else ""
+        line = f"{number}: {attempt.state.value}{cause}, {lasted}{reached}"
         if attempt.reason and attempt.ended:
             line += f": {attempt.reason.splitlines()[0]}"
         if columns is not None and len(line) > columns - LABEL_COLUMNS:

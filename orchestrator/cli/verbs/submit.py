@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.backends.base import Submission
     from orchestrator.jobs.base import Plan
     from orchestrator.run import Run
+
+MACHINES_AND_RESTARTS = ("compute", "max_restarts", "max_preemptions")  # sections of the spec
 
 
 def validate(arguments: argparse.Namespace) -> None:
@@ -163,11 +166,24 @@ def _notes(submission: Submission) -> list[str]:
 
 def _ineffective_changes(run: Run, plan: Plan) -> list[str]:
     """Return the user's settings that the existing run of the same hash does not have, as `key=value`."""
-    # Settings of observers, such as tensorboard or the profiler, do not change the hash: a submission that changes
-    # only these returns the existing run, which would silently ignore them.
-    existing, found = run.plan()["job"], []
+    # Settings of observers, of machines, of restarts and of the backend do not change the hash: a submission that
+    # changes only these returns the existing run, which would silently ignore them.
+    existing, found = run.plan(), []
+    spec = plan.spec.model_dump(mode="json")
     for path, change in plan.changes.items():
         section, _, key = path.partition(".")
-        if section in OBSERVERS and section in existing and existing[section][key] != change.value:
+        job = existing["job"]
+        if section in OBSERVERS and section in job and job[section][key] != change.value:
             found.append(f"{path}={json.dumps(change.value)}")
+        elif section in {*MACHINES_AND_RESTARTS, run.handle.backend}:
+            before, now = (_value_at(document, path) for document in (existing["spec"], spec))
+            if before != now:
+                found.append(f"{path}={json.dumps(now)}")
     return found
+
+
+def _value_at(document: Any, path: str) -> Any:
+    """Return the value at a dotted path; None if it does not exist, as in the record of an earlier version."""
+    for key in path.split("."):
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document

@@ -21,6 +21,7 @@ class CommandKind(JobKind):
 
     name = "command"
     subject = "command"
+    elastic = True
     keys: ClassVar = {}
     spec = lazy("orchestrator.jobs.command.spec:CommandSpec")
     plan = lazy("orchestrator.jobs.command.plan:plan_command")

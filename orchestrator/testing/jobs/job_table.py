@@ -47,10 +47,18 @@ class CloudJob:
     schedule: str | None = None
     """The schedule that started it."""
 
+    given_nodes: int | None = None
+    """Number of nodes that an elastic job got; None: it has not started."""
+
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
-        return int(self.properties.get("resources", {}).get("instanceCount", 1))
+        """Number of nodes; of an elastic job that has not started, the fewest."""
+        return self.given_nodes or int(self.properties.get("resources", {}).get("instanceCount", 1))
+
+    @property
+    def most_nodes(self) -> int:
+        """Highest number of nodes, which only an elastic job has."""
+        return max(self.nodes, int(self.properties.get("resources", {}).get("maxInstanceCount") or 1))
 
     @property
     def limit(self) -> float | None:
@@ -291,7 +299,9 @@ class Jobs:
             with self._changed:
                 if job.status == CANCEL_REQUESTED or self.closing:
                     return False
-                if not self._held and (limit is None or self.nodes_of(job.cluster or "") + job.nodes <= limit):
+                free = job.most_nodes if limit is None else limit - self.nodes_of(job.cluster or "")
+                if not self._held and job.nodes <= free:
+                    job.given_nodes = min(free, job.most_nodes)
                     self.move(job, RUNNING)
                     return True
                 self._changed.wait(0.2)

@@ -1,4 +1,4 @@
-"""Access to what a run on Azure needs and makes: networks, identities, and SSH into a running job."""
+"""Access to what a run on Azure needs and makes: networks, identities, SSH into a running job, elastic machines."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def test_private_key_is_not_sent(make_plan: MakePlan, tmp_path: Path, text: str)
     with pytest.raises(SpecError, match="must be one public key") as failure:
         request_of(make_plan({"azure.ssh_public_key": str(tmp_path / "key")}))
     assert "secret" not in str(failure.value)
+
+
+def test_training_is_not_elastic(make_plan: MakePlan) -> None:
+    with pytest.raises(SpecError, match="the number of machines of a pretrain job is fixed") as failure:
+        request_of(make_plan({"azure.elastic_nodes": 4}))
+    assert failure.value.fix == "--set compute.nodes=4 --set azure.elastic_nodes=null"
 
 
 def test_client_id_names_the_managed_identity(make_plan: MakePlan, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_missing_asset_of_the_sdk_is_not_an_outage() -> None:
         message="Data asset notes:9 does not exist.", no_personal_data_message="", target=None, error_category=None
     )
     found = explain(problem, "job one")
-    assert (type(found), found.message) == (NotFoundError, "job one: Azure's client cannot find it")
+    assert (type(found), found.message) == (NotFoundError, "job one: Azure's client cannot find a part of it")
 
 
 def test_untrusted_certificate_is_not_a_missing_sign_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,9 +73,8 @@ PEER = OWN._replace(is_peer=True)
         "FileNotFoundError: /mnt/data/hotspots.csv",
         "Execution failed. User process '0' exited with status code 1. NCCL watchdog: timeout, timed out",
         "AzureMLCompute job failed.\nExecutionFailed: the node was evicted from spot, preempted\n\texit_codes: 1",
-        "ImageBuildFailure: timed out",
-        "DataMountError: time-out of a low-priority node",
         "I saw PreemptionError: once",
+        "the image was built, the mount is there, out of memory, exceeded quota",
     ],
 )
 @pytest.mark.parametrize("code", ["UserError", "ServiceError"])
@@ -98,6 +97,37 @@ def test_code_of_azure_makes_a_preemption(details: dict[str, Any]) -> None:
     for own in (None, PEER):
         ending = ending_of(details, own)
         assert (ending.state, ending.exit_code, ending.cause) == (RunState.PREEMPTED, 75, EndCause.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        ("AzureMLCompute job failed.\nAcrRefreshTokenRetrievalError: Unable to retrieve a token, timed out", "image"),
+        ("AzureMLCompute job failed.\nAggregatedUnauthorizedAccessError: Failed to pull Docker image x", "image"),
+        ("ImageBuildFailure: timed out", "image"),
+        ("AzureMLCompute job failed. AZFMountError: unable to mount Azure File", "mount"),
+        ("ScriptExecution.StreamAccess.NotFound: The requested stream was not found", "mount"),
+        ("DataMountError: time-out of a low-priority node", "mount"),
+        ("OutOfQuota: 96 cores", "quota"),
+        ("AllocationFailed: no machine", "quota"),
+        ("AzureMLCompute job failed.\nOOMKilled: the container", "memory"),
+        ("Execution failed. User process '0' exited with status code 137", "memory"),
+        ("Execution failed. User process '0' exited with status code -9", "memory"),
+    ],
+)
+@pytest.mark.parametrize("code", ["UserError", "ServiceError"])
+def test_codes_tell_image_mount_quota_and_memory(message: str, cause: str, code: str) -> None:
+    for own in (None, PEER):
+        ending = ending_of(ended(message, code, startTimeUtc=START), own)
+        assert (ending.state, ending.cause) == (RunState.FAILED, EndCause(cause))
+    assert ending_of(ended(message, code), OWN).cause == EndCause.ERROR, "the error of a rank is closer to the cause"
+
+
+def test_template_of_azure_tells_a_failed_image_build() -> None:
+    failed = ended("Image build failed. For more details, check log file azureml-logs/20_image_build_log.txt.")
+    assert ending_of(failed, None).cause == EndCause.ERROR, "a job may print these words"
+    failed["error"]["error"]["messageFormat"] = "Image build failed. For more details, check log file {ArtifactPath}."
+    assert ending_of(failed, None).cause == EndCause.IMAGE
 
 
 def test_codes_are_nested_and_leading() -> None:

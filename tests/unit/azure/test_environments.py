@@ -33,7 +33,8 @@ def arguments(instruction: str) -> list[str]:
 def test_dockerfile_has_dated_base_and_known_instructions() -> None:
     assert {name for name, _ in instructions()} == KNOWN
     (base,) = arguments("ARG")
-    assert re.fullmatch(r"BASE=mcr\.microsoft\.com/[\w./-]+:\w+\.20\d{4}\.\d+", base)  # a fixed tag, not a moving one
+    fixed = r"(:\w+\.20\d{4}\.\d+|@sha256:[0-9a-f]{64})"  # a dated tag or a digest, not a moving tag
+    assert re.fullmatch(rf"BASE=mcr\.microsoft\.com/[\w./-]+{fixed}", base)
     assert arguments("FROM") == ["${BASE}"]
 
 

@@ -90,3 +90,4 @@ def test_error_of_a_rank_has_a_cause() -> None:
     assert error_cause({"kind": "storage", "facts": {"where": "/x"}}) == EndCause.ERROR
     assert error_cause({"kind": "data"}) == EndCause.INPUT
     assert error_cause({"kind": "hang"}) == EndCause.ERROR
+    assert error_cause({"kind": "memory"}) == EndCause.MEMORY

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.azure import places
-from orchestrator.backends.azure.assets import asset_files, ensure_asset, remember_asset
+from orchestrator.backends.azure.assets import asset_files, asset_id, ensure_asset, remember_asset
 from orchestrator.backends.azure.az_yaml import JobFile
 from orchestrator.backends.azure.clusters import Cluster, provision
 from orchestrator.backends.azure.options import AZURE, AzureSpec, Workspace
@@ -28,7 +28,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.base import PLAN, REQUEST, Submission
 from orchestrator.backends.capabilities import UnknownError
 from orchestrator.runs.status import RunState
-from orchestrator.support.errors import ConflictError, ServiceError, UserError
+from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 
 SETTLE_SECONDS = 2.0  # time in which Azure shows a job that it has accepted
 SETTLE_TRIES = 3  # requests for the job within this time
@@ -158,6 +158,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
 
     Raises:
         ConflictError: the workspace has a job of that name.
+        NotFoundError: it lacks a data asset.
         UserError: Azure refused.
     """
     request: AzureRequest = submission.request
@@ -170,6 +171,7 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
             facts={"status": taken["properties"].get("status")},
             fix=f"orchestrator attach azure://{request.workspace.workspace}/{request.name}",
         )
+    _check_data(wire, request)
     target = first_available(wire, targets_of(request, submission.documents), home)
     request, submission = target.request, replace(submission, request=target.request, documents=target.documents)
     store = wire.store(request.datastore)
@@ -181,6 +183,22 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
     Files(store).upload(places.job_folder(request.name), {**documents, **inline})
     return submission
+
+
+def _check_data(wire: Wire, request: AzureRequest) -> None:
+    """Check that the workspace has the data assets that the user names: the job would fail on its machine.
+
+    Raises:
+        NotFoundError: it does not have one.
+    """
+    own = {asset_id(request.workspace, one.kind, one.name, one.version) for one in request.assets}
+    prefix = f"{request.workspace.id}/data/"
+    for one in request.job["properties"].get("inputs", {}).values():
+        uri = str(one.get("uri"))
+        if uri.startswith(prefix) and uri not in own:
+            name, _, version = uri.removeprefix(prefix).split("/")
+            if wire.asset("data", name, version) is None:
+                raise NotFoundError(f"data asset {name}:{version} does not exist", fix="orchestrator data asset list")
 
 
 def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: int) -> None:

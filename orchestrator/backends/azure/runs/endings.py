@@ -1,4 +1,4 @@
-"""End of a job on Azure: an eviction, a lost machine, a time limit, or the job's own error.
+"""End of a job on Azure: its own error, or an eviction, a lost machine, a limit of time, memory or quota, image, mount.
 
 Evidence, in this order: the codes of Azure's error, the exit code of a process of the job, the error file of a rank,
 and the times of the job. No word of a message decides: a job may print, and Azure may quote, any word.
@@ -37,8 +37,19 @@ LIMIT_TOLERANCE = 60.0  # seconds before a time limit from which a cancellation 
 EVICTION_CODES = {"PreemptionError", "JobNodePreempted"}
 # The run history's codes for errors of the service itself; those of jobs are UserError and ValidationError.
 SERVICE_CODES = {"ServiceError", "TransientError", "AzureStorageError", "RequestThrottled"}
+# In public reports: AcrRefreshTokenRetrievalError, AggregatedUnauthorizedAccessError (a pull), AZFMountError,
+# ScriptExecution.StreamAccess.NotFound. Documented, for endpoints: ImageBuildFailure, OutOfQuota, OutOfCapacity.
+_CODE_CAUSES = (
+    (EndCause.IMAGE, re.compile(r"Image(Build|Pull)|PullingImage|^Acr[A-Z]|^AggregatedUnauthorizedAccess")),
+    (EndCause.MOUNT, re.compile(r"Mount|StreamAccess|DataAccess")),
+    (EndCause.QUOTA, re.compile(r"Quota|OutOfCapacity|AllocationFail")),
+    (EndCause.MEMORY, re.compile(r"OutOfMemory|OOM|^MemoryError$")),
+)
+IMAGE_TEMPLATE = "Image build failed"  # begins the template of Azure's message, which quotes nothing
+KILLED_CODES = {137, -9}  # SIGKILL, which the kernel sends when memory runs out
+KILLED = "killed, as when memory runs out"
 _EXIT_CODES = {"spec": USAGE_CODE, "data": USAGE_CODE, "usage": USAGE_CODE, "hang": 76}  # kind of the job's error
-_LEADING_CODE = re.compile(r"\s*(?:AzureMLCompute job failed\.?\s+)?([A-Z][A-Za-z]+):\s")
+_LEADING_CODE = re.compile(r"\s*(?:AzureMLCompute job failed\.?\s+)?([A-Z][A-Za-z.]+):\s")
 _EXIT_CODE = re.compile(r"(?:status|exit|return)(?:ed)?[ _-]?code[^0-9-]{0,12}(-?\d+)", re.IGNORECASE)
 
 
@@ -136,14 +147,27 @@ def ending_of(
     code = exit_code_of(text)
     if code == PREEMPTED_CODE:  # for Azure, any code but 0 is a failure
         return JobEnding(RunState.PREEMPTED, code, EndCause.PREEMPTED, text)
+    cause = _cause_of_codes(details, codes)
+    if cause is None and code in KILLED_CODES:
+        cause, text = EndCause.MEMORY, f"{text} ({KILLED})"
     # Without an exit code and an error of a rank, the service failed, and a job that was running lost its machine. A
     # job that was not (image, mount) is an error: it would fail again.
-    lost = SERVICE_CODES.intersection(codes[:1]) and code is None and details.get("startTimeUtc")
-    if own is not None and not (own.is_peer and lost):
+    unknown = cause is None and code is None
+    lost = bool(unknown and SERVICE_CODES.intersection(codes[:1]) and details.get("startTimeUtc"))
+    if own is not None and not (own.is_peer and (lost or cause is not None)):
         return JobEnding(RunState.FAILED, own.exit_code, own.cause, own.text)
     if lost:
         return JobEnding(RunState.FAILED, 1, EndCause.MACHINE, text)
-    return JobEnding(RunState.FAILED, code or 1, EndCause.INPUT if code == USAGE_CODE else EndCause.ERROR, text)
+    if cause is None:
+        cause = EndCause.INPUT if code == USAGE_CODE else EndCause.ERROR
+    return JobEnding(RunState.FAILED, code or 1, cause, text)
+
+
+def _cause_of_codes(details: Mapping[str, Any], codes: list[str]) -> EndCause | None:
+    """Return the cause that Azure's codes or the template of its message name; None: they name none."""
+    if str(_root_error(details).get("messageFormat") or "").startswith(IMAGE_TEMPLATE):
+        return EndCause.IMAGE
+    return next((cause for cause, pattern in _CODE_CAUSES if any(map(pattern.search, codes))), None)
 
 
 def seconds(time: Any) -> float | None:

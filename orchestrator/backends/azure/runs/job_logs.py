@@ -50,7 +50,8 @@ class RunLogs:
         self._run, self._wire, self._launcher = run, run.wire, query.launcher
         self._saved = run.folder.path / SAVED
         self._each = int(run.request["processes_per_node"])
-        self._ranks = _chosen_ranks(run.folder.name, run.request["nodes"], self._each, query)
+        most = run.request.get("elastic_nodes") or run.request["nodes"]
+        self._ranks = _chosen_ranks(run.folder.name, most, self._each, query)
         self._logs: dict[tuple[str, int], dict[str, _Log]] = {}  # job and life -> path -> log
         self._finished: set[tuple[str, int]] = set()  # jobs and lives whose logs were read to their ends
         _protect_secrets(run.plan["spec"])

@@ -47,6 +47,8 @@ _STORAGE_REFUSED = (
     "your account may not use the storage account, or its firewall refuses this machine",
     "ask for the role Storage Blob Data Contributor on the storage account, or add this machine to its firewall",
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_SDK_DETAILS = re.compile(r"Details:\s*\(x\)\s*(.+?)\s*Resolutions:")  # the rest is advice about `az`
 _TLS = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
 _BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
     None: (ServiceError, "Azure cannot be reached", _AGAIN),
@@ -116,8 +118,10 @@ def _without_reply(problem: Any, what: str, facts: dict[str, str]) -> UserError 
         return tls_error(what, facts)
     if type(problem).__module__.startswith("azure.ai.ml."):  # the SDK's own check: it made no request
         missing = re.search(r"not ?found|does not exist|no such", f"{type(problem).__name__} {facts['reason']}", re.I)
-        kind: type[UserError] = NotFoundError if missing else RequestRefused
-        return kind(f"{what}: Azure's client {'cannot find it' if missing else 'refused it'}", facts=facts)
+        if missing:
+            fix = "orchestrator data asset list, for the data of the workspace"
+            return NotFoundError(f"{what}: Azure's client cannot find a part of it", facts=facts, fix=fix)
+        return RequestRefused(f"{what}: Azure's client refused it", facts=facts)
     return None
 
 
@@ -157,7 +161,9 @@ def reason(problem: Any) -> str:
     """Return Azure's message, on one line, without secrets."""
     # redacted, because messages quote requests: addresses of blobs contain signatures
     text = getattr(getattr(problem, "error", None), "message", None) or getattr(problem, "message", None) or problem
-    line = " ".join(redact(str(text)).split())
+    line = " ".join(_COLOUR.sub("", redact(str(text))).split())
+    if (details := _SDK_DETAILS.search(line)) is not None:
+        line = details[1]
     return line if len(line) <= MAX_MESSAGE_CHARS else line[: MAX_MESSAGE_CHARS - 3] + "..."
 
 

@@ -12,8 +12,9 @@ import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from copy import copy
+from io import StringIO
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -209,7 +210,9 @@ class Wire:
                 ml.jobs._set_headers_with_user_aml_token(more)
             # each job type has its own API version, as in the SDK's own operation
             clients = ml.jobs.service_client_01_2025_preview, ml.jobs.service_client_01_2024_preview_arm
-            client = clients[body["properties"]["jobType"] == "Sweep"]
+            resources = body["properties"].get("resources") or {}
+            # only the older version has elastic jobs
+            client = clients[body["properties"]["jobType"] == "Sweep" or "maxInstanceCount" in resources]
             # No retries of the SDK: after a lost reply it would send the job again, and report a conflict with the job
             # that it had just created. `dispatch.put` asks for the job before it sends another request.
             client.jobs.create_or_update(*self._scope, name, body, retry_total=0, **more)
@@ -218,7 +221,8 @@ class Wire:
 
     def put_job_file(self, job: Any) -> None:
         """Submit a job of a file by the SDK's own operation, which uploads the files that it names."""
-        self._call(f"job {job.name}", lambda ml: ml.jobs.create_or_update(job))
+        with redirect_stderr(StringIO()):  # it prints a colour code for each upload, in spite of show_progress
+            self._call(f"job {job.name}", lambda ml: ml.jobs.create_or_update(job))
 
     def cancel_job(self, name: str) -> None:
         """Ask a job to end."""
