@@ -1,6 +1,6 @@
 """Draw the badges of the README, docs/badges/*.svg, from pyproject.toml and the versions that the lock covers.
 
-    python docs/site/badges.py
+python docs/site/badges.py
 """
 
 from __future__ import annotations

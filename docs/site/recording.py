@@ -152,7 +152,8 @@ def drawing(events: Sequence[Event]) -> str:
     frames = "".join(f"{100 * at / total:.2f}%{{transform:translateY({y}px)}}" for at, y in offsets.items() if y)
     last = min(offsets.values())
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" role="img" xml:space="preserve">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" role="img" '
+        'xml:space="preserve">\n'
         f"<title>{TITLE}</title>\n<style>\n"
         f"text{{font:{SIZE}px {FONTS};fill:{PLAIN};white-space:pre}}.c{{fill:{PROMPT};font-weight:bold}}"
         f".b{{font-weight:bold}}.o{{opacity:0}}\n"
