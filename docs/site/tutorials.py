@@ -69,7 +69,7 @@ def record(name: str) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:  # a supervisor may still copy to MLflow
         os.environ |= {"ORCHESTRATOR_HOME": f"{place}/.orchestrator", "CUDA_VISIBLE_DEVICES": ""}
         notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
         NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": place}}).execute()
