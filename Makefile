@@ -1,4 +1,4 @@
-# Two commands a newcomer needs: `make pretrain` and `make test`. Everything runs in .venv, made on first use.
+# A newcomer needs `make install`, `make pretrain` and `make test`. Everything runs in .venv, made on first use.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,9 @@ NEEDS_CUDA := import sys; from importlib.metadata import requires; \
 # Tests start thousands of processes; without bytecode each of them would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: pretrain test test-all faults fuzz lint check docs lock audit sbom clean azure-day gpu-day
+.PHONY: install pretrain test test-all faults fuzz lint check docs lock audit sbom clean azure-day gpu-day
+
+install: $(VENV)/.user  ## the pinned packages and this project, in .venv
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain

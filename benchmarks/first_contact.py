@@ -1,6 +1,7 @@
 """A newcomer's walk: 300 notes and a table of labels to a served classifier, in four commands and one request.
 
     python -m benchmarks.first_contact
+    python -m benchmarks.first_contact --data FOLDER   # only writes the notes, to try the commands yourself
 
 Prints each command with its time, and the accuracy on 200 notes that no command has read: with the default settings,
 with those of BERT-base, which were the defaults before, and with settings chosen by hand.
@@ -8,6 +9,7 @@ with those of BERT-base, which were the defaults before, and with settings chose
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -66,7 +68,7 @@ def write_data(folder: Path) -> None:
     )
     for name, part in (("wards.csv", rows[:200]), ("new.csv", rows[300:])):
         with (folder / name).open("w", newline="") as stream:
-            csv.writer(stream).writerows([("id", "note", "ward"), *part])
+            csv.writer(stream, lineterminator="\n").writerows([("id", "note", "ward"), *part])
 
 
 def run(words: str, folder: Path) -> tuple[str, float]:
@@ -89,7 +91,15 @@ def accuracy(folder: Path, file: str) -> float:
 
 
 def main() -> None:
-    """Print the walk."""
+    """Print the walk, or only write its data."""
+    parser = argparse.ArgumentParser(description="Walk from notes to a served classifier, and measure it.")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="only write notes.jsonl, wards.csv and new.csv here"
+    )
+    if folder := parser.parse_args().data:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_data(folder)
+        return
     print(describe("torch"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

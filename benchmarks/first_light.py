@@ -44,6 +44,8 @@ def take_picture(folder: Path, to: Path) -> None:
         page = Path(scratch, "report.html")
         words = ["-m", "orchestrator.cli.main", "report", folder.name, "--to", str(page)]
         subprocess.run([sys.executable, *words], env=environ, check=True, stdout=subprocess.DEVNULL)
+        home = str(folder.parent.parent)
+        page.write_text(page.read_text(encoding="utf-8").replace(home, "/home/you/.orchestrator"), encoding="utf-8")
         draw(page, to, height=760)
 
 

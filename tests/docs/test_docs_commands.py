@@ -17,6 +17,7 @@ from documents import DOCUMENTS, PROGRAMS, ROOT, blocks, command_lines
 from orchestrator.cli.main import build_parser, main
 from orchestrator.testing import AzureDouble
 from tests.conftest import MICRO, write_corpus
+from tests.unit.finetuning.finetune_jobs import write_conll
 from train_jobs import finetune, predict, prepare, pretrain
 from train_jobs.tools import onnx, serve
 
@@ -26,6 +27,7 @@ NOT_PLANNED = {
     "--allow-pickle": "a downloaded model, see tests/unit/lineage/test_model_trust.py",
     "--require-signature": "a signed model, see tests/unit/lineage/test_model_trust.py",
     "--model RUN": "a fine-tuned run, which takes its time",
+    "--model wards": "the same; docs/site/recording.py runs it",
     "large-nvidia-phase2": "a phase of 512 tokens goes on from one of BERT-large",
     "-b polite": "a backend of another package, which tests/contract installs",
     "hidden_size=64": "shows an error",
@@ -60,6 +62,7 @@ NOT_EXECUTED = {  # part of a command line -> the test that executes its equival
     "model traffic": "tests/wire/test_azure_endpoints.py",
     "model deploy ": "tests/contract/test_backends.py",
     "model convert ": "tests/unit/lineage/test_model_trust.py",
+    "model delete ": "tests/contract/test_backends.py",
     "model register ": "tests/e2e/test_registered_model.py",
     "model sign ": "tests/unit/lineage/test_model_trust.py",
     "model verify ": "tests/unit/lineage/test_model_trust.py",
@@ -111,6 +114,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "notes.jsonl").write_text("".join(json.dumps({"note": f"note {number}"}) + "\n" for number in range(90)))
     rows = "".join(f"{number},note {number},{number % 3}\n" for number in range(90))
     (folder / "wards.csv").write_text(f"id,note,ward\n{rows}")
+    (folder / "data" / "conll").mkdir()
+    for seed, name in enumerate(("train", "valid", "test")):
+        write_conll(folder / "data" / "conll" / f"{name}.txt", 20, seed)
     (folder / "docs").symlink_to(ROOT / "docs")
     (folder / "job.env").write_text("HF_TOKEN=hf_documented\n")
     (folder / "job.env").chmod(0o600)

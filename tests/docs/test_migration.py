@@ -1,19 +1,25 @@
-"""The page for users of other projects: every key that it names exists, and every setting has a key or a reason."""
+"""The page for users of other projects: it names every flag of theirs, with a key that exists or a reason."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 from documents import ROOT
 from pydantic import BaseModel
+from transformers import TrainingArguments
 
 from orchestrator.jobs.registry import job_kind
 
 PAGE = ROOT / "docs" / "migration.md"
 HEADER = "| setting | key | difference |"
+FLAGS = yaml.safe_load((Path(__file__).parent / "foreign_flags.yaml").read_text(encoding="utf-8"))
+TRAINER = "Hugging Face: TrainingArguments"
 
 
 class Line(NamedTuple):
@@ -24,10 +30,13 @@ class Line(NamedTuple):
     difference: str
 
 
-def table_lines() -> Iterator[Line]:
-    for text in PAGE.read_text(encoding="utf-8").splitlines():
-        if text.startswith("| ") and not text.startswith("| ---") and text != HEADER:
-            yield Line(*(cell.strip() for cell in text.strip("|").split("|")))
+def table_lines(heading: str | None = None) -> Iterator[Line]:
+    """Return the lines of the tables of settings, or of the one below a heading."""
+    for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        for line in text.partition(HEADER)[2].splitlines():
+            if heading in (None, title) and line.startswith("| ") and not line.startswith("| ---"):
+                yield Line(*(cell.strip() for cell in line.strip("|").split("|")))
 
 
 def named_keys() -> list[tuple[str, str]]:
@@ -56,3 +65,12 @@ def test_every_setting_has_a_key_or_a_reason() -> None:
     assert "none: " in named
     both = [line.setting for line in lines if line.keys and line.difference.startswith("none")]
     assert both == [], "a setting with a key has an equivalent"
+
+
+@pytest.mark.parametrize("heading", FLAGS)
+def test_page_names_exactly_the_flags_of_the_programs(heading: str) -> None:
+    existing = {flag for flags in FLAGS[heading].values() for flag in flags.split()}
+    if heading == TRAINER:
+        existing |= {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    named = [flag for line in table_lines(heading) for flag in re.findall(r"`--([\w-]+)`", line.setting)]
+    assert sorted(named) == sorted(existing), "each flag once, and no flag that does not exist"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from nbclient import NotebookClient
 from tests.conftest import MICRO, write_corpus, write_spec
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+sys.path.insert(0, str(NOTEBOOKS.parent / "docs" / "site"))
+import tutorials  # noqa: E402  # found by the line above
+
 FOUND = sorted(NOTEBOOKS.glob("*.ipynb"))
 SECONDS = 900  # limit of a cell, on a machine that is also busy with other work
 NOWHERE = "http://127.0.0.1:9"  # connections to other hosts fail
@@ -144,6 +148,20 @@ def check_domain(shown: str) -> None:
 
 
 @pytest.mark.slow
+def test_notebook_classifies_notes(folder: Path) -> None:
+    check_classes(run_all("06-classify-your-own-csv.ipynb", folder), folder)
+    assert sorted(runs(folder).values()) == ["finetune completed", "predict completed", "pretrain completed"]
+
+
+def check_classes(shown: str, folder: Path) -> None:
+    (line,) = (line for line in shown.splitlines() if "new notes are correct" in line)
+    assert float(line.split()[-1].strip("%")) > 70, "chance is 25%"
+    lines = (folder / "06-files/labels.csv").read_text().splitlines()
+    assert (lines[0].split(",")[:3], len(lines)) == (["id", "label", "probability"], 201)
+    assert "95% interval" in shown
+
+
+@pytest.mark.slow
 def test_notebook_runs_in_the_cloud(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the double of Azure, only the environment of the kernel changes."""
     from orchestrator.testing import AzureDouble
@@ -163,6 +181,8 @@ def test_notebook_runs_in_the_cloud(folder: Path, monkeypatch: pytest.MonkeyPatc
                     check_tasks(shown, folder)
                 case "05":
                     check_domain(shown)
+                case "06":
+                    check_classes(shown, folder)
         assert not (folder / "home" / "runs").exists(), "nothing ran here"
         assert len(double.requests("PUT */computes/*")) >= 2, "clusters were provisioned"
         assert (double.violations, double.refused) == ([], [])
@@ -215,3 +235,15 @@ def run_in_kernel(code: str, folder: Path) -> str:
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
+def test_recorded_outputs_belong_to_the_cells(path: Path) -> None:
+    """The site shows recorded outputs; after a change of a cell they must be recorded again."""
+    current = {cell["id"]: "".join(cell["source"]) for cell in tutorials.cells(path) if cell["cell_type"] == "code"}
+    stored = tutorials.recorded(path.stem)
+    changed = [key for key, cell in stored.items() if cell["source"] != current.get(key)]
+    assert (changed, bool(stored) and stored.keys() != current.keys()) == ([], False), (
+        f"run python docs/site/tutorials.py {path.stem}"
+    )
+    assert str(stored).count("/tmp/") == 0, "no path of a machine"

@@ -179,7 +179,8 @@ class Preparation:
             PeerError: scheduler or workers of a Dask cluster were lost.
         """
         self.progress.log(
-            f"reading {self.found.name}: {self.found.files} files, {self.found.total_bytes / 1e6:.1f} MB,"
+            f"reading {self.found.name}: {self.found.files} file{'s' if self.found.files != 1 else ''},"
+            f" {self.found.total_bytes / 1e6:.1f} MB,"
             f" {len(self.parts)} part{'s' if len(self.parts) != 1 else ''}"
         )
         documents = self._documents()

@@ -1,8 +1,9 @@
-"""A tiny random BERT, and in-process jobs that fine-tune it."""
+"""A tiny random BERT, files of small tasks, and in-process jobs that fine-tune it."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from train_jobs.tasks.finetuning import Finetuning
 
 WORDS = [f"w{number}" for number in range(40)]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "not", *WORDS]
+FIRST, LAST, REST = WORDS[:2], WORDS[2:4], WORDS[4:]  # an answer is one of the first and one of the last
+PERSONS, PLACES = WORDS[:5], WORDS[5:10]
 SHAPE = ModelConfig(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32
 )
@@ -40,6 +43,48 @@ def write_model(folder: Path, pieces: Sequence[str] = PIECES, *, positions: int 
                 parameter.mul_(5)
     export(model, folder / "model", config=shape, vocab_size=rows, tokenizer=TokenizerFiles(vocabulary, lowercase=True))
     return folder / "model"
+
+
+def write_squad(path: Path, count: int, seed: int, *, unanswerable: float = 0.0) -> Path:
+    """Write questions whose answer is one of the first words and one of the last; some contexts need two windows."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for number in range(count):
+        words = draw.choices(REST, k=draw.randint(4, 34))
+        question: dict[str, Any] = {"id": f"{path.stem}-{number}", "question": "w1 w2", "answers": []}
+        if draw.random() < unanswerable:
+            question["is_impossible"] = True
+        else:
+            place = draw.randrange(len(words) - 1)
+            words[place : place + 2] = draw.choice(FIRST), draw.choice(LAST)
+            start = len(" ".join([*words[:place], ""]))
+            question["answers"] = [{"text": " ".join(words[place : place + 2]), "answer_start": start}]
+        paragraphs.append({"context": " ".join(words), "qas": [question]})
+    version = "v2.0" if unanswerable else "1.1"
+    path.write_text(json.dumps({"version": version, "data": [{"title": "x", "paragraphs": paragraphs}]}))
+    return path
+
+
+def write_conll(path: Path, count: int, seed: int, *, columns: str = "{word} X {tag}") -> Path:
+    """Write sentences with two-word persons, the second word in several pieces, and one-word places; some are long."""
+    draw = random.Random(seed)
+    sentences = []
+    for _ in range(count):
+        rows: list[tuple[str, str]] = []
+        for _ in range(draw.randint(2, 20)):
+            what = draw.random()
+            if what < 0.2:
+                rows += [
+                    (draw.choice(PERSONS), "B-PER"),
+                    (f"{draw.choice(WORDS[30:])}-{draw.choice(PERSONS)}", "I-PER"),
+                ]
+            elif what < 0.4:
+                rows.append((draw.choice(PLACES), "B-LOC"))
+            else:
+                rows.append((draw.choice(WORDS[10:30]), "O"))
+        sentences.append("".join(columns.format(word=word, tag=tag) + "\n" for word, tag in rows))
+    path.write_text("-DOCSTART- X O\n\n" + "\n".join(sentences))
+    return path
 
 
 def settings(bert: Path, task: str, data: dict[str, Any], **sections: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import torch
 import transformers
 import yaml
-from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, stop_in, validations
+from finetune_jobs import SHAPE, result_of, run, same_model, settings, stop_in, validations, write_conll
 from safetensors.torch import load_file
 
 from train_jobs.config.finetune import FinetuneConfig
@@ -24,30 +23,6 @@ from train_jobs.models.bert.pretraining_heads import initialise
 from train_jobs.tasks.entities.conll import entity_scores, read_conll
 from train_jobs.tasks.entities.tagging import Words
 from train_jobs.tasks.finetuning import balanced_weights
-
-PERSONS, PLACES = WORDS[:5], WORDS[5:10]
-
-
-def write_conll(path: Path, count: int, seed: int, *, columns: str = "{word} X {tag}") -> Path:
-    """Write sentences with two-word persons, the second word in several pieces, and one-word places; some are long."""
-    draw = random.Random(seed)
-    sentences = []
-    for _ in range(count):
-        rows: list[tuple[str, str]] = []
-        for _ in range(draw.randint(2, 20)):
-            what = draw.random()
-            if what < 0.2:
-                rows += [
-                    (draw.choice(PERSONS), "B-PER"),
-                    (f"{draw.choice(WORDS[30:])}-{draw.choice(PERSONS)}", "I-PER"),
-                ]
-            elif what < 0.4:
-                rows.append((draw.choice(PLACES), "B-LOC"))
-            else:
-                rows.append((draw.choice(WORDS[10:30]), "O"))
-        sentences.append("".join(columns.format(word=word, tag=tag) + "\n" for word, tag in rows))
-    path.write_text("-DOCSTART- X O\n\n" + "\n".join(sentences))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from finetune_jobs import SHAPE, WORDS, result_of, run, same_model, settings, stop_in, validations, write_model
+from finetune_jobs import (
+    SHAPE,
+    result_of,
+    run,
+    same_model,
+    settings,
+    stop_in,
+    validations,
+    write_model,
+    write_squad,
+)
 from safetensors.torch import load_file
 
 from tests.conftest import SHARED
@@ -31,28 +40,7 @@ REAL = SHARED / "data" / "squad"
 VOCABULARY = SHARED / "data" / "bert" / "vocab_uncased.txt"
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the files of SQuAD are not in {REAL}")
 
-FIRST, LAST, REST = WORDS[:2], WORDS[2:4], WORDS[4:]  # an answer is one of the first and one of the last
 DATA = {"max_query_length": 4, "doc_stride": 12}
-
-
-def write_squad(path: Path, count: int, seed: int, *, unanswerable: float = 0.0) -> Path:
-    """Write questions whose answer is one of the first words and one of the last; some contexts need two windows."""
-    draw = random.Random(seed)
-    paragraphs = []
-    for number in range(count):
-        words = draw.choices(REST, k=draw.randint(4, 34))
-        question: dict[str, Any] = {"id": f"{path.stem}-{number}", "question": "w1 w2", "answers": []}
-        if draw.random() < unanswerable:
-            question["is_impossible"] = True
-        else:
-            place = draw.randrange(len(words) - 1)
-            words[place : place + 2] = draw.choice(FIRST), draw.choice(LAST)
-            start = len(" ".join([*words[:place], ""]))
-            question["answers"] = [{"text": " ".join(words[place : place + 2]), "answer_start": start}]
-        paragraphs.append({"context": " ".join(words), "qas": [question]})
-    version = "v2.0" if unanswerable else "1.1"
-    path.write_text(json.dumps({"version": version, "data": [{"title": "x", "paragraphs": paragraphs}]}))
-    return path
 
 
 @pytest.fixture(scope="module")
