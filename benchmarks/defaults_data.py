@@ -1,4 +1,4 @@
-"""Data of `benchmarks.finetune_defaults`: small tables with a held-back split, and text for a model of one's own.
+"""Data of `benchmarks.finetune_defaults`: small tables with a held-back split, and text to pretrain a small model.
 
 Four tasks are GLUE's: rows are drawn from the training file, and the published dev file is held back. The fifth names
 the book of a paragraph: every fourth chapter of twelve books is held back, and no pretraining reads it.

@@ -15,13 +15,15 @@ best     the point with the best dev score, with three seeds.
 
 `default` and `best` are scored on held-back rows that choose nothing. Scores are those of your own tables: accuracy; of
 two labels its mean with macro F1; of numbers the mean of Pearson and Spearman correlation. After a change of the
-default rules, the missing lines of `default` are trained, and the table shows the newest.
+default rules, the missing lines of `default` are trained, and the table shows the newest. Lines of another pretraining
+count as missing, because two models are not comparable.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -42,7 +44,9 @@ from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.resolved import Flag
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.design.points import draw
+from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.config import FinetuneConfig
+from train_jobs.engine.runtime.stop import Preempted
 from train_jobs.finetune import finetune
 from train_jobs.pretrain import pretrain, read_config
 
@@ -94,10 +98,9 @@ class Benchmark:
     results: Path = RESULTS
 
     def lines(self) -> list[Line]:
-        """Return all results, the oldest first."""
-        if not self.results.exists():
-            return []
-        return [json.loads(line) for line in self.results.read_text(encoding="utf-8").splitlines()]
+        """Return the results of this model, the oldest first."""
+        identity = weights(self.model())
+        return [line for line in read_lines(self.results) if line["model"] == identity]
 
     def model(self) -> Path:
         """Return the folder of the pretrained model; train it unless it exists."""
@@ -158,6 +161,7 @@ class Benchmark:
             "steps": result["steps"],
             "cpu_seconds": round(time.process_time() - begin, 1),
             "commit": commit(),
+            "model": weights(config.init_from),
         }
         held_back = {name: value for name, value in metrics.items() if name.startswith("test_")}
         if held_back:
@@ -178,6 +182,16 @@ class Benchmark:
         yield training
 
 
+def read_lines(path: Path) -> list[Line]:
+    """Return all results, the oldest first."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def weights(model: Path) -> str:
+    """Return the beginning of the hash of a model's weights: another machine's pretraining gives others."""
+    return str(initial_weights(model))[:8]
+
+
 def score_metrics(held_back: dict[str, float]) -> list[str]:
     """Return the metrics of held-back rows whose mean is the score of own tables."""
     if "test_pearson" in held_back:
@@ -195,9 +209,10 @@ def cell(lines: list[Line], task: str, rows: int, role: str) -> list[Line]:
     return [line for line in lines if (line["task"], line["rows"], line["role"]) == (task, rows, role)]
 
 
-def newest(lines: list[Line]) -> list[Line]:
-    """Return the lines with the same settings as the last one."""
-    return [line for line in lines if line["settings"] == lines[-1]["settings"]]
+def newest(lines: list[Line], model: str) -> list[Line]:
+    """Return the lines of a model with the same settings as its last one."""
+    own = [line for line in lines if line["model"] == model]
+    return [line for line in own if line["settings"] == own[-1]["settings"]]
 
 
 def best_trial(lines: list[Line], task: str, rows: int) -> Line:
@@ -228,8 +243,13 @@ def print_table(lines: list[Line]) -> None:
     differences, within = list[float](), list[bool]()
     for task in TASKS:
         for rows in ROWS:
-            sides = [newest(found) for role in ("best", "default") if (found := cell(lines, task, rows, role))]
-            if len(sides) < 2 or any(len(side) < len(SEEDS) for side in sides):
+            best_lines = cell(lines, task, rows, "best")
+            if not best_lines:
+                continue
+            sides = [
+                newest(found, best_lines[-1]["model"]) for found in (best_lines, cell(lines, task, rows, "default"))
+            ]
+            if any(len(side) < len(SEEDS) for side in sides):
                 continue
             scores = [[line["score"] for line in side] for side in sides]
             (best, default), errors = map(statistics.fmean, scores), [standard_error(side) for side in scores]
@@ -248,7 +268,7 @@ def print_table(lines: list[Line]) -> None:
 
 
 def main() -> None:
-    """Train what is missing, or print the table."""
+    """Train the missing cells, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with glue, gutenberg and wiki_extracted")
     parser.add_argument("--work", type=Path, help="folder for the model, tables and the log")
@@ -258,7 +278,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the results as Markdown")
     arguments = parser.parse_args()
     if arguments.table:
-        print_table(Benchmark(Path(), Path()).lines())
+        print_table(read_lines(RESULTS))
         return
     if arguments.data is None or arguments.work is None:
         parser.error("--data and --work are required")
@@ -267,8 +287,8 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     benchmark = Benchmark(arguments.data.absolute(), arguments.work.absolute())
     print(describe("torch"), flush=True)
-    for rows in arguments.rows or ROWS:
-        for task in arguments.task or TASKS:
+    with contextlib.suppress(Preempted):  # Ctrl-C or SIGTERM: the same command resumes
+        for rows, task in itertools.product(arguments.rows or ROWS, arguments.task or TASKS):
             for training in benchmark.missing(task, rows):
                 if time.monotonic() > end:
                     return

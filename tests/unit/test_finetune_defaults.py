@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.defaults_data import BOOKS, write_corpus, write_tables
-from benchmarks.finetune_defaults import SEEDS, SPACE, TRIALS, Benchmark, print_table
+from benchmarks.finetune_defaults import SEEDS, SPACE, TRIALS, Benchmark, print_table, weights
 from tests.conftest import write_bert
 
 DEFAULT = {"optimizer.learning_rate": 1e-3, "train.global_batch_size": 32, "train.epochs": 20}
@@ -69,9 +69,15 @@ def test_smaller_table_begins_larger_table(data: Path, tmp_path: Path) -> None:
 
 def line(role: str, number: int, score: float, **settings: Any) -> dict[str, Any]:
     values = {**dict.fromkeys(SPACE, 0), **DEFAULT, "evaluation.patience": None, **settings}
-    return {"task": "MRPC", "rows": 200, "role": role, "number": number, "settings": values, "dev": score} | (
-        {} if role == "trial" else {"score": score, "row_error": 0.01}
-    )
+    return {
+        "task": "MRPC",
+        "rows": 200,
+        "role": role,
+        "number": number,
+        "settings": values,
+        "dev": score,
+        "model": "a",
+    } | ({} if role == "trial" else {"score": score, "row_error": 0.01})
 
 
 def test_resumed_benchmark_trains_what_is_missing(data: Path, tmp_path: Path) -> None:
@@ -89,7 +95,9 @@ def test_resumed_benchmark_trains_what_is_missing(data: Path, tmp_path: Path) ->
         line("default", 2, 0.5, **current),
         *(line("trial", number, number == 4, **point if number == 4 else {}) for number in range(TRIALS)),
     ]
-    benchmark.results.write_text("".join(json.dumps(one) + "\n" for one in done))
+    lines = [one | {"model": weights(benchmark.model())} for one in done]
+    other = line("default", 3, 0.5, **current)
+    benchmark.results.write_text("".join(json.dumps(one) + "\n" for one in [*lines, other]))
     missing = list(benchmark.missing("MRPC", 200))
     assert [one.number for one in missing if one.role == "default"] == [1, 3]
     best = [one for one in missing if one.role == "best"]
