@@ -33,6 +33,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -220,8 +221,9 @@ def best_trial(lines: list[Line], task: str, rows: int) -> Line:
     return max(cell(lines, task, rows, "trial"), key=lambda line: line["dev"])
 
 
+@cache
 def commit() -> str:
-    """Return the short hash of the code."""
+    """Return the short hash of the code at the first call: later commits do not change a running process."""
     command = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -286,7 +288,7 @@ def main() -> None:
     end = time.monotonic() + 60 * arguments.minutes
     arguments.work.mkdir(parents=True, exist_ok=True)
     benchmark = Benchmark(arguments.data.absolute(), arguments.work.absolute())
-    print(describe("torch"), flush=True)
+    print(f"{describe('torch')}, commit {commit()}", flush=True)
     with contextlib.suppress(Preempted):  # Ctrl-C or SIGTERM: the same command resumes
         for rows, task in itertools.product(arguments.rows or ROWS, arguments.task or TASKS):
             for training in benchmark.missing(task, rows):
