@@ -56,7 +56,8 @@ BASE_WIDTH, BASE_RATE = 768, 2e-5  # of BERT-base, and its rate in the recipe
 MOST_RATE = 1e-3
 TRAINED_ROWS, LEAST_EPOCHS, MOST_EPOCHS = 10_000, 3, 20  # rows of all epochs; 20: Mosbach et al. 2021 for small sets
 MOST_COUNTED = 16 << 20  # bytes of a table whose lines are counted
-LINE_FORMATS = (".csv", ".tsv", ".jsonl", ".ndjson")
+SEPARATED = (".csv", ".tsv")  # with a header
+LINE_FORMATS = (*SEPARATED, ".jsonl", ".ndjson")
 TASK_RECIPE = "of the task "
 """Beginning of the origin of a recipe that the task chose, not the user."""
 FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}  # others: not implemented
@@ -267,20 +268,27 @@ def _small_layers(model: InitialModel, merged: Merged) -> Iterator[ConfigLayer]:
         rate = float(f"{min(BASE_RATE * (BASE_WIDTH / width) ** 2, MOST_RATE):.1g}")
         yield ConfigLayer(f"for a width of {width}", {"optimizer": {"learning_rate": rate}})
     data = merged.tree.get("data")
-    train = data.get("train") if isinstance(data, dict) else None
-    rows = _lines(Path(train)) if isinstance(train, str | Path) and Path(train).is_file() else None
+    rows = _table_rows(data) if isinstance(data, dict) else None
     if rows is not None and (epochs := min(TRAINED_ROWS // max(rows, 1), MOST_EPOCHS)) > LEAST_EPOCHS:
         yield ConfigLayer(f"for {rows:,} rows", {"train": {"epochs": epochs}})
 
 
-def _lines(path: Path) -> int | None:
-    """Return the lines of a table below its header; None of a format without lines, or of a large table."""
-    if path.suffix not in LINE_FORMATS or path.stat().st_size > MOST_COUNTED:
+def _table_rows(data: Mapping[str, Any]) -> int | None:
+    """Return the rows of the training table; None without one, of a format without lines, or of a large table."""
+    path = Path(data["train"]) if isinstance(data.get("train"), str | Path) else None
+    if path is None or not path.is_file() or path.suffix not in LINE_FORMATS or path.stat().st_size > MOST_COUNTED:
         return None
     try:
-        return max(path.read_bytes().count(b"\n") - 1, 1)
+        content = path.read_bytes().rstrip()
     except OSError:  # reported by the plan
         return None
+    separated, quoting = path.suffix in SEPARATED, data.get("quoting")
+    if separated and (path.suffix == ".csv" if quoting is None else quoting):
+        # A quoted text, such as a note, can have several lines. Doubled quotes only add an empty part between quotes.
+        lines = sum(part.count(b"\n") for part in content.split(b'"')[::2]) + 1
+    else:
+        lines = content.count(b"\n") + 1
+    return max(lines - separated, 1)
 
 
 def is_name(value: Any, folder: Path) -> bool:

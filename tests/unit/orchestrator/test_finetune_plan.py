@@ -380,6 +380,21 @@ def test_defaults_fit_narrow_models_and_few_rows(folder: Path) -> None:
     assert chosen("base") == (2e-5, 3)
 
 
+def test_default_epochs_count_rows_not_lines(folder: Path) -> None:
+    rows = [(f'Note {number} says "fine".\n\nPlan:\n- rest\n', number % 2) for number in range(1000)]
+    quoted = "".join('"{}",{}\n'.format(text.replace('"', '""'), label) for text, label in rows)
+    for name, text in {
+        "notes.csv": f"text,label\n{quoted}",
+        "notes.jsonl": "".join(json.dumps({"text": text, "label": str(label)}) + "\n" for text, label in rows),
+        "notes.tsv": "text\tlabel\n"
+        + "".join(f'"{number} inches\t{label}\n' for number, (_, label) in enumerate(rows)),
+    }.items():
+        (folder / name).write_text(text.removesuffix("\n"))
+        found = resolve(MODEL, f"data={name}", SHORT)
+        assert found.spec.train.epochs == 10
+        assert str(found.changes["train.epochs"].origin) == "for 1,000 rows"
+
+
 def _sizes(data: TaskData) -> dict[str, Examples]:
     return {"train": data.train, **data.dev, **data.held_back}
 
