@@ -6,6 +6,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -15,7 +16,7 @@ from orchestrator.backends.base import Backend, Progress
 from orchestrator.backends.capabilities import CopiesToMlflow, Inspects, Preempts, Registers, Resumes
 from orchestrator.backends.log_query import LogBlock, LogLine, LogQuery, choose_ranks
 from orchestrator.runs.status import Handle, RunState, RunStatus
-from orchestrator.support.errors import JobFailed, NotFoundError, StorageError, TimeoutExceeded
+from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError, StorageError, TimeoutExceeded
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
@@ -336,9 +337,15 @@ class Run:
 
     def as_mlflow_run(self) -> MlflowRun:
         """Return it in the form of runs that other tools record in MLflow."""
+        from orchestrator.backends.folder.mlflow_records import run_datasets
         from orchestrator.runs.mlflow_runs import as_mlflow_run
+        from train_jobs.artifacts.lineage import LINEAGE_FILE, parse_lineage
 
-        return as_mlflow_run(self.status(), self.plan())
+        plan, lineage = self.plan(), None
+        if written := self._backend.read(self.name, LINEAGE_FILE):
+            with suppress(ConflictError):  # it was changed: `status --lineage` reports it
+                lineage = parse_lineage(written, Path(self.name, LINEAGE_FILE))
+        return as_mlflow_run(self.status(), plan, run_datasets(plan, lineage))
 
     def _side(self, *, scored: bool) -> Side:
         from orchestrator.runs.differences import Side

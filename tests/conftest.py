@@ -292,6 +292,15 @@ def untracked(console: Console) -> None:
 
 
 @pytest.fixture
+def copied_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no processes that copy the debug runs of this process to MLflow: the test copies them by a command.
+
+    Those processes have a low priority. A command that copies too is refused while one of them runs.
+    """
+    monkeypatch.setattr("orchestrator.backends.folder.supervision.start_sync", lambda run: None)
+
+
+@pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """Write a text file of 60 documents."""
     return write_corpus(tmp_path / "corpus.txt")

@@ -46,10 +46,10 @@ def make_tracked_run(
     return run
 
 
-def stored(home: Path) -> list[tuple[str, str, int]]:
-    """Return name, status and number of metric values of each MLflow run in a home's store."""
+def stored(folder: Path, file: str = "mlflow.db") -> list[tuple[str, str, int]]:
+    """Return name, status and number of metric values of each MLflow run in the store of a home, or in another file."""
     query = "SELECT name, status, (SELECT count(*) FROM metrics WHERE metrics.run_uuid = runs.run_uuid) FROM runs"
-    with closing(sqlite3.connect(home / "mlflow.db")) as database:
+    with closing(sqlite3.connect(folder / file)) as database:
         return sorted(database.execute(query))
 
 

@@ -145,7 +145,7 @@ def everything(uri: str, run_id: str, scratch: Path) -> dict[str, Any]:
 def active_runs(uri: str) -> list[Any]:
     """Return the runs of all experiments of a server."""
     client = MlflowClient(tracking_uri=uri)
-    return list(client.search_runs([one.experiment_id for one in client.search_experiments()], max_results=1000))
+    return list(client.search_runs([one.experiment_id for one in client.search_experiments()], max_results=5000))
 
 
 Fault = Callable[["Passing"], None]

@@ -9,7 +9,7 @@ Other tools name their parameters and metrics differently. Where a name means th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,7 @@ from orchestrator.support.errors import AuthError, NotFoundError, ServiceError, 
 from orchestrator.support.redact import HIDDEN, is_secret, redact
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, Condition, examine, sqlite_path
-from train_jobs.artifacts.tracking.run_datasets import DIGEST_TAG
+from train_jobs.artifacts.tracking.run_datasets import DIGEST_TAG, RunDataset
 from train_jobs.config.errors import did_you_mean, in_shell
 from train_jobs.config.fields import Config
 
@@ -165,15 +165,15 @@ def find_run(uri: str, run: str) -> MlflowRun:
     )
 
 
-def as_mlflow_run(status: RunStatus, plan: Mapping[str, Any], *, whole: bool = True) -> MlflowRun:
+def as_mlflow_run(status: RunStatus, plan: Mapping[str, Any], datasets: Sequence[RunDataset]) -> MlflowRun:
     """Return a run of ours in the same form.
 
     Args:
         status: its status.
         plan: its plan, as `Plan.as_dict` returned it.
-        whole: also return its parameters.
+        datasets: the datasets that its copy in MLflow has.
     """
-    data, git = plan.get("data") or {}, (plan.get("snapshot") or {}).get("git") or {}
+    git = (plan.get("snapshot") or {}).get("git") or {}
     metrics = dict(status.metrics)
     if status.results is not None and len(status.results.scores) == 1:
         metrics |= {name: figure.mean for name, figure in status.results.scores[0].metrics.items()}
@@ -185,9 +185,9 @@ def as_mlflow_run(status: RunStatus, plan: Mapping[str, Any], *, whole: bool = T
         ended=status.ended,
         handle=status.handle,
         commit=git.get("commit"),
-        params=_hidden(flatten(plan.get("spec", {}))) if whole else {},
+        params=_hidden(flatten(plan.get("spec", {}))),
         metrics=metrics,
-        data=[Dataset(str(data["name"]), str(data["sha256"]))] if "sha256" in data else [],
+        data=[Dataset(one.name, one.sha256) for one in datasets],
     )
 
 

@@ -13,9 +13,10 @@ from mlflow.tracking import MlflowClient
 from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, write_corpus, write_spec
-from tests.e2e.test_private_text import TUNING, write_tables
+from tests.e2e.test_private_text import TUNING
 from tests.mlflow_runs import wait_for_copy
 from tests.unit.privacy.canary import files_with_canary
+from tests.unit.privacy.private_data import write_rows
 
 LIGHT = {
     "artifacts.json",
@@ -47,7 +48,8 @@ def runs(console: Console) -> dict[str, RunFolder]:
     assert first.code == 0, first.err
     assert "about 400 kB of files (tracking.artifacts)" in first.err.replace("\n              ", " ")
     name = first.json["name"]
-    task = ("--task", str(write_tables(folder)), "--model", name, *TUNING)
+    write_rows(folder)
+    task = ("--task", str(folder / "notes.yaml"), "--model", name, *TUNING)
     second = console("submit", "finetune", *task, "--set", "tracking.artifacts=all", "-o", "json")
     assert second.code == 0, second.err
     found = {"pretrain": RunFolder(console.folder(name)), "finetune": RunFolder(console.folder(second.json["name"]))}

@@ -19,7 +19,7 @@ from orchestrator.cli.main import main
 from orchestrator.runs.tracked_run import Synced, default_uri
 from orchestrator.support.errors import ServiceError
 from tests.conftest import Console, wait_for, write_corpus, write_spec
-from tests.mlflow_runs import STEPS, make_tracked_run, wait_for_copy
+from tests.mlflow_runs import STEPS, make_tracked_run, stored, wait_for_copy
 from tests.mlflow_servers import (
     Fault,
     MlflowServer,
@@ -35,6 +35,7 @@ from tests.mlflow_servers import (
     server_python,
 )
 from train_jobs.artifacts.metrics_file import metric_files
+from train_jobs.artifacts.tracking.run_files import FILES_TAG
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.tools.mirror import MirrorThread
 
@@ -262,6 +263,25 @@ def test_batch_survives_a_restart_of_its_server(
         for one in active_runs(server.uri):
             assert one.info.status == "FINISHED"
             assert copied_values(server.uri, one.info.run_id, tmp_path / one.info.run_id) == 80
+
+
+@pytest.mark.slow
+def test_thousand_runs_in_a_batch_arrive_once(tmp_path: Path) -> None:
+    """A second copy to the same server adds nothing."""
+    console, folder = Console(home=tmp_path / "home", cwd=tmp_path), tmp_path / "server"
+    names = [f"run-{number:04}" for number in range(1000)]
+    for name in names:
+        make_tracked_run(console.home, name)
+    folder.mkdir()
+    with running(MlflowServer(folder)) as server:
+        for values in (80, 0):
+            done = console("mlflow", "sync", "--all", "--to", server.uri, "-o", "json", timeout=1800)
+            assert done.code == 0, done.err
+            assert {one["name"]: one["values"] for one in done.json["runs"]} == dict.fromkeys(names, values)
+            assert stored(folder, "server.db") == [(name, "FINISHED", 80) for name in names]
+        found = active_runs(server.uri)
+        assert sorted(one.info.run_name for one in found) == names
+        assert all(FILES_TAG in one.data.tags for one in found), "every run has its artifacts"
 
 
 @pytest.mark.slow

@@ -92,7 +92,6 @@ class LimitedProtocol(H11Protocol):
         super().send_400_response(msg)
         if self.cycle is not None:  # of a request with an invalid body: a second response would be a bug in the log
             self.cycle.disconnected = True
-            self.cycle.message_event.set()
         self._stop_waiting()
 
     def pause_writing(self) -> None:

@@ -10,6 +10,7 @@ from orchestrator.support.errors import UsageError
 from train_jobs.config.errors import closest
 
 VERBS = {
+    "compare": "diff",
     "delete": "prune",
     "describe": "status",
     "eval": "submit evaluate",

@@ -29,6 +29,7 @@ Command = Callable[..., Finished]
         ("ls", "unknown verb 'ls' (did you mean \"list\"?)", "orchestrator list"),
         ("ps", "unknown verb 'ps' (did you mean \"list\"?)", "orchestrator list"),
         ("stop @last", "unknown verb 'stop' (did you mean \"cancel\"?)", "orchestrator cancel"),
+        ("compare a b", "unknown verb 'compare' (did you mean \"diff\"?)", "orchestrator diff"),
         ("show x", "unknown verb 'show' (did you mean \"status\"?)", "orchestrator status"),
         ("statsu", "unknown verb 'statsu' (did you mean \"status\"?)", "orchestrator status"),
         ("data fecth", "unknown action 'fecth' (did you mean \"fetch\"?)", "orchestrator data fetch"),

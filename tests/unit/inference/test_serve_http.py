@@ -107,14 +107,20 @@ def test_invalid_body_returns_400(server: Server, body: bytes) -> None:
     assert document["error"].startswith("invalid request, need")
 
 
-def test_invalid_chunk_is_refused_once(saved: Callable[..., Path]) -> None:
-    head = b"POST /score HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_invalid_chunk_is_refused_once(saved: Callable[..., Path], host: str) -> None:
+    """The application either waits for the body or has refused the request; it must neither answer nor wait later."""
+    head = f"POST /score HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     with served(saved("BertForSequenceClassification")) as server:
-        for _ in range(5):
-            assert server.raw(head + b"0\r\x01\r\n").startswith(b"HTTP/1.1 400 ")
+        for chunk in (b"0\r\x01\r\n", b"x\r\n", b"-1\r\n", b"1\r\nyyyy"):
+            answer = server.raw(head + chunk)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert answer.count(b"HTTP/1.1 ") == 1
+        began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.process.stderr is not None
         assert server.process.stderr.read() == ""
+        assert time.monotonic() - began < 15.0, "the server waits for no request"
 
 
 def test_error_does_not_repeat_texts(server: Server) -> None:

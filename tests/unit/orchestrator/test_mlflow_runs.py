@@ -96,7 +96,7 @@ def test_runs_of_colleagues_are_listed_beside_ours(
     # the copy and the run itself are one row; without the copy, the run is listed all the same
     shutil.copy(empty_store, console.cwd / "empty.db")
     (own,) = command("list", "--mlflow", "empty.db", "-o", "json").json
-    assert (own["name"], own["experiment"], own["data"][0][0]) == (ours, None, str(corpus))
+    assert (own["name"], own["experiment"], own["data"][0][0]) == (ours, None, corpus.name)
 
     compared = command("diff", "@last", "their-run", "--mlflow", str(store), "-o", "json")
     assert compared.code == 0, compared.err
@@ -110,6 +110,26 @@ def test_runs_of_colleagues_are_listed_beside_ours(
     text = command("diff", "@last", "their-run", "--mlflow", str(store)).out
     assert "3 parameters are in both runs and compared" in text
     assert "hf_Zk3" not in text + compared.out
+
+
+@pytest.mark.usefixtures("copied_later")
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # other tests have imported the job
+def test_run_and_its_copy_do_not_differ(
+    console: Console, command: Callable[..., Finished], corpus: Path, empty_store: Path
+) -> None:
+    """A colleague has only the copy: its parameters, data and results are those of the run."""
+    console.home.mkdir()
+    store = Path(shutil.copy(empty_store, console.home / "mlflow.db"))
+    spec = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
+    done = command("submit", "pretrain", "-f", str(spec), "-b", "debug")
+    assert done.code == 0, done.err
+    assert command("mlflow", "sync", "--all").code == 0
+    (copied,) = read_runs(str(store))
+    found = command("diff", "@last", copied.id, "--mlflow", str(store), "-o", "json").json
+    assert (found["spec"], found["data"], found["environment"]) == ({}, {}, {})
+    assert {"state", "validation_loss"} <= found["results"].keys()
+    found["results"].pop("seconds")  # of the copy from the start of the job, of the run from its submission
+    assert all(pair["a"] == pytest.approx(pair["b"]) for pair in found["results"].values()), found["results"]
 
 
 def test_run_is_found_by_id_and_ambiguous_name_is_refused(command: Callable[..., Finished], store: Path) -> None:
