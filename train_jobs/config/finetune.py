@@ -33,6 +33,7 @@ from train_jobs.config.tasks import (
     OWN,
     SENTENCES,
     SPANS,
+    SPANS_SPECIAL_TOKENS,
     TASKS,
     WORDS,
     TaskKind,
@@ -399,6 +400,12 @@ class FinetuneConfig(Sections):
                 yield "a task of your own requires data.train, a table, or data.dataset"
             elif getattr(data, wanted) is None:
                 yield f"task {self.task} requires data.{wanted}, a folder, or data.train and data.validation"
+        needed = data.max_query_length + SPANS_SPECIAL_TOKENS
+        if task_kind(self.task) is SPANS and self.max_length <= needed:
+            yield (
+                f"data.max_length {self.max_length} leaves no room for the context of a question: it must be more than"
+                f" {needed}, which is data.max_query_length and {SPANS_SPECIAL_TOKENS} special tokens"
+            )
         for section in (self.optimizer, self.schedule):
             if is_user_code(section.name):
                 yield f"{section.name}: fine-tuning does not support your own code"

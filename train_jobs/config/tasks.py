@@ -30,6 +30,7 @@ class TaskKind:
 SENTENCES = TaskKind("text-classification", "glue", "tsv")
 SPANS = TaskKind("question-answering", "squad", "squad", 384)
 WORDS = TaskKind("token-classification", "conll", "conll")
+SPANS_SPECIAL_TOKENS = 3  # of a question and its context: [CLS] and two [SEP]
 
 
 @dataclass(frozen=True)

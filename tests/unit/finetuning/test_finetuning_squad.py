@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from tests.conftest import SHARED
-from train_jobs.config import DataError, SpecError
+from train_jobs.config import DataError, FinetuneConfig
+from train_jobs.config.finetune import ExamplesConfig
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.readers.squad_data import GoldAnswer, Question, Squad, read_squad
 from train_jobs.tasks.squad.scoring import score_v1, score_v2
@@ -236,8 +238,12 @@ def test_long_question_is_truncated_and_must_leave_room(tokenizer: Tokenizer) ->
     windows = make_windows([question], tokenizer, max_length=10, stride=1, max_query_length=6)
     assert {window.first for window in windows} == {8}
     assert {len(window.input_ids) for window in windows} == {10}
-    with pytest.raises(SpecError, match="no room for the context"):
-        make_windows([question], tokenizer, max_length=9, stride=1, max_query_length=6)
+    with pytest.raises(ValidationError, match=r"data.max_length 9 leaves no room .* must be more than 9"):
+        FinetuneConfig(
+            task="SQuAD-1.1",
+            init_from=Path("model"),
+            data=ExamplesConfig(squad=Path("squad"), max_length=9, max_query_length=6),
+        )
 
 
 def test_answer_inside_word_maps_to_whole_token() -> None:

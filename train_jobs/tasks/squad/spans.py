@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from train_jobs.config import SpecError
+from train_jobs.config.tasks import SPANS_SPECIAL_TOKENS
 from train_jobs.readers.squad_data import Question
 from train_jobs.tasks.sequences import Ints, special_ids
 
 Floats = npt.NDArray[np.floating]
-SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,11 @@ def make_windows(
     Args:
         questions: questions; the first answer, if any, is the target.
         tokenizer: tokenizer of the model.
-        max_length: maximum tokens of a sequence, special tokens included.
+        max_length: maximum tokens of a sequence, special tokens included; more than `max_query_length` + 3.
         stride: tokens from the start of a window to that of the next one (doc_stride of run_squad.py).
         max_query_length: maximum tokens of a question; the rest is truncated.
-
-    Raises:
-        SpecError: a question of maximum length leaves no room for context.
     """
-    if max_length - max_query_length - SPECIAL_TOKENS < 1:
-        raise SpecError(
-            f"invalid data.max_length {max_length}: no room for the context",
-            facts={"need": f"more than max_query_length {max_query_length} + {SPECIAL_TOKENS}"},
-            fix=f"--set data.max_length={max_query_length + SPECIAL_TOKENS + 256}",
-        )
+    assert max_length > max_query_length + SPANS_SPECIAL_TOKENS, "the configuration leaves room for the context"
     cls, sep = special_ids(tokenizer)
     contexts = _encoded(tokenizer, [question.context for question in questions])
     queries = _encoded(tokenizer, [question.text for question in questions])
