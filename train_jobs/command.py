@@ -25,9 +25,9 @@ from train_jobs.artifacts.layers import build, merge, read_assignments, read_fil
 from train_jobs.config import DataError
 from train_jobs.config.command import CommandConfig
 from train_jobs.engine.runtime import boundary
+from train_jobs.engine.runtime.diagnostics import is_shared_process
 
 OUTPUTS = "ORCHESTRATOR_OUTPUTS"  # variable with the folder of the command's results
-SHARED_PROCESS = "ORCHESTRATOR_DEBUG"  # set where this process belongs to the user and must outlive the command
 CODE = "ORCHESTRATOR_CODE"  # folder of the user's code, if it is not the current one
 SIGNALLED = 128  # a shell's exit code for a process that died of signal n is this plus n
 
@@ -51,7 +51,7 @@ def run_command(config: CommandConfig, output: Path) -> int:
     }
     program, folder = config.command[0], Path(os.environ.get(CODE) or ".")
     try:
-        if os.environ.get(SHARED_PROCESS):
+        if is_shared_process():
             return _run_below(config.command, variables, folder)
         sys.stdout.flush()
         os.chdir(folder)

@@ -19,7 +19,7 @@ from typing import NoReturn
 from train_jobs.config import InternalError, TrustConfig, UserError
 from train_jobs.config.privacy import traceback_text, unexpected_text
 from train_jobs.engine.runtime import storage
-from train_jobs.engine.runtime.diagnostics import remove_error, report_error, stacks_on_request
+from train_jobs.engine.runtime.diagnostics import is_shared_process, remove_error, report_error, stacks_on_request
 from train_jobs.engine.runtime.stop import CTRL_C, Preempted
 
 PREEMPTED = 75  # sysexits' EX_TEMPFAIL: the same command again resumes the job
@@ -121,10 +121,12 @@ def _failed(problem: UserError, output: Path, rank: int) -> int:
 
 
 def exit_process(code: int) -> NoReturn:
-    """End the process with this exit code, after its threads, exit handlers and output; SIGTERM is ignored."""
+    """End the process, or the job in a process of the user's own, with this exit code; SIGTERM is ignored."""
     # torchrun sends SIGTERM to the other ranks once the first has exited, and would turn their exit code 75, "saved",
     # into "killed by a signal".
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if is_shared_process():
+        sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

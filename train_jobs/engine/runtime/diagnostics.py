@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 FOLDER = "stacks"
 RESERVE_VARIABLE = "RUN_RESERVE"  # file that the orchestrator reserved for the reason of an end on a full disk
+SHARED_PROCESS = "ORCHESTRATOR_DEBUG"  # set where this process belongs to the user and must outlive the job
 CHECKS_PER_HANG = 10  # checks of the activity until a hang is reported; at most one per second
 STDERR = 2
 MAX_NAMED_RANKS = 8  # ranks in a message
@@ -145,6 +146,11 @@ def hang_file(output: Path, rank: int) -> Path:
     return output / FOLDER / f"hang-rank-{rank}.txt"
 
 
+def is_shared_process() -> bool:
+    """Return whether this process belongs to the user, who debugs the job in it, and must outlive the job."""
+    return bool(os.environ.get(SHARED_PROCESS))
+
+
 class Watchdog:
     """Ends the process if it makes no progress while the `with` block runs.
 
@@ -171,7 +177,7 @@ class Watchdog:
         self._done = threading.Event()
 
     def __enter__(self) -> None:
-        if self._seconds is not None and os.environ.get("ORCHESTRATOR_DEBUG") != "1":
+        if self._seconds is not None and not is_shared_process():
             self._done.clear()
             arguments = (self._seconds, threading.get_ident())
             self._thread = threading.Thread(target=self._watch, args=arguments, name="watchdog", daemon=True)
