@@ -18,7 +18,7 @@ from orchestrator.doctor import machine
 from orchestrator.support import access
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import StorageError, UsageError
-from tests.conftest import Console, Finished, write_spec
+from tests.conftest import Console, Finished, wait_for, write_spec
 from tests.home_modes import NOBODY, mode_of, other_modes, python_for_all, umask
 from train_jobs.artifacts.files import hold
 
@@ -54,6 +54,7 @@ def test_run_and_prepare_leave_nothing_to_others(console: Console, corpus: Path)
             assert console("download", "@last", "metrics", "--to", f"mine-{mask}").code == 0
         assert mode_of(console.cwd / f"mine-{mask}") == 0o777 & ~mask
         assert mode_of(console.cwd / f"mine-{mask}" / "metrics.jsonl") == 0o666 & ~mask
+    wait_for((console.home / "mlflow.db").exists, seconds=300, what="the MLflow store, which no run waits for")
     assert {path.name for path in console.home.iterdir()} >= {
         "cache",
         "mlflow.db",
