@@ -154,7 +154,8 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 120, what: str = 
     while (asked := time.monotonic()) < begin + seconds:
         if found := condition():
             return found
-        time.sleep(max(0.02, 3 * (time.monotonic() - asked)))  # a condition that runs a command leaves time to others
+        taken = time.monotonic() - asked
+        time.sleep(taken if taken > 0.3 else 0.02)  # a condition that runs a command leaves time to others
     raise AssertionError(f"{what} not reached within {seconds} s")
 
 
