@@ -337,7 +337,7 @@ class Run:
 
     def as_mlflow_run(self) -> MlflowRun:
         """Return it in the form of runs that other tools record in MLflow."""
-        from orchestrator.backends.folder.mlflow_records import run_datasets
+        from orchestrator.jobs.datasets import run_datasets
         from orchestrator.runs.mlflow_runs import as_mlflow_run
         from train_jobs.artifacts.lineage import LINEAGE_FILE, parse_lineage
 

@@ -58,7 +58,7 @@ def build_parser(verb: str = "") -> Parser:
     """Return the parser of all verbs.
 
     Args:
-        verb: build only the parser of this verb, which takes a tenth of the time; a word that is not one builds all.
+        verb: build the parser of this verb alone, in a twentieth of the time; a word that is not one builds all.
     """
     parser = Parser(
         prog="orchestrator",

@@ -110,7 +110,12 @@ WATCH = (
         "show.list_runs",
         [
             states("--state", "--status"),
-            argument("--limit", type=positive, metavar="N", help="maximum number of rows (default: 200; json: all)"),
+            argument(
+                "--limit",
+                type=positive,
+                metavar="N",
+                help="maximum number of rows (default: 200; with --mlflow or -o json: all)",
+            ),
             switch("--trials", "--all", help_text="list the runs of sweeps, not the sweeps"),
             MLFLOW,
             argument("--experiment", metavar="NAME", help="with --mlflow: only runs of this experiment"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, TAGS
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
 from orchestrator.backends.run_progress import last_report
+from orchestrator.jobs.datasets import run_datasets
 from orchestrator.jobs.registry import DEFAULT, run_kind
 from orchestrator.runs.run_artifacts import RunFiles
 from orchestrator.runs.run_records import RunRecords, owner
@@ -25,8 +24,7 @@ from orchestrator.runs.tracked_run import (
 from orchestrator.support.errors import UserError
 from orchestrator.support.plugins import imported
 from train_jobs.artifacts.files import read_object
-from train_jobs.artifacts.lineage import Lineage, read_lineage
-from train_jobs.artifacts.tracking.run_datasets import ROWS, TEST, RunDataset, datasets_of
+from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.config.privacy import SHOW_VALUES
 
 RESULT = "result.json"
@@ -104,25 +102,6 @@ def _primary(run: RunFolder, kind: str) -> PrimaryMetric | None:
     reported = last_report(run.metrics).get("metrics", {})
     known = (PrimaryMetric("validation_score", True), PrimaryMetric("validation_loss", False))
     return next((one for one in known if one.name in reported and run_kind(kind).trains), None)
-
-
-def run_datasets(plan: Mapping[str, Any], lineage: Lineage | None) -> list[RunDataset]:
-    """Return the datasets of a run: by its lineage or, of a job that trains nothing, by its plan.
-
-    Args:
-        plan: its plan, as `Plan.as_dict` returned it.
-        lineage: its lineage; None: it trains nothing, or has not begun to.
-    """
-    rows = plan.get("rows")
-    if lineage is not None:
-        counted = [one for one in rows.values() if isinstance(one, dict)] if isinstance(rows, dict) else []
-        return datasets_of(lineage, counted[0] if len(counted) == 1 else None)
-    data, kind = plan.get("data"), run_kind(plan["spec"].get("kind", DEFAULT))
-    if not data or kind.trains:
-        return []
-    names = ", ".join(Path(name).name for name in data["name"].split(", "))
-    profile = {"bytes": data["total_bytes"], "files": data["files"], **({ROWS: rows} if isinstance(rows, int) else {})}
-    return [RunDataset(names, data["sha256"], TEST if kind.scored else kind.name, {"uri": names}, profile)]
 
 
 def _files(run: RunFolder, records: RunRecords) -> RunFiles:
