@@ -216,7 +216,6 @@ def test_private_data_of_fine_tuning_stay_in_listed_files(
 def test_private_data_of_sweep_stay_in_models(watched: Watched, tmp_path: Path) -> None:
     """Neither the sweep nor its trials have text, here and in MLflow, but the vocabulary of their models."""
     write_private_model(tmp_path)
-    write_rows(watched.data)
     columns = {name: str(path) for name, path in write_rows(watched.data).items()} | {"text": "text", "label": "label"}
     trial = {
         "kind": "finetune",
