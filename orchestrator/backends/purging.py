@@ -1,7 +1,7 @@
 """Purge: delete runs with all their traces on this machine, and list the traces that remain elsewhere.
 
 A prune frees space and keeps records; a purge is for text that must not stay. A `Purging` lists what would be deleted
-and what would remain; `Orchestrator.purge` deletes exactly that.
+and what would remain; `Orchestrator.purge` deletes that, and copies to MLflow that were made meanwhile.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,19 @@ from orchestrator.backends.retention import (
     unused_stores,
 )
 from orchestrator.runs.status import Handle, RunStatus
-from orchestrator.runs.tracked_run import default_uri, other_addresses
+from orchestrator.runs.tracked_run import default_uri, other_addresses, run_lock
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
 from train_jobs.artifacts.files import is_held
 from train_jobs.artifacts.host import disable_telemetry
+from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
+LOCKS = 200  # number of runs whose locks are held at a time, each an open file
 # MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
 UNUSED_DATASETS = (
     "DELETE FROM inputs WHERE destination_type = 'RUN' AND destination_id NOT IN (SELECT run_uuid FROM runs)",
@@ -75,6 +78,8 @@ class Purging(Deletion):
     """Endpoints on this machine that serve their models."""
     tracking: list[TrackedTraces]
     """Records in MLflow stores of this machine."""
+    stores: list[str]
+    """Tracking URIs of all such stores, also of those to which a copy is still being made."""
     caches: list[str]
     """Files below the home folder with hashes and statuses, which later commands write again."""
     remains: list[str]
@@ -139,6 +144,7 @@ def plan_purging(
         token_stores=[folder_item(home, path) for path in _stores(home, folders.values())],
         endpoints=[name for name, run in _endpoints(home) if run in names],
         tracking=[found for uri in sorted(uris) if (found := _tracked(uri, names)) is not None],
+        stores=[uri for uri in sorted(uris) if sqlite_path(uri) is not None],
         caches=_caches(home),
         remains=[
             *(line for status in statuses if status not in mine for line in _elsewhere(status, folders[status.name])),
@@ -151,6 +157,8 @@ def plan_purging(
 def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purging:
     """Delete what `purging` lists, the records first, so that a purge that fails can be repeated; return it.
 
+    A copy to MLflow that is being made meanwhile is waited for, and deleted too; none is begun afterwards.
+
     Args:
         purging: returned by `plan_purging`, and shown to the user meanwhile.
         backends: by name; those of the runs.
@@ -158,19 +166,23 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
 
     Raises:
         ConflictError: a run was resumed meanwhile.
-        ServiceError: MLflow refused.
+        ServiceError: MLflow refused, or a copy takes too long.
         StorageError: something cannot be deleted.
     """
     for endpoint in purging.endpoints:
         delete_endpoint(home, endpoint)
         (home / ENDPOINTS / f"{endpoint}.log").unlink(missing_ok=True)
-    for traces in purging.tracking:
-        _delete_tracked(traces)
-    for item in purging.runs:
-        handle = Handle.parse(str(item.handle))
-        require(backends[handle.backend], Deletes).delete(handle.name)
-    for item in [*purging.sweeps, *purging.token_stores]:
+    handles = [Handle.parse(str(item.handle)) for item in purging.runs]
+    deletions: list[tuple[Path | None, Callable[[], object]]] = [
+        (backends[one.backend].folder(one.name), partial(require(backends[one.backend], Deletes).delete, one.name))
+        for one in handles
+    ]
+    deletions += [(home / item.name, partial(delete_tree, home / item.name)) for item in purging.sweeps]
+    for first in range(0, len(deletions), LOCKS):
+        _delete_copied(deletions[first : first + LOCKS], purging.stores)
+    for item in purging.token_stores:
         delete_tree(home / item.name)
+    for item in [*purging.sweeps, *purging.token_stores]:
         Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
     for name in purging.caches:
         (home / name).unlink(missing_ok=True)
@@ -178,6 +190,31 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         if path.is_dir() and any(f".{item.name}." in path.name for item in purging.runs):
             delete_tree(path)
     return purging
+
+
+def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]], uris: Sequence[str]) -> None:
+    """Delete the records of runs and sweeps in stores on this machine, then their folders.
+
+    This holds the locks under which other processes copy them to MLflow: one that copies an ended run may still be at
+    it, and one that waits for the lock finds no folder afterwards.
+
+    Args:
+        deletions: the folder of each, and what deletes it.
+        uris: addresses of the stores.
+    """
+    folders = [folder for folder, _ in deletions if folder is not None]
+    with ExitStack() as locks:
+        for folder in folders:
+            try:
+                locks.enter_context(run_lock(folder, "purge"))
+            except OSError as problem:
+                fix = f"chmod -R u+w {in_shell(folder)}"
+                raise write_error(f"cannot purge {folder.name}", problem, folder, fix=fix) from problem
+        for uri in uris:
+            if (traces := _tracked(uri, [folder.name for folder in folders])) is not None:
+                _delete_tracked(traces)
+        for _, delete in deletions:
+            delete()
 
 
 def _stores(home: Path, folders: Collection[Path | None]) -> list[Path]:

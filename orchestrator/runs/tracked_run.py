@@ -293,13 +293,18 @@ def _refusal(request: TrackingRequest, problem: Exception) -> ServiceError:
     )
 
 
-def run_lock(folder: Path) -> Any:
-    """Hold the lock under which one process at a time reads the state of a run and syncs it.
+def run_lock(folder: Path, verb: str = "sync") -> Any:
+    """Hold the lock under which one process at a time reads the state of a run and syncs it, or purges the run.
+
+    Args:
+        folder: of a run or a sweep.
+        verb: what the caller is about to do, for the error.
 
     Raises:
         ServiceError: another process holds it for too long.
     """
-    busy = ServiceError(f"cannot sync {folder.name}: another process does", fix=sync_command(folder.name))
+    fix = sync_command(folder.name) if verb == "sync" else "run the same command again"
+    busy = ServiceError(f"cannot {verb} {folder.name}: another process copies it to MLflow", fix=fix)
     return hold(folder / "mlflow.lock", seconds=LOCK_SECONDS, busy=busy)
 
 

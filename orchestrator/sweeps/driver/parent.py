@@ -207,9 +207,11 @@ def trials_table(rows: Sequence[TrialRow]) -> dict[str, Any]:
 def main() -> int:
     """Sync one sweep."""
     folder, home = Path(sys.argv[1]), Path(sys.argv[2])
-    parent = ParentRun(SweepFolder(folder), home)
-    parent.wait_for_trials()
-    return exit_code_of(parent.sync)
+    with suppress(FileNotFoundError):  # the sweep was purged
+        parent = ParentRun(SweepFolder(folder), home)
+        parent.wait_for_trials()
+        return exit_code_of(parent.sync)
+    return 0
 
 
 if __name__ == "__main__":

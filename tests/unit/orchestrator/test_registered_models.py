@@ -7,16 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.runs.tracked_run import default_uri
+from orchestrator.runs.tracked_run import default_uri, run_lock, sync
 from tests.mlflow_runs import make_tracked_run
 from tests.unit.finetuning.finetune_jobs import write_model
 from tests.unit.lineage.test_model_trust import write_keys
@@ -177,6 +182,34 @@ def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> 
     assert not [path for path in folder.rglob("*") if path.is_file()]
     database = (tmp_path / "mlflow.db").read_bytes()
     assert b"orchestrator.logged_model" not in database
+
+
+def test_purge_waits_for_copy_that_is_being_made(run: RunFolder, tmp_path: Path) -> None:
+    from orchestrator.client import Orchestrator
+
+    begun, copied = threading.Event(), threading.Event()
+
+    def copy() -> None:
+        """Copy the run as the process does that its supervisor starts, and take a second."""
+        with run_lock(run.path):
+            request = tracking_request(run)
+            begun.set()
+            time.sleep(1.0)
+            sync(request)
+            copied.set()
+
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    with ThreadPoolExecutor() as threads:
+        made = threads.submit(copy)
+        begun.wait()
+        purging = orchestrator.purging("run")
+        orchestrator.purge(purging)
+        made.result()
+    assert copied.is_set()
+    assert not purging.tracking  # the plan could not list it
+    assert not MlflowClient(default_uri(tmp_path)).search_runs(["0", "1"], run_view_type=ViewType.ALL)
+    assert not [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+    assert not run.path.exists()
 
 
 def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
