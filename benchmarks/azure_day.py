@@ -136,6 +136,11 @@ def expect(condition: bool, text: str) -> None:
         raise CheckFailed(text)
 
 
+def handle_of(name: str) -> str:
+    """Return the handle of a run, by which a home folder finds it that did not submit it."""
+    return f"azure://{os.environ[WORKSPACE]}/{name}"
+
+
 def signed_in(day: Day) -> str:
     findings = day("doctor", "-b", "azure")
     bad = [one["name"] for one in findings if one["level"] == "fail"]
@@ -254,7 +259,7 @@ def azure_restarts_a_run(day: Day) -> str:
     _wait_for_step(day, name, 10)
     day("preempt", name)
     (day.folder / "home").rename(day.folder / f"home-{time.time_ns()}")  # nothing here restarts it
-    deadline, handle = time.monotonic() + COMMAND_SECONDS, f"azure://{os.environ[WORKSPACE]}/{name}"
+    deadline, handle = time.monotonic() + COMMAND_SECONDS, handle_of(name)
     while time.monotonic() < deadline:
         status = day("status", handle, home=f"look-{time.time_ns()}")
         if status["state"] == "completed":
@@ -315,7 +320,7 @@ def sweep_of_the_service_completes(day: Day) -> str:
 
 
 def model_is_registered(day: Day) -> str:
-    found = day("model", "register", day.facts["first"], "--name", "azure-day")
+    found = day("model", "register", handle_of(day.facts["first"]), "--name", "azure-day")
     return f"azure-day:{found['version']}"
 
 

@@ -48,7 +48,7 @@ def poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start_scheduled_jobs(azure: AzureDouble, done: threading.Event) -> None:
     """Start a job of each schedule that has none running, which Azure does by its clock."""
-    while not done.wait(20):  # else they leave no processor to the run that they supervise
+    while not done.wait(60):  # else they leave no processor to the run that they supervise
         running = {job.schedule for job in azure.jobs.all() if job.ended is None}
         for name in [one["name"] for one in azure.state.below("schedules")]:
             if name not in running:
@@ -56,7 +56,10 @@ def start_scheduled_jobs(azure: AzureDouble, done: threading.Event) -> None:
 
 
 @pytest.mark.slow
-def test_all_checks_hold_on_the_double(tmp_path: Path, running_azure: AzureDouble, registry: str) -> None:
+def test_all_checks_hold_on_the_double(
+    tmp_path: Path, running_azure: AzureDouble, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_AZURE_POLL_SECONDS", "5")  # the runs need the processor
     words = ["--folder", str(tmp_path / "day"), "--sku", "Standard_D16s_v5", "--registry", registry, "-y"]
     done = threading.Event()
     clock = threading.Thread(target=start_scheduled_jobs, args=(running_azure, done))
@@ -91,6 +94,18 @@ def test_failing_check_is_repeated_and_passed_ones_are_not(
     lines = (tmp_path / "day" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["passed"] for line in lines] == [True, False, True, True]
     assert azure.requests("PUT */computes/azure-day")
+
+
+@pytest.mark.slow
+def test_model_is_registered_after_the_home_was_removed(tmp_path: Path, running_azure: AzureDouble) -> None:
+    """One of the checks moves the home folder away."""
+    day = Day(tmp_path / "day", "eastus", "Standard_D16s_v5", "spot")
+    day.folder.mkdir()
+    azure_day.cluster_is_created(day)
+    azure_day.job_completes(day)
+    (day.folder / "home").rename(day.folder / "home-of-before")
+    assert azure_day.model_is_registered(day).startswith("azure-day:")
+    assert running_azure.requests("PUT */models/azure-day/versions/*")
 
 
 def test_digests_are_written_into_facts_and_dockerfile(tmp_path: Path, registry: str) -> None:
