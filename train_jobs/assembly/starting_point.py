@@ -261,6 +261,9 @@ def set_aside_damaged(store: CheckpointStore, used: Checkpoint | None) -> None:
         instead = f"resuming from step {used.step}" if used else "starting over"
         folder = store.root / f"{DAMAGED}{folder_name(damaged)}"
         print(f"warning: the checkpoint of step {damaged} is damaged, {instead}; its files are in {folder}", flush=True)
+    if unused := [step for step in store.steps() if step > (used.step if used else -1)]:
+        steps = ", ".join(map(str, unused))
+        print(f"warning: step {steps} is not used: the result is the best checkpoint, and it is damaged", flush=True)
 
 
 def without_default_micro_batch(sections: dict[str, Any]) -> None:

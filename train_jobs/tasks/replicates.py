@@ -276,7 +276,9 @@ def make_loop(job: FinetuneJob, task: Finetuning, seed: int, output: Path) -> Lo
             "device": world.device_name,
         },
     )
-    services = LoopServices.from_config(config.checkpoint, output, world, steps=steps, stop=job.stop)
+    services = LoopServices.from_config(
+        config.checkpoint, output, world, steps=steps, stop=job.stop, best_is_result=True
+    )
     parameters = task.model.named_parameters()
     optimizer = build_optimizer(config.optimizer, parameters, layer_decay=config.optimizer.layer_decay)
     return Loop(task, optimizer, world, policy, services)

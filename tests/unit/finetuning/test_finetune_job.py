@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config.finetune import FinetuneConfig
 from train_jobs.config.reported import reported_metrics
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.runtime.boundary import PREEMPTED
 from train_jobs.tasks.finetuning import Finetuning
 
@@ -109,6 +110,28 @@ def test_stopped_run_resumes_to_identical_weights(
         assert run(tmp_path, mrpc(bert, glue)) == PREEMPTED
     assert not (tmp_path / "out" / "model").exists()
     assert run(tmp_path, mrpc(bert, glue)) == 0
+    assert same_model(tmp_path / "out", done)
+    assert validations(tmp_path / "out") == validations(done)
+
+
+@pytest.mark.parametrize("name", ["state.json", "model.safetensors"])
+def test_damaged_best_checkpoint_is_trained_again(
+    bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, name: str
+) -> None:
+    """The result is the best checkpoint, not the newest one."""
+    with monkeypatch.context() as patched:
+        stop_in(patched, epoch=6)
+        assert run(tmp_path, mrpc(bert, glue)) == PREEMPTED
+    best = CheckpointStore(tmp_path / "out" / "checkpoints", keep_last=1).best()
+    assert best is not None
+    newest = committed_step(tmp_path)
+    assert best.step < newest
+    damaged = best.folder / name
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert run(tmp_path, mrpc(bert, glue)) == 0
+    shown = capfd.readouterr().out
+    assert f"warning: the checkpoint of step {best.step} is damaged, starting over" in shown
+    assert f"warning: step {newest} is not used: the result is the best checkpoint, and it is damaged" in shown
     assert same_model(tmp_path / "out", done)
     assert validations(tmp_path / "out") == validations(done)
 

@@ -88,6 +88,7 @@ class CheckpointStore:
         root: the folder that holds them.
         keep_last, keep_best, keep_every: see `Retention`.
         asynchronous: write in a thread, from a copy of the tensors in host memory.
+        best_is_result: the best checkpoint is the result of the run, so a newer one is of no use without it.
         warn: called once if there is no memory for that copy; `save` then waits for the disk.
     """
 
@@ -99,10 +100,12 @@ class CheckpointStore:
         keep_best: int = 0,
         keep_every: int | None = None,
         asynchronous: bool = False,
+        best_is_result: bool = False,
         warn: Callable[[str], None] = print,
     ) -> None:
         self.root = root
         self.retention = Retention(keep_last, keep_best, keep_every)
+        self._best_is_result = best_is_result
         self._staging = StagingMemory() if asynchronous else None
         self._warn = warn
         self._writer = writer_thread()
@@ -110,14 +113,19 @@ class CheckpointStore:
 
     @classmethod
     def from_config(
-        cls, config: CheckpointConfig, output: Path, *, warn: Callable[[str], None] = print
+        cls,
+        config: CheckpointConfig,
+        output: Path,
+        *,
+        best_is_result: bool = False,
+        warn: Callable[[str], None] = print,
     ) -> CheckpointStore:
         """Return the checkpoint store of a run.
 
         Args:
             config: retention rules, and whether to write during training.
             output: output folder of the run; checkpoints are in its subfolder `checkpoints`.
-            warn: see the class.
+            best_is_result, warn: see the class.
         """
         return cls(
             output / "checkpoints",
@@ -125,6 +133,7 @@ class CheckpointStore:
             keep_best=config.keep_best,
             keep_every=config.keep_every,
             asynchronous=config.asynchronous,
+            best_is_result=best_is_result,
             warn=warn,
         )
 
@@ -194,6 +203,9 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that verifies, or None; finish one that is being written first.
 
+        If the best checkpoint is the result of the run, the best ones of that step verify too: a run that continued
+        without them would end with another result than an undisturbed one.
+
         Raises:
             ConflictError: its format is unknown to this version.
         """
@@ -201,9 +213,20 @@ class CheckpointStore:
             self._pending.finish()  # `collect` still returns its outcome
         # By the step in the name, never by modification time: a mounted blob store does not preserve it.
         for step, folder in sorted(self._folders().items(), reverse=True):
-            if verify(folder):
+            if verify(folder) and (not self._best_is_result or self._has_best(Checkpoint(folder, step))):
                 return Checkpoint(folder, step)
         return None
+
+    def steps(self) -> list[int]:
+        """Return the steps of the committed checkpoints, in ascending order; their files are not verified."""
+        return sorted(one.step for folder in self._folders().values() if (one := committed(folder)))
+
+    def _has_best(self, checkpoint: Checkpoint) -> bool:
+        """Return whether the checkpoints verify that were the best ones when this one was written."""
+        found = {step: one for step, folder in self._folders().items() if (one := committed(folder))}
+        steps = {one.validation_loss: step for step, one in found.items() if step <= checkpoint.step}
+        best = checkpoint.state().get("loop", {}).get("best", [])
+        return all(loss in steps and self.at(steps[loss]) is not None for loss in best)
 
     def set_aside_damaged(self, newer_than: int) -> list[int]:
         """Rename committed checkpoints that do not verify; a checkpoint of the same or a later step deletes them.
@@ -219,7 +242,7 @@ class CheckpointStore:
         """
         newer = {step: folder for step, folder in sorted(self._folders().items()) if step > newer_than}
         # a folder without a commit is no damage: the process died while it wrote it
-        damaged = {step: folder for step, folder in newer.items() if (folder / COMMIT).exists()}
+        damaged = {step: folder for step, folder in newer.items() if (folder / COMMIT).exists() and not verify(folder)}
         for step, folder in damaged.items():
             with storage.storage_errors(self.root, f"the damaged checkpoint of step {step}"):
                 aside = folder.with_name(DAMAGED + folder.name)

@@ -113,6 +113,7 @@ class LoopServices:
         stop: StopRequest,
         profile: ProfileConfig | None = None,
         hours: float | None = None,
+        best_is_result: bool = False,
     ) -> LoopServices:
         """Return the services of a run; only those of the main process write files.
 
@@ -124,10 +125,11 @@ class LoopServices:
             stop: the stop request that signals set.
             profile: steps to record. None: no step.
             hours: training time over all attempts. None: no limit.
+            best_is_result: whether the best checkpoint, not the last one, is the result.
         """
         progress = ProgressLine(steps)
         return cls(
-            checkpoints=CheckpointStore.from_config(config, output, warn=progress.line),
+            checkpoints=CheckpointStore.from_config(config, output, best_is_result=best_is_result, warn=progress.line),
             cadence=Cadence(config),
             metrics=MetricsLog(output / METRICS_FILE if world.is_main else None),
             progress=progress,
