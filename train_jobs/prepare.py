@@ -91,7 +91,8 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
                 progress=progress,
                 hashes=cache / HASHES,
                 node=node,
-                options=StoreOptions(keep_steps=config.keep_steps),
+                # a folder that is named by its content can only have an older version of it, or a damaged one
+                options=StoreOptions(replace=config.store is None, keep_steps=config.keep_steps),
             )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)

@@ -259,12 +259,12 @@ def require_manifest(folder: StorePath) -> StoreManifest:
         )
     raise DataError(
         f"no token store in {folder}",
-        facts={"why": _reason_unreadable(folder)},
+        facts={"why": reason_unreadable(folder)},
         fix="prepare it again from the text",
     )
 
 
-def _reason_unreadable(folder: StorePath) -> str:
+def reason_unreadable(folder: StorePath) -> str:
     """Return the reason why this version cannot read a store from a folder."""
     try:
         document = json.loads((folder / MANIFEST_FILE).read_bytes())
@@ -296,6 +296,14 @@ def read_manifest(folder: StorePath) -> StoreManifest | None:
     except (OSError, ValueError):
         return None
     return manifest if complete else None
+
+
+def stored_key(folder: StorePath) -> str | None:
+    """Return the key that the manifest of a store has, also of a store whose other files are damaged."""
+    try:
+        return StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes()).key
+    except (OSError, ValueError):
+        return None
 
 
 def on_store(config: PretrainConfig, manifest: StoreManifest) -> PretrainConfig:

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from train_jobs.artifacts.files import hold
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE, PARTS, read_manifest, store_content
+from train_jobs.artifacts.store_manifest import (
+    MANIFEST_FILE,
+    PARTS,
+    read_manifest,
+    reason_unreadable,
+    store_content,
+    stored_key,
+)
 from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder, write_whole
 from train_jobs.artifacts.text_rule import LetterCounts, resolve_rule
 from train_jobs.artifacts.vocabulary_file import pieces_of, read_vocabulary
@@ -162,7 +169,9 @@ def make_store(
         with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
-                    _clear_folder(folder, replace=options.replace)
+                    if stored_key(folder) == key:
+                        progress.log(f"{reason_unreadable(folder)}: the token store in {folder} is made again")
+                    _clear_folder(folder, replace=options.replace or stored_key(folder) == key)
                     _lead(data, folder, found, progress, hashes, node, options)
                 else:
                     _serve(data, folder, key, found, node, options)
@@ -304,9 +313,16 @@ def _clear_folder(folder: StorePath, *, replace: bool) -> None:
     if not (folder / MANIFEST_FILE).exists():
         return
     if not replace and not (folder / PARTS).is_dir():
+        fix = f"choose another --store, or delete this one: rm -r {in_shell(folder)}"
+        if read_manifest(folder) is None:
+            raise ConflictError(
+                f"{folder} contains a token store that cannot be read",
+                facts={"why": reason_unreadable(folder)},
+                fix=fix,
+            )
         raise ConflictError(
             f"{folder} contains a token store with another text or other settings",
             facts={"content": f"orchestrator data show {folder}"},
-            fix=f"choose another --store, or delete this one: rm -r {in_shell(folder)}",
+            fix=fix,
         )
     (folder / MANIFEST_FILE).unlink()  # first of all: without it, no reader opens shards that are being replaced

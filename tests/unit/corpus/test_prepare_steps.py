@@ -172,6 +172,30 @@ def test_store_of_other_text_is_not_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path / "store") == before
 
 
+def test_store_with_truncated_shard_is_made_again(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder = prepare(data, tmp_path / "store").folder
+    before, lines = contents(folder), list[str]()
+    shard = next(folder.glob("shard-*-validation.arrow"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    prepare(data, folder, say=lines.append)
+    assert contents(folder) == before
+    assert f"{shard.name} is truncated: the token store in {folder} is made again" in lines
+
+
+def test_store_with_damaged_manifest_is_not_taken_for_other_text(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder = prepare(data, tmp_path / "store").folder
+    whole = contents(folder)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-1])
+    with pytest.raises(ConflictError, match="that cannot be read") as caught:
+        prepare(data, folder)
+    assert caught.value.facts == {"why": "manifest.json is damaged"}
+    prepare(data, folder, replace=True)  # as for a folder that is named by its content
+    assert contents(folder) == whole
+
+
 def test_leftover_parts_of_complete_store_are_removed(tmp_path: Path) -> None:
     data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
     folder = prepare(data, tmp_path / "store", keep_steps=True).folder
