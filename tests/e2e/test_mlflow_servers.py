@@ -126,7 +126,7 @@ def test_run_on_a_failing_server_arrives_once(tmp_path: Path, server: MlflowServ
     with proxied(server.uri, at_random(7, 0.17)) as proxy:
         run = submitted(console, proxy.uri, train={"steps": 20})
         assert run.state().state == "completed"
-        wait_for(lambda: console("mlflow", "sync", run.name).code == 0, what="a copy")
+        wait_for(lambda: console("mlflow", "sync", run.name).code == 0, seconds=600, what="a copy")
         assert proxy.faults > 3
     (found,) = [one for one in active_runs(server.uri) if one.info.run_name == run.name]
     store = f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"

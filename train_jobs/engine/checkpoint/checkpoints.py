@@ -88,7 +88,7 @@ class CheckpointStore:
         root: the folder that holds them.
         keep_last, keep_best, keep_every: see `Retention`.
         asynchronous: write in a thread, from a copy of the tensors in host memory.
-        best_is_result: the best checkpoint is the result of the run, so a newer one is of no use without it.
+        best_is_result: the best checkpoint is the result of the run, so a newer one is useless without it.
         warn: called once if there is no memory for that copy; `save` then waits for the disk.
     """
 
