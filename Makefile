@@ -11,15 +11,18 @@ NEEDS_CUDA := import sys; from importlib.metadata import requires; \
 # Tests start thousands of processes; without bytecode each of them would compile the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install pretrain test test-all faults fuzz lint check docs lock audit sbom clean azure-day gpu-day
+.PHONY: install pretrain test test-long test-all faults fuzz lint check docs lock audit sbom clean azure-day gpu-day
 
 install: $(VENV)/.user  ## the pinned packages and this project, in .venv
 
 pretrain: $(VENV)/.user  ## a real pretraining on this machine, from nothing
 	$(BIN)/orchestrator submit pretrain
 
-test: $(VENV)/.dev  ## all tests but those marked slow
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+test: $(VENV)/.dev  ## all tests but those marked long or slow
+	$(BIN)/python -m pytest -m "not slow and not long" -n 2 --dist worksteal
+
+test-long: $(VENV)/.dev  ## the tests marked long
+	$(BIN)/python -m pytest -m "long and not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -41,7 +44,7 @@ lint: $(VENV)/.dev  ## style, types, import contracts, file length, prose
 	$(BIN)/python tests/prose.py
 	$(BIN)/python -m supply_chain.licences
 
-check: lint test  ## what a change must pass
+check: lint test test-long  ## what a change must pass
 	$(BIN)/python -m pip check
 
 docs: $(VENV)/.dev  ## the documentation as a site, in site/

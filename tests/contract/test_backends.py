@@ -41,7 +41,11 @@ def slow_settings(seed: int) -> dict[str, Any]:
     return {**LIVE, "train": {"steps": STEPS, "log_every": 2, "seed": seed}}
 
 
-@pytest.fixture(scope="module", params=BACKENDS, ids=BACKENDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, marks=() if one == "local" else pytest.mark.long) for one in BACKENDS],
+    ids=BACKENDS,
+)
 def name(request: pytest.FixtureRequest, packages: Path) -> str:
     """Return a backend's name."""
     return str(request.param)

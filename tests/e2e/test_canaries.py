@@ -24,6 +24,8 @@ import pytest
 from orchestrator.testing import AzureDouble
 from tests.conftest import Console, Finished, processes_of, wait_for, write_corpus, write_spec
 
+pytestmark = pytest.mark.long
+
 LETTERS = string.ascii_letters + string.digits
 SEARCHED = (Path("/dev/shm"), Path.home() / ".cache", Path.home() / ".orchestrator")
 MAX_BYTES = 64 << 20

@@ -59,6 +59,7 @@ def size(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     shutil.rmtree(tmp_path / "home")
 
 
+@pytest.mark.long
 def test_memory_is_independent_of_log_size(console: Console, size: int) -> None:
     for name, bytes_of_log in (("large", size), ("small", 1)):
         run = make_run(console.home, name)

@@ -6,12 +6,15 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
+
 from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, wait_for, write_corpus, write_spec
 from tests.mlflow_runs import stored
 from train_jobs.artifacts.metrics_file import metric_files
 
 
+@pytest.mark.long
 def test_hanging_server_does_not_delay_a_run(tmp_path: Path) -> None:
     """The server accepts connections and never answers."""
     console = Console(home=tmp_path / "home", cwd=tmp_path, variables={"MLFLOW_HTTP_REQUEST_TIMEOUT": "3"})

@@ -18,6 +18,8 @@ from tests.mlflow_runs import wait_for_copy
 from tests.unit.privacy.canary import files_with_canary
 from tests.unit.privacy.private_data import write_rows
 
+pytestmark = pytest.mark.long
+
 LIGHT = {
     "artifacts.json",
     "config.json",

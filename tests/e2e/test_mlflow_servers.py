@@ -39,6 +39,8 @@ from train_jobs.artifacts.tracking.run_files import FILES_TAG
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.tools.mirror import MirrorThread
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:

@@ -24,7 +24,7 @@ from tests.conftest import (
 )
 from tests.faults.campaign.scene import signal_all
 
-pytestmark = pytest.mark.usefixtures("untracked")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("untracked")]
 TWO_NODES = ("--set", "compute.nodes=2", "--set", "compute.processes_per_node=1")
 
 

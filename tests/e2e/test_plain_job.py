@@ -35,6 +35,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**clean, "PYTHONPATH": f"{folder / 'blocked'}:{folder / 'code'}"}
 
 
+@pytest.mark.long
 def test_torchrun_with_two_processes_and_no_orchestrator(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
@@ -49,6 +50,7 @@ def test_torchrun_with_two_processes_and_no_orchestrator(tmp_path: Path) -> None
     assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.long
 def test_same_command_resumes_other_config_refused(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "train_jobs.pretrain", "--config", str(config_file(tmp_path))),

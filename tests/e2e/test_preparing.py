@@ -14,6 +14,7 @@ from tests.mlflow_runs import wait_for_copy
 from tests.unit.corpus.small_corpora import contents
 
 
+@pytest.mark.long
 def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus: Path) -> None:
     lines = console.cwd / "more.jsonl"
     more = write_corpus(console.cwd / "more.txt", seed=1).read_text().split("\n\n")
@@ -56,6 +57,7 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
     assert lineage["checks"][data["hash"]]["verdict"] == "verified"
 
 
+@pytest.mark.long
 def test_data_show_and_verify_report_contents_and_damage(console: Console, corpus: Path) -> None:
     from train_jobs.artifacts.fingerprints import fingerprint
     from train_jobs.config import TextConfig

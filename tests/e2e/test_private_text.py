@@ -112,6 +112,7 @@ def splits(files: dict[str, Path]) -> list[str]:
     return [word for split, path in files.items() for word in ("--set", f"data.{split}={path}")]
 
 
+@pytest.mark.long
 def test_private_text_stays_in_listed_files_until_purge(watched: Watched, tmp_path: Path) -> None:
     spec = {**MICRO, "data": {**MICRO["data"], "text": [str(private_corpus(watched.data))]}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(spec))

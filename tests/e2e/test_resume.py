@@ -52,6 +52,7 @@ def mlflow_status(console: Console, name: str) -> str:
     return str(client.get_run(run_id).info.status)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "processes"),
     [

@@ -11,6 +11,8 @@ import yaml
 from tests.conftest import Console, processes_of, wait_for, write_spec
 from tests.e2e.test_canaries import Hunt, draw
 
+pytestmark = pytest.mark.long
+
 NAME = "REGISTRY_TOKEN"
 PRINTING = f"""
 import hashlib, os

@@ -54,6 +54,7 @@ def labels_in(path: Path) -> list[str]:
     return [json.loads(line)["label"] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_model_is_tuned_registered_and_predicts(work: Console) -> None:
     words = ("submit", "finetune", "--task", "own/reviews.yaml", "--model", "model", *TUNING, "--set", "seeds=[1,2]")
     planned = result_of(work, *words, "--dry-run")

@@ -28,6 +28,7 @@ def outcome(**more: object) -> Outcome:
     return Outcome.model_validate({**STAMP, **held, **lists, **facts, **more})
 
 
+@pytest.mark.long
 def test_preparation_whose_processes_are_killed_passes() -> None:
     whole = undisturbed("prepare")
     trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(10))

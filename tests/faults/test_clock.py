@@ -20,6 +20,7 @@ time.time = lambda: real() + float(open(os.environ["TEST_CLOCK"]).read())
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offset", [-2 * HOUR, 400 * 24 * HOUR], ids=["back", "forward"])
 def test_durations_survive_change_of_clock(
     console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int

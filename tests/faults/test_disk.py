@@ -17,6 +17,8 @@ from tests.run_folders import run_script
 from train_jobs import prepare
 from train_jobs.artifacts.tracking import mlflow_store
 
+pytestmark = pytest.mark.long
+
 
 def job(output: Path, cache: Path, spec: Path) -> subprocess.CompletedProcess[str]:
     """Run the job alone, without an orchestrator."""

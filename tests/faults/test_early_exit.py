@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Console, write_corpus, write_spec
 
-pytestmark = pytest.mark.usefixtures("untracked")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("untracked")]
 
 LEAVES = """\
 import os

@@ -28,6 +28,7 @@ def test_attempt_leaves_no_temporary_files(console: Console, tmp_path: Path, mon
     assert [path.name for path in temporary.iterdir() if "torchelastic" in path.name] == []
 
 
+@pytest.mark.long
 def test_finished_runs_leave_nothing_but_their_folders() -> None:
     """With a home, a HOME and a temporary folder of their own; the benchmark does the same with 200 runs."""
     command = [sys.executable, "-m", "benchmarks.load", "leftovers=2"]

@@ -17,7 +17,7 @@ from tests.conftest import Console, last_step, processes_of, rank_pid, wait_for,
 from tests.run_folders import run_script
 from train_jobs.artifacts.host import process_started
 
-pytestmark = pytest.mark.usefixtures("untracked")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("untracked")]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tests.run_folders import run_script
 pytestmark = pytest.mark.usefixtures("untracked")
 
 
+@pytest.mark.long
 def test_simultaneous_equal_submits_return_one_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     started = [console.start("submit", "pretrain", "-f", "job.yaml", "-d", "-o", "json") for _ in range(3)]
@@ -46,6 +47,7 @@ def test_simultaneous_new_submits_return_own_runs(tmp_path: Path, corpus: Path) 
             run.wait()
 
 
+@pytest.mark.long
 def test_hanging_webhook_does_not_block_resume(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server accepts connections and never answers: a message is given up after half a minute."""
     with socket.create_server(("127.0.0.1", 0)) as server:

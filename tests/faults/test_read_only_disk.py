@@ -14,6 +14,8 @@ from tests.faults.campaign import disks
 from tests.faults.campaign.scene import Scene, Undisturbed
 from tests.run_folders import run_script
 
+pytestmark = pytest.mark.long
+
 
 def remount_words(place: Path) -> str:
     return f"mount it writable: sudo mount -o remount,rw {place}"

@@ -66,6 +66,7 @@ def runs(folder: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_notebook_prepares_a_corpus(folder: Path) -> None:
     shown = run_all("01-prepare-a-corpus.ipynb", folder)
     assert "valid: " in shown
@@ -75,6 +76,7 @@ def test_notebook_prepares_a_corpus(folder: Path) -> None:
     assert [*runs(folder).values()] == ["prepare completed"]
 
 
+@pytest.mark.long
 def test_notebook_pretrains_a_model_and_tunes_it(folder: Path) -> None:
     check_pretraining(run_all("02-pretrain-bert.ipynb", folder))
     assert (folder / "02-files/model/model.safetensors").is_file()

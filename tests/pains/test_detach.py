@@ -18,6 +18,7 @@ from tests.run_folders import live_run
 NEXT_COMMANDS = ("orchestrator status ", "orchestrator logs ", "orchestrator cancel ")
 
 
+@pytest.mark.long
 def test_detached_run_can_be_attached_again(console: Console, untracked: None, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 5000, "log_every": 1})
     handle = console("submit", "pretrain", "-f", "job.yaml", "-d").out.strip()

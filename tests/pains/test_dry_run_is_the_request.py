@@ -36,6 +36,7 @@ def test_submit_sends_request_of_dry_run(console: Console, untracked: None, corp
     assert console("cancel", name, "-o", "json").json[0]["state"] == "cancelled"
 
 
+@pytest.mark.long
 def test_submit_builds_plan_and_submission_once(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

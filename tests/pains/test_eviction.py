@@ -17,6 +17,7 @@ from tests.conftest import Console, last_step, rank_pid, wait_for, write_spec
 pytestmark = pytest.mark.usefixtures("untracked")
 
 
+@pytest.mark.long
 def test_evicted_or_crashed_run_resumes_automatically(console: Console, corpus: Path) -> None:
     """Two restarts are allowed: a simulated eviction uses one, a killed rank the other."""
     write_spec(

@@ -178,6 +178,7 @@ def test_success_prints_one_document(shell: Console, words: tuple[str, ...]) -> 
         assert "warning: ORCHESTRATOR_TRIAN__STEPS is ignored" in done.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", cases(FAILING))
 def test_error_prints_one_document(shell: Console, words: tuple[str, ...]) -> None:
     if words[0] in WITHOUT_DOCUMENT:

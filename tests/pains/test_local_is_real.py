@@ -20,6 +20,8 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, write_corpus, write_spec
 from tests.mlflow_runs import wait_for_copy
 
+pytestmark = pytest.mark.long
+
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 
 

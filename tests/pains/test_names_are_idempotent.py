@@ -43,6 +43,7 @@ def test_other_job_has_other_name(console: Console, corpus: Path) -> None:
     assert len(names | {name_of(console)}) == 4
 
 
+@pytest.mark.long
 def test_submit_same_job_returns_running_or_completed_run(console: Console, corpus: Path) -> None:
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]})
     name = name_of(console)

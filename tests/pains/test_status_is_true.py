@@ -11,6 +11,7 @@ from tests.conftest import Console
 from tests.run_folders import make_run, run_script
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "code", "ranks", "reason"),
     [

@@ -89,6 +89,7 @@ def test_row_that_fails_or_hangs_has_a_reason(
     assert text in found.raw
 
 
+@pytest.mark.long
 def test_late_row_ends_programs_that_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A contestant of a late row would otherwise compute on, and make every later row late too."""
     program, number = tmp_path / "python", tmp_path / "pid"

@@ -81,6 +81,7 @@ def finish(azure: AzureDouble, job: str, value: float) -> None:
     azure.move(job, "Completed")
 
 
+@pytest.mark.long
 def test_steps_take_a_sweep_to_its_end(submit: Any, azure: AzureDouble, step: Any, tmp_path: Path) -> None:
     sweep = submit()
     assert (schedules(azure), jobs(azure)) == ([f"supervise-{sweep.name}"], [])
@@ -105,6 +106,7 @@ def test_steps_take_a_sweep_to_its_end(submit: Any, azure: AzureDouble, step: An
     assert sweep.best().runs == [trials[1]]
 
 
+@pytest.mark.long
 def test_steps_at_the_same_time_submit_each_trial_once(submit: Any, azure: AzureDouble, step: Any) -> None:
     sweep = submit()
     ends: list[object] = []
@@ -129,6 +131,7 @@ def test_steps_at_the_same_time_submit_each_trial_once(submit: Any, azure: Azure
     assert (len(settings), len(commands)) == (2, 2)
 
 
+@pytest.mark.long
 def test_cancel_ends_trials_and_schedule(submit: Any, azure: AzureDouble, step: Any) -> None:
     sweep = submit()
     step(sweep)

@@ -79,6 +79,7 @@ def test_all_checks_hold_on_the_double(
     assert len(running_azure.requests()) == requests
 
 
+@pytest.mark.long
 def test_failing_check_is_repeated_and_passed_ones_are_not(
     tmp_path: Path, azure: AzureDouble, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

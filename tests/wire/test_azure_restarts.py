@@ -103,6 +103,7 @@ def test_same_failure_twice_stops_with_the_reason(submit: Submit, azure: AzureDo
     assert not run.follow_up()[1], "attempts before a resume do not count"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["attach", "wait", "logs -f", "supervise", "status -w"])
 def test_unattended_preempted_run_is_restarted(submit: Submit, azure: AzureDouble, command: str) -> None:
     run = submit()
@@ -262,6 +263,7 @@ def test_secret_in_a_saved_log_is_redacted(submit: Submit, azure: AzureDouble, t
     assert saved.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_value_of_a_run_secret_is_not_shown_later(
     submit: Submit, azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

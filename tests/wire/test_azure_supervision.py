@@ -223,6 +223,7 @@ def test_supervision_that_lacks_something_is_refused(
         submit(azure={"supervise": "cloud", **section}, environment=environment)
 
 
+@pytest.mark.long
 def test_supervisor_imports_no_training_package() -> None:
     """Its image has no torch, no transformers and no MLflow."""
     code = (

@@ -40,6 +40,7 @@ def status(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("backend", "processes"), [("local", "2"), ("debug", "1")])
 def test_command_runs_with_its_exit_code(
     backend: str, processes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

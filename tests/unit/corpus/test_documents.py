@@ -93,6 +93,7 @@ def test_reference_topics_are_documents_and_not_executed(tmp_path: Path) -> None
     assert list(embedded_documents([topics])) == ["Title\n\nText of a.", "Text of b."]
 
 
+@pytest.mark.long
 def test_standard_library_contains_corpus() -> None:
     documents = read_documents()
     assert len(documents) > 300

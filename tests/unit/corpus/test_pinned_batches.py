@@ -56,6 +56,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(folder, manifest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", [64, 512])
 @pytest.mark.parametrize("name", ["pairs", "full", "document", "static"])
 @pytest.mark.parametrize("batch", [96, 3000])

@@ -37,6 +37,7 @@ def expected(text: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[
     return contents(folder / "store")
 
 
+@pytest.mark.long
 def test_cluster_of_job_gives_identical_store_and_ends(
     text: list[str], expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_cluster_of_job_gives_identical_store_and_ends(
     assert figures[-1]["metrics"]["slowest_source_mb_per_second"] > 0
 
 
+@pytest.mark.long
 def test_nodes_give_identical_store(text: list[str], expected: dict[str, bytes], tmp_path: Path) -> None:
     words = command(text, tmp_path, "data.executor=dask", "data.workers=1")
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
@@ -106,6 +108,7 @@ def existing(tmp_path: Path) -> Iterator[Existing]:
     cluster.end()
 
 
+@pytest.mark.long
 def test_existing_cluster_gives_identical_store(
     text: list[str], expected: dict[str, bytes], tmp_path: Path, existing: Existing
 ) -> None:
@@ -137,6 +140,7 @@ def test_cluster_with_other_versions_is_refused(text: list[str], tmp_path: Path)
     assert not list((tmp_path / "store" / "parts").glob("documents-*"))
 
 
+@pytest.mark.long
 def test_unusable_text_is_reported_as_by_processes(text: list[str], tmp_path: Path) -> None:
     broken = tmp_path / "broken.txt"
     broken.write_bytes(b"valid text\n\n" + b"\xff\xfe\xfd" * 100)

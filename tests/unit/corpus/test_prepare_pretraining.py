@@ -87,6 +87,7 @@ def text(tmp_path: Path) -> list[str]:
     return sources(tmp_path, 4, documents=200)
 
 
+@pytest.mark.long
 def test_nodes_with_shared_cache_share_work(tmp_path: Path, text: list[str]) -> None:
     config, cache = config_file(tmp_path, text, executor="dask", workers=1), tmp_path / "cache"
     outs = two_nodes(config, tmp_path, [cache, cache])

@@ -16,6 +16,8 @@ from tests.conftest import tmpfs, wait_for
 from tests.prepare_jobs import command, finished, start
 from tests.unit.corpus.small_corpora import contents, sources
 
+pytestmark = pytest.mark.long
+
 PARTS = 4
 MOMENTS = 20
 

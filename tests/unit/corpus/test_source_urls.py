@@ -83,6 +83,7 @@ def test_parts_and_documents_are_those_of_paths(objects: ObjectStore, folder: Pa
     assert objects.read["text/large.txt"] == (folder / "large.txt").stat().st_size  # no worker reads another's range
 
 
+@pytest.mark.long
 def test_store_is_that_of_paths_despite_faults(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     url = objects.put_folder(folder, "text")
     scratch = tmp_path / "scratch"

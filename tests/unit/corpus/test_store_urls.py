@@ -45,6 +45,7 @@ def at_url(text: list[str], folder: Path) -> list[str]:
     return [*command(text, folder, "data.workers=2"), "--set", f"store={URL}"]
 
 
+@pytest.mark.long
 def test_store_is_that_on_a_disk_despite_faults(
     objects: ObjectStore, text: list[str], local: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_store_is_that_on_a_disk_despite_faults(
     assert "prepared" in finished(at_url(text, tmp_path))  # the finished store is found
 
 
+@pytest.mark.long
 def test_killed_jobs_resume_to_the_same_bytes(
     objects: ObjectStore, text: list[str], local: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -77,6 +79,7 @@ def test_killed_jobs_resume_to_the_same_bytes(
     assert objects_of(objects, URL) == local
 
 
+@pytest.mark.long
 def test_damaged_part_is_written_again(
     objects: ObjectStore, text: list[str], local: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -97,6 +100,7 @@ def test_folder_with_other_files_is_left_alone(objects: ObjectStore, text: list[
         make_store(data, RemotePath(URL), found=fingerprint(data.text), progress=PreparationProgress(lambda _: None))
 
 
+@pytest.mark.long
 def test_store_of_other_text_is_kept(objects: ObjectStore, text: list[str], tmp_path: Path) -> None:
     finished(at_url(text, tmp_path))
     data = TextConfig(text=text[:2], vocab_size=200)  # type: ignore[arg-type]
@@ -110,6 +114,7 @@ def test_store_of_other_text_is_kept(objects: ObjectStore, text: list[str], tmp_
         )
 
 
+@pytest.mark.long
 def test_commands_of_stores_take_urls(objects: ObjectStore, text: list[str], console: Console) -> None:
     words = [word for path in text for word in ("--data", path)]
     done = console("submit", "prepare", *words, "--store", URL, "--set", "data.vocab_size=256", "-o", "json")

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.engine.runtime.devices import require_determinism
 
+pytestmark = pytest.mark.long
+
 
 def losses(folder: Path) -> list[float]:
     """Return the training loss of each report."""

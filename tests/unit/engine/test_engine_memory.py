@@ -39,6 +39,7 @@ def test_all_ranks_redo_step_with_smaller_micro_batch(scenes: Path, rank: int) -
     assert reports_in(scenes / "cramped") == reports_in(scenes / "changed")
 
 
+@pytest.mark.long
 def test_smaller_micro_batch_is_kept_on_resume(tmp_path: Path) -> None:
     shown = io.StringIO()
     loop = make_loop(
@@ -77,6 +78,7 @@ def test_odd_micro_batch_is_halved_rounding_up(tmp_path: Path) -> None:
     assert loop.task.sizes == [2, 2, 2, 2, 1]  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_single_sequence_that_does_not_fit_raises(tmp_path: Path) -> None:
     loop = make_loop(out_of_memory_task(fits=0), tmp_path, micro_batch_size=2)
     with pytest.raises(OutOfMemoryError, match="out of memory in step 3") as caught:

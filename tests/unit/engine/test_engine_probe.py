@@ -30,6 +30,7 @@ def probed(task: ToyTask, rows: float, *, later_rows: int = 0, sizes: list[int] 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "expected"), [(1000, 16), (18, 16), (13, 8), (9, 8), (6, 4), (3, 2), (1.5, 1)])
 def test_probe_returns_largest_size_that_fits(rows: float, expected: int) -> None:
     assert probed(MemoryHungryTask(), rows) == expected

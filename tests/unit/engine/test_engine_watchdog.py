@@ -26,6 +26,8 @@ from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.diagnostics import Watchdog
 from train_jobs.engine.runtime.distributed import Activity, World
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = Path(__file__).parents[3]
 PATIENCE = 120  # seconds, enough for a machine under load
 SCENES = {  # number of processes, and what happens to them

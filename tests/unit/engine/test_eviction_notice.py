@@ -116,6 +116,7 @@ def test_one_process_polls_eviction_none_without_service(metadata: Metadata) -> 
     assert (notices, metadata.asked) == ([], [])
 
 
+@pytest.mark.long
 def test_job_with_eviction_notice_stops_with_checkpoint(metadata: Metadata, tmp_path: Path) -> None:
     config = {key: value for key, value in MICRO.items() if key not in {"recipe", "name", "compute"}}
     config["data"] = {**config["data"], "text": [str(write_corpus(tmp_path / "corpus.txt"))]}

@@ -35,6 +35,7 @@ def test_faulty_process_is_named_by_all(tmp_path: Path) -> None:
     assert "no problem" not in done.stdout
 
 
+@pytest.mark.long
 def test_healthy_processes_pass() -> None:
     done = torchrun("-m", "train_jobs.tools.preflight", "--device", "cpu")
     assert (done.returncode, done.stdout.count("no problem")) == (0, 1), done.stderr

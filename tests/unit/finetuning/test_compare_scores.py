@@ -142,6 +142,7 @@ def test_runs_that_cannot_be_tested_have_the_reason(home: Path, capsys: pytest.C
     assert significance(capsys, "one", "two") == {"tests": [], "notes": []}
 
 
+@pytest.mark.long
 def test_report_of_three_runs_adjusts_by_holm(home: Path) -> None:
     from orchestrator.client import Orchestrator
 

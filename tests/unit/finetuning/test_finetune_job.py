@@ -136,6 +136,7 @@ def test_damaged_best_checkpoint_is_trained_again(
     assert validations(tmp_path / "out") == validations(done)
 
 
+@pytest.mark.long
 def test_sigterm_within_epoch_keeps_run_bit_exact(
     bert: Path, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_mcnemar_of_a_published_example() -> None:
     assert mcnemar_p(121, 59) == pytest.approx(5.450e-06, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["f1", "matthews", "auroc"])
 def test_permutations_of_classes_match_scipy(name: str) -> None:
     """The same null distribution, drawn by SciPy with scikit-learn's metrics; 3 standard errors of 1,000 rounds."""

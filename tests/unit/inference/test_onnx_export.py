@@ -52,6 +52,7 @@ def assert_matches_transformers(kind, folder, path):
             np.testing.assert_allclose(*picked, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.long
 @needs_onnx
 def test_classifier_graph_matches_transformers(saved, tmp_path, capsys):
     folder = saved("BertForSequenceClassification", id2label=NAMES, label2id={v: k for k, v in NAMES.items()})

@@ -61,6 +61,7 @@ def config(model: Path, **keys: Any) -> PredictConfig:
     return build(PredictConfig, merge([ConfigLayer("test", {"model": str(model), "input": "rows.jsonl", **keys})]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "task"),
     [
@@ -86,6 +87,7 @@ def test_onnx_predictions_equal_torch(
     np.testing.assert_allclose(numbers(found), numbers(expected), atol=1e-4)
 
 
+@pytest.mark.long
 def test_int8_prints_its_agreement(
     classifier: Path, run: Run, texts: list[str], jsonl: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +115,7 @@ def test_server_uses_graph_for_single_texts_only(classifier: Path, monkeypatch: 
     np.testing.assert_allclose(numbers(two[0]), numbers(one[0]), atol=1e-2)  # bf16 where the CPU has it
 
 
+@pytest.mark.long
 def test_graph_of_other_weights_is_not_served(
     classifier: Path, exported: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

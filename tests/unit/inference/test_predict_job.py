@@ -215,6 +215,7 @@ def test_out_of_memory_halves_batches(saved, run, jsonl, texts, monkeypatch):
     assert max(seen) > 40 >= seen[-1]
 
 
+@pytest.mark.long
 def test_out_of_memory_with_one_sequence_raises(saved, run, jsonl, texts, monkeypatch):
     limit_memory(monkeypatch, 2)
     with pytest.raises(OutOfMemoryError, match="out of memory with one sequence of 14 tokens"):
@@ -288,6 +289,7 @@ def test_predict_command_prints_summary(saved, jsonl, texts, tmp_path, capsys):
     assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
 
 
+@pytest.mark.long
 def test_processes_share_windows(saved, run, jsonl, texts, tmp_path):
     folder, source = classifier(saved), jsonl(rows_of(texts))
     expected = run(folder, source, batching=WINDOWS)

@@ -107,6 +107,7 @@ def test_invalid_body_returns_400(server: Server, body: bytes) -> None:
     assert document["error"].startswith("invalid request, need")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["localhost", "evil.example"])
 def test_invalid_chunk_is_refused_once(saved: Callable[..., Path], host: str) -> None:
     """The application either waits for the body or has refused the request; it must neither answer nor wait later."""
@@ -203,6 +204,7 @@ def test_token_file_is_checked(
     assert text not in err
 
 
+@pytest.mark.long
 def test_deployed_token_is_written_nowhere(
     saved: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +239,7 @@ def test_loopback_is_the_default(server: Server) -> None:
         socket.create_connection(("127.0.0.2", server.port), timeout=5)
 
 
+@pytest.mark.long
 def test_slow_request_is_ended(server: Server) -> None:
     began = time.monotonic()
     with server.connect() as one, server.connect() as two, server.connect() as idle:
@@ -250,6 +253,7 @@ def test_slow_request_is_ended(server: Server) -> None:
     assert 5 < time.monotonic() - began < 15
 
 
+@pytest.mark.long
 def test_reader_that_does_not_read_is_ended(saved: Callable[..., Path]) -> None:
     request = json.dumps({"inputs": ["w1"] * 64}).encode()
     whole = HEAD + b"Content-Length: %d\r\n\r\n" % len(request) + request
@@ -319,6 +323,7 @@ def latencies(server: Server, seconds: float) -> list[float]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("slow", "seconds"), [(300, 4.0), pytest.param(1000, 30.0, marks=pytest.mark.slow)], ids=["quick", "full"]
 )

@@ -124,6 +124,7 @@ def test_tools_refuse_pickle_and_missing_signature(
     assert (shown.count("it is a pickle"), shown.count("the model is not signed")) == (2, 1)
 
 
+@pytest.mark.long
 def test_convert_writes_equal_safetensors(tmp_path: Path, console: Console) -> None:
     expected = write_pickled(tmp_path / "old")
     done = console("model", "convert", str(tmp_path / "old"))
@@ -215,6 +216,7 @@ def test_unusable_keys_are_named(tmp_path: Path, keys: tuple[Path, Path]) -> Non
         assert key.name in str(caught.value)
 
 
+@pytest.mark.long
 def test_commands_sign_verify_and_require(tmp_path: Path, keys: tuple[Path, Path], console: Console) -> None:
     folder, (private, public) = write_bert(tmp_path / "bert"), keys
     (tmp_path / "rows.tsv").write_text("text\nw1 [MASK]\n")

@@ -65,6 +65,7 @@ def log_run(store: Path, name: str, params: Mapping[str, str] = PARAMS, experime
     return str(run)
 
 
+@pytest.mark.long
 def test_runs_of_colleagues_are_listed_beside_ours(
     console: Console, command: Callable[..., Finished], corpus: Path, empty_store: Path
 ) -> None:

@@ -189,12 +189,14 @@ def test_run_of_an_earlier_version_keeps_its_copy(home: Path) -> None:
     assert stored(home) == [WHOLE]
 
 
+@pytest.mark.long
 def test_racing_syncs_of_a_missing_store_make_one_run(tmp_path: Path) -> None:
     run = make_tracked_run(tmp_path)
     forked(run.path, "--race", "6")
     assert stored(tmp_path) == [WHOLE]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_sync_killed_anywhere_is_completed_by_the_next(tmp_path: Path, number: int) -> None:
@@ -328,6 +330,7 @@ def test_database_of_another_program_is_left_alone(home: Path) -> None:
     refused(home, "is a database of another program")
 
 
+@pytest.mark.long
 def test_locked_store_is_reported_and_copied_later(home: Path) -> None:
     with closing(sqlite3.connect(home / "mlflow.db", isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
@@ -409,6 +412,7 @@ def test_copy_elsewhere_leaves_own_records_alone(home: Path, capsys: pytest.Capt
     assert stored(home) == [("one", "FINISHED", 80)]
 
 
+@pytest.mark.long
 def test_purge_finds_copies_at_other_addresses(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one of which the server may have a part, because it failed."""
     run, other = make_tracked_run(home, "one"), make_tracked_run(home, "two")

@@ -40,6 +40,7 @@ def run_as_nobody(python: str | Path, *words: str, environ: dict[str, str] | Non
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.long
 def test_run_and_prepare_leave_nothing_to_others(console: Console, corpus: Path) -> None:
     """The umask forbids nothing, so whatever is private is so by the orchestrator's own doing."""
     spec = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})

@@ -82,6 +82,7 @@ def artifacts_of(home: Path, name: str, version: str) -> Path:
     return Path(client_of(home).get_model_version_download_uri(name, version).removeprefix("file://"))
 
 
+@pytest.mark.long
 def test_version_loads_without_package(run: RunFolder, tmp_path: Path) -> None:
     from train_jobs.tools.serve import load
 
@@ -172,6 +173,7 @@ def test_signature_of_export_holds_for_registered_copy(run: RunFolder, tmp_path:
     verify_signature(registry_folder("models:/bert/1", Registry(uri, uri, tmp_path / "cache")), public)
 
 
+@pytest.mark.long
 def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> None:
     from orchestrator.client import Orchestrator
 

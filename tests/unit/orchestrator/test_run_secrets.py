@@ -172,6 +172,7 @@ def test_resume_looks_secrets_up_again(console: Console, untracked: None) -> Non
     assert console("cancel", name).code == 0
 
 
+@pytest.mark.long
 def test_restart_stops_when_the_secret_has_gone(console: Console, untracked: None) -> None:
     """The supervisor reads a file before each attempt; the plan states it, and the run names what it lacks."""
     secret = write_env_file(console.cwd / "s.env", f"MY_TOKEN={VALUE}")

@@ -19,6 +19,7 @@ from tests.home_modes import other_modes, python_for_all
 OWNER, MEMBER, STRANGER = 1, 2, 65534  # uids of system users of every Linux
 TEAM = 100  # users
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run commands as other users"),
     pytest.mark.timeout(600),
 ]

@@ -14,6 +14,7 @@ from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill
 
 
+@pytest.mark.long
 def test_changed_data_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 3, "concurrent": 1}, steps=100, pause=20)
     sweeps.start(folder)

@@ -42,6 +42,7 @@ def test_every_point_is_tried_once_and_reported(sweeps: Sweeps) -> None:
     assert min(line["trial"] for line in lines) == lines[-1]["best"]
 
 
+@pytest.mark.long
 def test_driver_stops_a_trailing_trial_and_stores_why(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [1e-4, 1e-2, 1.2e-4]}
     bandit = {"policy": "bandit", "slack_factor": 0.5, "delay": 2}
@@ -183,6 +184,7 @@ def test_time_limits_end_trials_and_the_sweep(sweeps: Sweeps) -> None:
     assert len(folder.study().trials) == 2
 
 
+@pytest.mark.long
 def test_cancelled_sweep_cancels_trials_and_resumes(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 3, "concurrent": 2}, steps=100, pause=20)
     sweeps.start(folder)
@@ -321,6 +323,7 @@ def test_sweep_that_keeps_all_deletes_nothing(sweeps: Sweeps) -> None:
 BANDIT = {"policy": "bandit", "slack_factor": 0.3, "delay": 2}
 
 
+@pytest.mark.long
 def test_killed_driver_loses_and_repeats_nothing(sweeps: Sweeps) -> None:
     folder = run_with_kills(
         sweeps, 3, trials_too=False, seed=1, steps=30, pause=15, early_termination=BANDIT, limits={"trials": 6}

@@ -77,6 +77,7 @@ def test_trial_cancelled_by_its_user_is_not_resumed(sweeps: Sweeps) -> None:
     assert "cancelled" in trial.user_attrs["end"]["why"]
 
 
+@pytest.mark.long
 def test_next_driver_knows_seeds_of_running_trials(sweeps: Sweeps) -> None:
     space = {"optimizer.learning_rate": [1e-2, 1e-4]}  # the second one leads, and is judged after the first
     rule = {"policy": "wilcoxon", "p_value": 0.1, "delay": 20}

@@ -46,6 +46,7 @@ def test_sweep_with_spent_budget_is_not_resumed(tmp_path: Path) -> None:
     assert caught.value.fix == USED_UP.format("cost 2")
 
 
+@pytest.mark.long
 def test_sweep_with_raised_limits_resumes(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = {"trials": 3, "concurrent": 1, "hours": 1.5 / 3600}
     folder = sweeps.run(limits=limited, trial={"compute": {"price_per_hour": 2}}, steps=300, pause=10)

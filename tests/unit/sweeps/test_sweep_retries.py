@@ -34,6 +34,7 @@ def test_same_failure_twice_ends_a_trial(sweeps: Sweeps) -> None:
     assert why.endswith("failed: crashed as asked (not restarted: it failed twice in the same way after step 1)")
 
 
+@pytest.mark.long
 def test_failed_trials_of_a_completed_sweep_are_retried(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "start_driver", lambda folder, home: sweeps.start(folder))
     crash = {"validation": {"max_sequences": CRASHES}}
