@@ -143,9 +143,24 @@ FAULTS: Mapping[str, Fault] = {
         kinds=ALL,
         around=interpreter.adjustable_clock,
     ),
-    "locked-database": Fault("the MLflow store is locked for 15 s", races.lock_database, last=SYNC),
-    "broken-database": Fault("the MLflow store is overwritten with random bytes", races.break_database, last=SYNC),
-    "deleted-database": Fault("the MLflow store is deleted", races.delete_database, last=SYNC),
+    "locked-database": Fault(
+        "the MLflow store is locked for 15 s",
+        races.lock_database,
+        around=races.earlier_store,
+        last=SYNC,
+    ),
+    "broken-database": Fault(
+        "the MLflow store is overwritten with random bytes",
+        races.break_database,
+        around=races.earlier_store,
+        last=SYNC,
+    ),
+    "deleted-database": Fault(
+        "the MLflow store is deleted",
+        races.delete_database,
+        around=races.earlier_store,
+        last=SYNC,
+    ),
     "submit-twice": Fault("the same job is submitted again meanwhile", races.submit_again, kinds=ALL),
     "resume-twice": Fault("all are killed, and two commands resume the run", races.resume_twice, ("lost",), ALL),
     "cancel-resume": Fault(

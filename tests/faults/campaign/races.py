@@ -6,11 +6,15 @@ import os
 import signal
 import socket
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 
 from tests.faults.campaign.scene import Scene, processes, signal_all
+from train_jobs.artifacts.tracking.mlflow_store import prepare
 
 LOCK_SECONDS = 15.0
 PAUSES = (1.0, 20.0)  # shortest and longest stop of a process, in seconds
@@ -32,6 +36,21 @@ def pause(role: str) -> Callable[[Scene], bool]:
         return True
 
     return hit
+
+
+@cache
+def _store() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "mlflow.db")
+        prepare(path)
+        return path.read_bytes()
+
+
+@contextmanager
+def earlier_store(scene: Scene) -> Iterator[None]:
+    """Give the home the MLflow store of a user who had runs before, so that there is one at any moment."""
+    (scene.home / "mlflow.db").write_bytes(_store())
+    yield
 
 
 def lock_database(scene: Scene) -> bool:
