@@ -1,12 +1,20 @@
-"""Passes of a pretraining over its text, and the size of its vocabulary compared with the words of the text.
+"""Whether a text is large enough: for its passes, for its vocabulary, and to be trained on at all.
 
-Both are extrapolated from a sample, so they are shown as approximate.
+Passes and words are extrapolated from a sample, so they are shown as approximate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from train_jobs.artifacts.text_documents import (
+    MIN_DOCUMENTS,
+    MIN_WORDS,
+    TextCount,
+    too_few_documents,
+    too_few_words,
+)
+from train_jobs.artifacts.text_files import source_files
 from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.config import PretrainConfig, TextConfig
 
@@ -61,3 +69,23 @@ def vocabulary_warnings(data: TextConfig, text: TextFacts | None) -> Iterator[st
             f"the text has about {distinct:,} distinct words, too few to fill a vocabulary of {data.vocab_size:,}"
             f" pieces: --set data.vocab_size={size}"
         )
+
+
+def require_enough_text(data: TextConfig, documents: Sequence[TextCount], text: TextFacts | None) -> None:
+    """Refuse a text of which all was counted, and which the job would refuse.
+
+    Args:
+        data: the sources.
+        documents: counts of the sources with plain text.
+        text: how the text becomes words; None for the embedded text.
+
+    Raises:
+        DataError: it has a single document, or fewer than 100 distinct words.
+    """
+    found = sum(count.documents for count in documents)
+    if 0 < found < MIN_DOCUMENTS and all(count.exact for count in documents):
+        files = sum(len(source_files(source)) if source.path else 1 for source in data.text)
+        if files == sum(count.files for count in documents):  # no source has another format
+            raise too_few_documents(f"{found} document")
+    if text is not None and text.exact and (text.distinct_words or 0) < MIN_WORDS:
+        raise too_few_words(text.distinct_words or 0)

@@ -13,6 +13,7 @@ from itertools import accumulate, chain, islice
 
 from train_jobs.artifacts.remote_files import RemoteFile
 from train_jobs.artifacts.text_files import UTF16_MARKS, SourceFile, source_files, text_bytes, unpacked_head
+from train_jobs.config.errors import DataError
 from train_jobs.config.fields import Config
 from train_jobs.config.prepare import AUTO, BLANK_LINE, FILE, LINE, SourceConfig
 
@@ -26,6 +27,8 @@ SAMPLED_BYTES = 256 << 10  # of the text of each of them
 COUNTED_BYTES = 64 << 20  # of text of a source, for a plan: about a second; the rest is extrapolated
 COUNTED_AT_URLS = 4 << 20  # the same of files by URL, which a plan does not download
 BOOK_HEAD_LINES = 1_000  # lines in which Gutenberg's header must end; its oldest licences precede the book
+MIN_DOCUMENTS = 2  # distinct documents: one to train on, one to validate on
+MIN_WORDS = 100  # distinct words
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _BOOK_STARTS = re.compile(r"\*\*\* ?START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\*? ?THE SMALL PRINT", re.IGNORECASE)
 _BOOK_ENDS = re.compile(
@@ -54,6 +57,24 @@ class TextCount(Config):
     """Whether all of its text was counted; otherwise counts are extrapolated."""
     books: bool
     """Whether its files look like books, see `document_rules`."""
+
+
+def too_few_documents(have: str) -> DataError:
+    """Return the error of a text that cannot be divided into train and validation."""
+    return DataError(
+        "cannot split a single document into train and validation",
+        facts={"need": f"{MIN_DOCUMENTS} different documents", "have": have},
+        fix="separate documents by blank lines, or give more files: --data FILE --data FILE",
+    )
+
+
+def too_few_words(have: int) -> DataError:
+    """Return the error of a text with fewer distinct words than `MIN_WORDS`."""
+    return DataError(
+        "the text is too small to train on",
+        facts={"need": f"{MIN_WORDS} different words", "have": have},
+        fix="give more text with --data PATH, or omit --data to use the embedded corpus",
+    )
 
 
 def document_rules(sources: Sequence[SourceConfig]) -> list[str]:

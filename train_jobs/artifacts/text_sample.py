@@ -54,6 +54,8 @@ class SourceSample(NamedTuple):
     """The sample; empty for a format that only the job can read."""
     share: float
     """Approximate share of the source that was read for it, at most 1."""
+    whole: bool = False
+    """Whether all of the source was read."""
 
     @property
     def letters(self) -> LetterCounts:
@@ -89,6 +91,8 @@ class TextLoss(Config):
     """Words of the whole source, extrapolated."""
     distinct_words: int = 0
     """Distinct words of the whole source, extrapolated by Heaps' law."""
+    exact: bool = False
+    """Whether all of the source was read, and the job finds no more distinct words in it."""
 
 
 class TextFacts(Config):
@@ -110,6 +114,11 @@ class TextFacts(Config):
     def distinct_words(self) -> int | None:
         """Distinct words of the text, extrapolated; None: some source was not read."""
         return None if self.unread else sum(loss.distinct_words for loss in self.losses)
+
+    @property
+    def exact(self) -> bool:
+        """Whether `distinct_words` is no estimate."""
+        return not self.unread and all(loss.exact for loss in self.losses)
 
 
 def measure_text(data: TextConfig, pieces: Sequence[str] | None = None) -> TextFacts:
@@ -140,8 +149,13 @@ def sample_source(source: SourceConfig) -> SourceSample:
     read = [(file, raw) for file in chosen for raw in _pieces_of(file, len(chosen))]
     texts = [_readable(raw, file, source.column) for file, raw in read]
     share = sum(len(raw) for _, raw in read) / max(sum(map(text_bytes, files)), 1)
+    limit = SAMPLE_BYTES // max(len(chosen), 1)
     return SourceSample(
-        source.title, sum(file.path.stat().st_size for file in files), "\n".join(texts), min(share, 1.0)
+        source.title,
+        sum(file.path.stat().st_size for file in files),
+        "\n".join(texts),
+        min(share, 1.0),
+        whole=[file for file, _ in read] == list(files) and all(len(raw) < limit for _, raw in read),
     )
 
 
@@ -217,6 +231,8 @@ def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) 
         words_per_end=words.total() / max(ends, 1) if counted else 0.0,
         words=round(words.total() * scale),
         distinct_words=round(len(words) * scale**HEAPS),
+        # unspaced letters that this rule does not split may be several words to the job
+        exact=sample.whole and (rule.split_unspaced or not letters.unspaced),
     )
 
 
