@@ -171,6 +171,10 @@ def committed(folder: Path) -> list[Path]:
     return sorted(path.parent for path in (folder / "outputs" / "checkpoints").glob("*/COMMIT.json"))
 
 
+SMALL_TEXT = "\n\n".join(" ".join(f"word{number}" for number in range(start, start + 50)) for start in (0, 50)) + "\n"
+"""The smallest text that a plan accepts: two documents of a hundred words."""
+
+
 def write_corpus(path: Path, *, documents: int = 60, seed: int = 0) -> Path:
     """Write an English-like text that a model can learn: documents of sentences over a few hundred words."""
     import random

@@ -371,4 +371,18 @@ MISTAKES = (
         r"\d+ epochs of the text: beyond 40, .*: --set train\.steps=\d+, or more text",
         warns=True,
     ),
+    Mistake(
+        "a text of a single document",
+        {"notes.txt": "\n".join(f"note {number} of the ward" for number in range(200))},
+        f"{PRETRAIN} --data notes.txt",
+        r"cannot split a single document into train and validation",
+        r"separate documents by blank lines",
+    ),
+    Mistake(
+        "a text of fewer than 100 different words",
+        {"notes.txt": "The patient came and went home.\n\n" * 200 + "The patient stayed.\n"},
+        f"{PRETRAIN} --data notes.txt",
+        r"the text is too small to train on",
+        r"give more text with --data",
+    ),
 )

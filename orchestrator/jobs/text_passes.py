@@ -1,14 +1,22 @@
-"""Passes of a pretraining over its text, and the size of its vocabulary compared with the words of the text.
+"""Whether a text is large enough: for its passes, for its vocabulary, and to be trained on at all.
 
-Both are extrapolated from a sample, so they are shown as approximate.
+Passes and words are extrapolated from a sample, so they are shown as approximate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from train_jobs.artifacts.text_documents import (
+    MIN_DOCUMENTS,
+    TextCount,
+    too_few_documents,
+    too_few_words,
+)
+from train_jobs.artifacts.text_files import READ_WHOLE, source_files
 from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.config import PretrainConfig, TextConfig
+from train_jobs.config.prepare import SourceConfig
 
 TOKENS_PER_WORD = 1.3  # of a vocabulary trained on the text; English of BERT's own vocabulary has 1.2 to 1.4
 MOST_PASSES = 40  # Muennighoff et al. 2023, section 5: beyond 40 epochs repeated tokens are worth nothing
@@ -61,3 +69,31 @@ def vocabulary_warnings(data: TextConfig, text: TextFacts | None) -> Iterator[st
             f"the text has about {distinct:,} distinct words, too few to fill a vocabulary of {data.vocab_size:,}"
             f" pieces: --set data.vocab_size={size}"
         )
+
+
+def require_enough_text(data: TextConfig, documents: Sequence[TextCount], text: TextFacts | None) -> None:
+    """Refuse a text of which all was counted, and which the job would refuse.
+
+    With `clean.max_characters`, the job cuts documents into several, also inside of words: nothing is refused.
+
+    Args:
+        data: the sources.
+        documents: counts of the sources with plain text.
+        text: how the text becomes words; None for the embedded text.
+
+    Raises:
+        DataError: it has a single document, or fewer than 100 distinct words.
+    """
+    if data.clean.max_characters is not None:
+        return
+    found = sum(count.documents for count in documents)
+    if 0 < found < MIN_DOCUMENTS and all(count.exact for count in documents) and all(map(_is_counted, data.text)):
+        raise too_few_documents(f"{found} document")
+    if text is not None and text.few_words is not None:
+        raise too_few_words(text.few_words)
+
+
+def _is_counted(source: SourceConfig) -> bool:
+    """Return whether `count_documents` counts every document of a source whose text is small."""
+    files = source_files(source) if source.path else []
+    return source.dataset is None and all(file.format == "text" and file.compression in READ_WHOLE for file in files)

@@ -26,7 +26,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
-from tests.conftest import Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec
+from tests.conftest import SMALL_TEXT, Console, last_step, processes_of, wait_for, write_bert, write_corpus, write_spec
 from tests.mlflow_runs import wait_for_copy
 from tests.unit.reports.drawings import empty_figures, figures, references
 
@@ -329,10 +329,11 @@ def test_every_method_refuses_a_missing_run(backend: Backend, tmp_path: Path) ->
 
 
 def test_invalid_input_fails_run_without_restart(shell: Console, backend: Backend, name: str) -> None:
-    """The plan accepts the text; only the job finds out that nothing is left to validate on."""
-    (shell.cwd / "short.txt").write_text("one\n")
+    """The plan counts two documents; only the job finds out that they are identical."""
+    document = SMALL_TEXT.replace("\n\n", " ")
+    (shell.cwd / "same.txt").write_text(f"{document}\n{document}")
     words = spec_words(shell, name, max_restarts=3)
-    failed = shell(*words, "--data", "short.txt", "-o", "json")
+    failed = shell(*words, "--data", "same.txt", "-o", "json")
     assert failed.code == 2
     status = failed.json
     assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 2, 1)

@@ -111,8 +111,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             (folder / place / f"{split}.tsv").write_text(f"{columns}\nGood.\t1\nBad.\t0\n")
     reviews = "train: train.tsv\nvalidation: dev.tsv\ntext: review\nlabel: stars\n"
     (folder / "own" / "reviews.yaml").write_text(reviews)
-    (folder / "notes.jsonl").write_text("".join(json.dumps({"note": f"note {number}"}) + "\n" for number in range(90)))
-    rows = "".join(f"{number},note {number},{number % 3}\n" for number in range(90))
+    (folder / "notes.jsonl").write_text("".join(json.dumps({"note": f"note {number}"}) + "\n" for number in range(100)))
+    rows = "".join(f"{number},note {number},{number % 3}\n" for number in range(100))
     (folder / "wards.csv").write_text(f"id,note,ward\n{rows}")
     (folder / "data" / "conll").mkdir()
     for seed, name in enumerate(("train", "valid", "test")):

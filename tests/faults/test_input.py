@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Console, Finished, write_corpus, write_spec
+from tests.conftest import SMALL_TEXT, Console, Finished, write_corpus, write_spec
 
 
 def refused(done: Finished, kind: str, code: int) -> str:
@@ -64,10 +64,27 @@ def test_corpus_of_blank_lines_is_refused(console: Console) -> None:
     assert not list((console.home / "runs").glob("*"))
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("word\n\n" * 500, "the text is too small to train on"),
+        (SMALL_TEXT.replace("\n\n", "\n"), "cannot split a single document"),
+    ],
+)
+def test_corpus_that_is_too_small_is_refused(console: Console, text: str, what: str) -> None:
+    (console.cwd / "small.txt").write_text(text)
+    err = refused(console("submit", "pretrain", "--data", "small.txt"), "data", 2)
+    assert what in err
+    assert "need" in err
+    assert "have" in err
+    assert not list((console.home / "runs").glob("*"))
+
+
 @pytest.mark.slow
-def test_corpus_of_one_word_fails_run(console: Console) -> None:
-    path = console.cwd / "word.txt"
-    path.write_text("word\n\n" * 500)
+def test_corpus_of_identical_documents_fails_run(console: Console) -> None:
+    path = console.cwd / "same.txt"
+    document = SMALL_TEXT.replace("\n\n", " ")
+    path.write_text(f"{document}\n{document}")
     done = submit(console, path)
     assert done.code == 2
     reason = failed_run(console, done, "data")

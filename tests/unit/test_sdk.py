@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import orchestrator
 from orchestrator import Orchestrator, Run, Sweep, UserError
 from orchestrator.runs.status import Handle
-from tests.conftest import write_bert
+from tests.conftest import SMALL_TEXT, write_bert
 from tests.mistakes import TRAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,7 +147,7 @@ def test_jobs_by_function_equal_those_by_keys(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     write_bert(Path("bert"))
     Path("train.csv").write_text(TRAIN)
-    Path("notes.jsonl").write_text('{"note": "one"}\n{"note": "two"}\n')
+    Path("notes.jsonl").write_text("".join(json.dumps({"note": note}) + "\n" for note in SMALL_TEXT.split("\n\n")))
     sdk = Orchestrator(home="home")
     short = {"data.max_length": 32}
     job = orchestrator.finetune("bert", "train.csv", text="note", label="ward", settings=short)

@@ -20,7 +20,7 @@ from orchestrator.sweeps.driver import cloud
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.testing import AzureDouble
 from orchestrator.testing.jobs.job_table import PREEMPTED
-from tests.conftest import write_spec
+from tests.conftest import SMALL_TEXT, write_spec
 
 RATE = "optimizer.learning_rate"
 TEXT = "azureml://datastores/workspaceblobstore/paths/texts/"
@@ -146,7 +146,7 @@ def test_cancel_ends_trials_and_schedule(submit: Any, azure: AzureDouble, step: 
 
 
 def test_sweep_of_local_text_is_refused(submit: Any, azure: AzureDouble, tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text("One sentence. Another one.\n\nMore text.\n")
+    (tmp_path / "corpus.txt").write_text(SMALL_TEXT)
     with pytest.raises(SpecError, match="its trials need text of this machine"):
         submit(azure={"supervise": "cloud"}, data={"text": ["corpus.txt"]})
     assert (jobs(azure), schedules(azure)) == ([], [])

@@ -11,7 +11,7 @@ import requests
 import yaml
 
 from orchestrator.testing import AzureDouble
-from tests.conftest import MICRO
+from tests.conftest import MICRO, SMALL_TEXT
 
 
 def cluster(name: str = "gpu", **more: Any) -> Any:
@@ -76,7 +76,7 @@ def write_sweep(space: dict[str, Any], **sections: Any) -> Path:
     """Write a sweep of `tests/cloud_trial.py`, with grid sampling unless the sections override it."""
     Path("code").mkdir(exist_ok=True)
     shutil.copy(Path(__file__).parents[1] / "cloud_trial.py", "code")
-    Path("notes.txt").write_text("Some text.\n")
+    Path("notes.txt").write_text(SMALL_TEXT)
     job_file = json.loads(json.dumps(MICRO))
     job_file |= {"backend": "azure", "code": {"folder": "code", "entry": "cloud_trial"}, "azure": {"preflight": False}}
     job_file["data"]["text"] = ["notes.txt"]

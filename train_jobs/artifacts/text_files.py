@@ -57,6 +57,8 @@ FEW = 3  # files named in a message
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 HEAD = 512  # bytes that identify a format
 HEADER = 1 << 16  # bytes in which the first line of a table must end
+# Of bzip2 and xz, the standard library drops what follows zeros between two streams, and the job reads it.
+READ_WHOLE: frozenset[Compression | None] = frozenset({None, "gzip"})
 REQUESTS = 16  # to a service at the same time, for the beginnings of files
 _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
 _STORE_FILES = frozenset({"manifest.json", "vocab.txt"})  # next to the shards of a token store
@@ -313,8 +315,7 @@ def _format_by_content(path: TextPath, head: bytes, compression: Compression | N
         return "parquet"
     if compression is not None:
         head = unpacked_head(path, compression, HEAD)
-    utf16 = head.startswith(UTF16_MARKS)
-    beginning = head.decode("utf-16" if utf16 else "utf-8-sig", errors="ignore").lstrip()
+    beginning = decoded(head).lstrip()
     if beginning.startswith("<mediawiki"):
         return "wikipedia"
     if beginning.startswith("<doc "):
@@ -372,6 +373,11 @@ def unpacked_head(path: TextPath, compression: Compression | None, most: int) ->
             return bytes(stream.read(most))
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         return b""  # the reader of the format reports the damage with its place
+
+
+def decoded(raw: bytes) -> str:
+    """Return the beginning of a file as text without its byte-order mark; the reader reports wrong encodings."""
+    return raw.decode("utf-16" if raw.startswith(UTF16_MARKS) else "utf-8-sig", errors="ignore")
 
 
 def text_bytes(file: SourceFile) -> int:

@@ -12,28 +12,44 @@ import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from html import unescape
+from io import StringIO
 from lzma import LZMAError
 from typing import NamedTuple
 
-from train_jobs.artifacts.text_files import SEPARATORS, SourceFile, open_unpacked, source_files, text_bytes
+from train_jobs.artifacts.text_documents import MIN_WORDS
+from train_jobs.artifacts.text_files import (
+    READ_WHOLE,
+    SEPARATORS,
+    UTF16_MARKS,
+    SourceFile,
+    decoded,
+    open_unpacked,
+    source_files,
+    text_bytes,
+)
 from train_jobs.artifacts.text_rule import (
     CHARACTER,
     CONTINUATION,
     NO_CHARACTER,
     LetterCounts,
     TextRule,
+    bert_rule,
     count_letters,
     resolve_rule,
 )
 from train_jobs.artifacts.word_rules import LONGEST_WORD, is_removed, is_separate_word, without_marks
 from train_jobs.config.fields import Config
-from train_jobs.config.prepare import SourceConfig, TextConfig
+from train_jobs.config.prepare import DOCUMENT_RULES, SourceConfig, TextConfig
 
 SAMPLE_BYTES = 1 << 18  # of a source
 FILES = 8  # of a source, at equal distances
 HEAPS = 0.6  # exponent of the growth of the vocabulary with the text; 0.4 to 0.6 in English
 PLACES = 4  # in a file that is not compressed
+LITERAL = frozenset({"text", "jsonl", "csv", "tsv"})  # formats without markup that the job may turn into words
+COUNTED = bert_rule(lowercase=True)  # the rule of the words that the job counts, whatever that of the vocabulary
 _MOST_UNSPACED = 0.25  # share of the characters: beyond it sentences are pieces between blanks, without stops
 _LEAST_WORDS = 8_000  # fewer are no basis for the length of a sentence
 _CHARACTERS = re.compile(f"{CHARACTER}|{NO_CHARACTER}")
@@ -54,6 +70,8 @@ class SourceSample(NamedTuple):
     """The sample; empty for a format that only the job can read."""
     share: float
     """Approximate share of the source that was read for it, at most 1."""
+    whole: bool = False
+    """Whether the sample has every word of the source as the job reads it."""
 
     @property
     def letters(self) -> LetterCounts:
@@ -100,6 +118,8 @@ class TextFacts(Config):
     """Of each source that can be read without the packages of the job."""
     unread: list[str]
     """Names of the other sources."""
+    few_words: int | None = None
+    """Distinct words of the text as the job counts them, if all was read and they are fewer than `MIN_WORDS`."""
 
     @property
     def words(self) -> int | None:
@@ -126,7 +146,12 @@ def measure_text(data: TextConfig, pieces: Sequence[str] | None = None) -> TextF
     known = None if pieces is None else [*pieces, *data.add_tokens]
     rule = resolve_rule(data, sum((sample.letters for sample in samples if sample.text), LetterCounts()), pieces)
     losses = [_loss(sample, rule, None if known is None else frozenset(known)) for sample in samples if sample.text]
-    return TextFacts(rule=rule, losses=losses, unread=[sample.title for sample in samples if not sample.text])
+    return TextFacts(
+        rule=rule,
+        losses=losses,
+        unread=[sample.title for sample in samples if not sample.text],
+        few_words=_few_words(samples),
+    )
 
 
 def sample_source(source: SourceConfig) -> SourceSample:
@@ -140,8 +165,15 @@ def sample_source(source: SourceConfig) -> SourceSample:
     read = [(file, raw) for file in chosen for raw in _pieces_of(file, len(chosen))]
     texts = [_readable(raw, file, source.column) for file, raw in read]
     share = sum(len(raw) for _, raw in read) / max(sum(map(text_bytes, files)), 1)
+    limit = SAMPLE_BYTES // max(len(chosen), 1)
+    all_read = [file for file, _ in read] == list(files) and all(len(raw) < limit for _, raw in read)
+    literal = all(file.format in LITERAL and file.compression in READ_WHOLE for file in files)
     return SourceSample(
-        source.title, sum(file.path.stat().st_size for file in files), "\n".join(texts), min(share, 1.0)
+        source.title,
+        sum(file.path.stat().st_size for file in files),
+        "\n".join(texts),
+        min(share, 1.0),
+        whole=bool(texts) and all_read and literal and source.document in DOCUMENT_RULES,
     )
 
 
@@ -162,14 +194,17 @@ def _pieces_of(file: SourceFile, files: int) -> Iterator[bytes]:
         if size <= limit or file.format in SEPARATORS:
             yield stream.read(limit)
             return
+        mark = b""
         for place in range(PLACES):
-            stream.seek(size * place // PLACES)
-            yield stream.read(limit // PLACES)
+            stream.seek(size * place // PLACES // 2 * 2)  # a character of UTF-16 has an even number of bytes
+            raw = stream.read(limit // PLACES)
+            yield mark + raw if mark in UTF16_MARKS else raw
+            mark = mark or raw[: len(UTF16_MARKS[0])]
 
 
 def _readable(raw: bytes, file: SourceFile, column: str) -> str:
     """Return the text in some bytes of a file; lines that the sample cuts are left out of JSON."""
-    text = raw.decode(errors="ignore")
+    text = decoded(raw)
     if file.format == "jsonl":
         return "\n\n".join(_documents(text, column))
     if file.format in SEPARATORS:
@@ -181,16 +216,21 @@ def _readable(raw: bytes, file: SourceFile, column: str) -> str:
 
 def _table_rows(text: str, separator: str) -> list[list[str]]:
     """Return the rows of the beginning of a table; only fields of CSV are quoted."""
+    lines = StringIO(text, newline="\n")  # only newlines end lines, as in the job
+    if separator != ",":
+        return [line.rstrip("\r\n").split(separator) for line in lines]
+    rows: list[list[str]] = []
     limit = csv.field_size_limit(SAMPLE_BYTES)  # global in csv, so it is restored
     try:
-        lines = text.splitlines(keepends=True)
-        return list(csv.reader(lines) if separator == "," else (line.rstrip("\r\n").split(separator) for line in lines))
+        with suppress(csv.Error):  # the job reports where
+            rows.extend(csv.reader(lines))
     finally:
         csv.field_size_limit(limit)
+    return rows
 
 
 def _documents(lines: str, column: str) -> Iterator[str]:
-    for line in lines.splitlines():
+    for line in lines.split("\n"):  # JSON may hold other line ends inside of a text
         try:
             row = json.loads(line)
         except ValueError:
@@ -220,11 +260,28 @@ def _loss(sample: SourceSample, rule: TextRule, pieces: Collection[str] | None) 
     )
 
 
+def _few_words(samples: Sequence[SourceSample]) -> int | None:
+    """Return the distinct words of sources that were read whole, if they are fewer than `MIN_WORDS`; otherwise None."""
+    if not samples or not all(sample.whole for sample in samples):
+        return None
+    words: set[str] = set()
+    for line in (line for sample in samples for line in sample.text.split("\n")):
+        words.update(split_words(unicodedata.normalize("NFC", line), COUNTED))
+        if len(words) >= MIN_WORDS:  # after a few lines of most texts
+            return None
+    return len(words)
+
+
 def split_words(text: str, rule: TextRule) -> list[str]:
     """Return the words of a text as BERT's normalisation and splitting make them."""
-    normal = _Normal(rule)
+    normal = _normal(rule)
     words = "".join(map(normal.__getitem__, text)).split()
     return [part for word in words for part in _CHARACTERS.findall(word)] if rule.split_unspaced else words
+
+
+@lru_cache
+def _normal(rule: TextRule) -> _Normal:
+    return _Normal(rule)
 
 
 class _Normal(dict[str, str]):
@@ -235,7 +292,7 @@ class _Normal(dict[str, str]):
         self._rule = rule
 
     def __missing__(self, character: str) -> str:
-        if character.isspace():
+        if character.isspace() and character != "\x1f":  # white space to Python alone
             normal = " "
         elif is_removed(character):
             normal = ""
@@ -244,6 +301,8 @@ class _Normal(dict[str, str]):
         else:
             normal = without_marks(character) if self._rule.strip_accents else character
             normal = "".join(map(str.lower, normal)) if self._rule.lowercase else normal
+            if normal != character:  # such as that of U+2260, an equals sign with a stroke
+                normal = "".join(f" {part} " if is_separate_word(part) else part for part in normal)
         return self.setdefault(character, normal)
 
 

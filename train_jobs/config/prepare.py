@@ -17,6 +17,7 @@ AUTO: Final = "auto"
 FlagOrAuto = bool | Literal["auto"]
 Format = Literal["auto", "text", "wikipedia", "wikiextractor", "jsonl", "csv", "tsv", "parquet", "dataset"]
 FILE, BLANK_LINE, LINE = "file", "blank-line", "line"  # of `SourceConfig.document`; also AUTO
+DOCUMENT_RULES: Final = (AUTO, FILE, BLANK_LINE, LINE)
 
 
 class SourceConfig(CheckedConfig):
@@ -73,10 +74,9 @@ class SourceConfig(CheckedConfig):
         yield from self._document_problems()
 
     def _document_problems(self) -> Iterator[str]:
-        known = (AUTO, FILE, BLANK_LINE, LINE)
-        if self.document not in known and re.fullmatch(r"[a-z_-]*", self.document):
-            names = f"{', '.join(known)} or a pattern such as ^CHAPTER"
-            yield f"document must be {names}{did_you_mean(self.document, known)}"
+        if self.document not in DOCUMENT_RULES and re.fullmatch(r"[a-z_-]*", self.document):
+            names = f"{', '.join(DOCUMENT_RULES)} or a pattern such as ^CHAPTER"
+            yield f"document must be {names}{did_you_mean(self.document, DOCUMENT_RULES)}"
         try:
             re.compile(self.document)
         except re.error as problem:

@@ -13,7 +13,7 @@ from orchestrator.jobs.facts import document_rows, document_warnings, plan_rows
 from orchestrator.jobs.inputs import At, Needs, text_needs
 from orchestrator.jobs.prepare.spec import PrepareSpec
 from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
-from orchestrator.jobs.text_passes import vocabulary_warnings
+from orchestrator.jobs.text_passes import require_enough_text, vocabulary_warnings
 from orchestrator.runs.status import Counts
 from orchestrator.specs.compute import usable_cores
 from orchestrator.specs.resolved import Resolved
@@ -135,6 +135,7 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     text = None if remote else measured_text(job.data)
     warnings += [*loss_warnings(job.data, text), *sentence_warnings(text), *vocabulary_warnings(job.data, text)]
     documents = () if remote else tuple(count_documents(job.data.text))
+    require_enough_text(job.data, documents, text)
     warnings += document_warnings(documents, job.data.validation_fraction)
     return PreparePlan(
         **shared.fields(shaping, data, warnings),

@@ -29,6 +29,7 @@ from orchestrator.jobs.text_passes import (
     passes_over,
     passes_text,
     passes_warnings,
+    require_enough_text,
     training_tokens,
     vocabulary_warnings,
 )
@@ -248,6 +249,7 @@ def _read_text(resolved: Resolved, job: PretrainConfig, home: Path, reuse: Plan 
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     documents = tuple(count_documents(job.data.text))
     facts = measured_text(job.data)
+    require_enough_text(job.data, documents, facts)
     return _PlannedText(
         job, None, None, data, documents, facts, checked=checked.text() if checked and job.data.text else None
     )

@@ -30,7 +30,7 @@ from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
 from orchestrator.jobs.pretrain.plan import PretrainPlan
 from orchestrator.support.errors import SpecError, UsageError
-from tests.conftest import Console, write_bert, write_spec
+from tests.conftest import SMALL_TEXT, Console, write_bert, write_spec
 from tests.unit.azure.conftest import MakePlan, request_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -194,7 +194,7 @@ def test_texts_keep_their_names_in_one_folder(make_plan: MakePlan, tmp_path: Pat
     for name in ("a/one.txt", 'a/b/it\'s "two".txt'):
         path = tmp_path / "texts" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("Some text.\n")
+        path.write_text(SMALL_TEXT)
     plan = make_plan({"data.text": [str(tmp_path / "texts" / "a" / "one.txt"), str(tmp_path / "texts" / "a" / "b")]})
     command = request_of(plan).job["properties"]["command"]
     assert 'data.text=["${{inputs.text}}/one.txt", "${{inputs.text}}/b"]' in command

@@ -15,6 +15,7 @@ from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.runs.status import RunState
 from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.design.sweep_record import SweepState
+from tests.conftest import SMALL_TEXT
 from tests.run_folders import live_run, make_run, report
 from tests.unit.cli.conftest import Command
 from tests.unit.reports.drawings import empty_figures, figures, references
@@ -23,7 +24,7 @@ from tests.unit.sweeps.test_sweep_table import add, make
 
 @pytest.fixture
 def plan(tmp_path: Path, small_snapshot: None) -> dict[str, Any]:
-    (tmp_path / "corpus.txt").write_text("One sentence. Another one.\n\nA second document.\n", encoding="utf-8")
+    (tmp_path / "corpus.txt").write_text(SMALL_TEXT)
     flags = {"recipe": Flag("tiny", "--recipe"), "data.text": Flag([str(tmp_path / "corpus.txt")], "--data")}
     made = make_plan(resolve_spec("pretrain", flags=flags, environ={}), home=tmp_path / "cache")
     document: dict[str, Any] = json.loads(json.dumps(made.as_dict()))

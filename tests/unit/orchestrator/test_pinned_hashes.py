@@ -13,7 +13,7 @@ from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.snapshot import Snapshot
 from orchestrator.specs.job import EnvironmentSpec
 from orchestrator.specs.resolved import Flag
-from tests.conftest import write_bert
+from tests.conftest import SMALL_TEXT, write_bert
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.config import DataConfig
 from train_jobs.corpus.steps.records import store_key
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Snapshot, "digest", property(lambda _: "0" * 64))
     monkeypatch.setattr(EnvironmentSpec, "describe", lambda _: {"python": "3.11.0"})
-    (tmp_path / "text.txt").write_text("One line. And another.\n\nA second document.\n")
+    (tmp_path / "text.txt").write_text(SMALL_TEXT)
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
     (tmp_path / "train.tsv").write_text(TABLE)
     (tmp_path / "dev.tsv").write_text(TABLE)
@@ -39,15 +39,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
 @pytest.mark.parametrize(
     ("kind", "values", "name"),
     [
-        ("pretrain", {"data.text": ["text.txt"], "train.micro_batch_size": 4}, "pretrain-tiny-138c3441"),
+        ("pretrain", {"data.text": ["text.txt"], "train.micro_batch_size": 4}, "pretrain-tiny-9d7a9439"),
         (
             "pretrain",
             {"data.text": ["text.txt"], "data.vocabulary": "vocab.txt", "recipe": "base"},
-            "pretrain-base-163e4ff9",
+            "pretrain-base-19350919",
         ),
-        ("pretrain", {"data.text": ["text.txt"], "init_from": "bert", "train.steps": 5}, "pretrain-tiny-28774a7d"),
-        ("prepare", {"data.text": ["text.txt"]}, "prepare-uncased-9d9c07d1"),
-        ("prepare", {"data.text": [{"path": "text.txt", "weight": 2}], "recipe": "cased"}, "prepare-cased-d1743b17"),
+        ("pretrain", {"data.text": ["text.txt"], "init_from": "bert", "train.steps": 5}, "pretrain-tiny-cdee37c9"),
+        ("prepare", {"data.text": ["text.txt"]}, "prepare-uncased-d7ed77ca"),
+        ("prepare", {"data.text": [{"path": "text.txt", "weight": 2}], "recipe": "cased"}, "prepare-cased-7979a36e"),
         (
             "finetune",
             {"data": {"train": "train.tsv", "validation": "dev.tsv", "max_length": 32}, "init_from": "bert"},
@@ -63,6 +63,7 @@ def test_run_hash_of_each_kind_is_pinned(folder: Path, kind: str, values: dict[s
 
 
 def test_store_key_is_pinned(folder: Path) -> None:
+    (folder / "text.txt").write_text("One line. And another.\n\nA second document.\n")
     data = DataConfig(text=[folder / "text.txt"], vocab_size=64)
     assert store_key(data, fingerprint(data.text)) == "819ac6d01975132b"
     given = DataConfig(text=[folder / "text.txt"], vocabulary=folder / "vocab.txt", lowercase=False)

@@ -16,7 +16,7 @@ from orchestrator.snapshot import Snapshot, take_snapshot
 from orchestrator.support.errors import ConflictError, DataError, SpecError
 from orchestrator.support.formatting import bytes_text
 from orchestrator.support.home import home_folder
-from tests.conftest import tmpfs, write_bert
+from tests.conftest import SMALL_TEXT, tmpfs, write_bert
 from train_jobs.artifacts.layers import preset_names
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -28,7 +28,7 @@ VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a current folder with a text, a vocabulary and a fixed snapshot of some code."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "text.txt").write_text(SMALL_TEXT)
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
     (tmp_path / "train_jobs").mkdir()
     (tmp_path / "train_jobs" / "loop.py").write_text("steps = 1\n")
@@ -86,7 +86,7 @@ def test_hash_ignores_settings_without_effect_on_results(same: str) -> None:
         "compute.threads_per_process=2",
         "environment.variables.A=1",
         "data.vocabulary=vocab.txt",
-        "data.text=[vocab.txt]",
+        "data.text=[text.txt, vocab.txt]",
         "data.text=[]",
     ],
 )
@@ -108,7 +108,7 @@ def test_hash_covers_content_and_not_paths(folder: Path) -> None:
     (folder / "vocab.txt").write_text(VOCABULARY + "d\n")
     changed = plan(given).run_hash
     assert changed != before
-    (folder / "text.txt").write_text("one\n\nthree\n")
+    (folder / "text.txt").write_text(f"{SMALL_TEXT}more\n")
     assert plan(given).run_hash not in {before, changed}
 
 
@@ -128,7 +128,7 @@ def test_plan_is_json_with_origins(folder: Path) -> None:
     assert document["snapshot"]["files"] == 1
     assert document["snapshot"]["largest"] == [{"path": "train_jobs/loop.py", "size": 10}]
     assert (document["world_size"], document["accumulation_steps"]) == (1, 16)
-    assert document["data"]["total_bytes"] == 9
+    assert document["data"]["total_bytes"] == len(SMALL_TEXT)
     assert document["job"]["train"]["micro_batch_size"] == 4
 
 
@@ -140,7 +140,7 @@ def test_summary_fits_80_columns() -> None:
     assert lines[0] == made.name
     assert "train.global_batch_size = 256 (--set)" in text
     assert "batch 256 = 4 x 32 x 2 (global = micro x accumulation x world)" in text
-    assert f"1 file, 9 B, sha256 {made.data.sha256[:8]}" in text
+    assert f"1 file, {len(SMALL_TEXT)} B, sha256 {made.data.sha256[:8]}" in text
     assert f"{made.estimates.parameters:,} parameters" in text
     assert text.count("(estimate)") == 3
     assert f"snapshot 1 files, 10 B, digest {made.snapshot.digest[:8]}" in text

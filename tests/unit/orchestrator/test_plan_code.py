@@ -17,6 +17,7 @@ from orchestrator.snapshot import take_snapshot
 from orchestrator.specs.job import CodeSpec
 from orchestrator.specs.resolved import Flag
 from orchestrator.support.errors import SpecError
+from tests.conftest import SMALL_TEXT
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -26,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a current folder with a text, a code folder, and a package that does not change during the test."""
     monkeypatch.chdir(tmp_path)
     for name, text in {
-        "text.txt": "one\n\ntwo\n",
+        "text.txt": SMALL_TEXT,
         "code/my_pretrain.py": "import train_jobs.pretrain\n",
         "site/train_jobs/pretrain.py": "steps = 1\n",
     }.items():
@@ -143,6 +144,7 @@ def test_data_and_home_inside_code_not_shipped(folder: Path) -> None:
     for name in ("data/a.txt", "vocab.txt", "notes.md", "home/cache/x"):
         (folder / "code" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "code" / name).write_text("[PAD]\n[UNK]\n")
+    (folder / "code" / "data" / "a.txt").write_text(SMALL_TEXT)
     made = plan("code.folder=code", "data.vocabulary=code/vocab.txt", text="code/data", home="code/home")
     assert shipped(made) == ["my_pretrain.py", "notes.md", "train_jobs/pretrain.py"]
     assert {entry.path: entry.why for entry in made.snapshot.left_out} == {
@@ -155,7 +157,7 @@ def test_data_and_home_inside_code_not_shipped(folder: Path) -> None:
 @pytest.mark.parametrize("text", ["code", "."])
 def test_data_folder_as_code_ships_no_texts(folder: Path, text: str) -> None:
     (folder / "code" / "deep").mkdir()
-    (folder / "code" / "deep" / "a.txt").write_text("one\n")
+    (folder / "code" / "deep" / "a.txt").write_text(SMALL_TEXT)
     (folder / "code" / "deep" / "b.md").write_text("one\n")
     made = plan("code.folder=code", text=text)
     assert shipped(made) == ["deep/b.md", "my_pretrain.py", "train_jobs/pretrain.py"]

@@ -14,7 +14,7 @@ from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.specs.resolved import Flag
 from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.driver.planning import plan_sweep
-from tests.conftest import write_bert
+from tests.conftest import SMALL_TEXT, write_bert
 from tests.unit.orchestrator.test_doctor import program
 
 T4 = "Tesla T4, 15360 MiB"
@@ -27,7 +27,7 @@ PROPOSED = r"--set (train\.micro_batch_size=(\d+)) needs (\d+\.?\d*) GB$"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "text.txt").write_text(SMALL_TEXT)
     return tmp_path
 
 

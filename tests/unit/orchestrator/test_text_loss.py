@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.jobs.resolve import make_plan, resolve_spec
 from orchestrator.jobs.text_loss import loss_warnings, measured_text, words_rows
 from orchestrator.specs.resolved import Flag
-from tests.conftest import write_bert
+from tests.conftest import SMALL_TEXT, write_bert
 from tests.unit.corpus.scripts_text import SENTENCES
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.artifacts.text_sample import SAMPLE_BYTES, measure_text, sample_source
@@ -26,10 +27,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_snapshot: None
         (tmp_path / f"{language}.txt").write_text(f"{sentence}\n\n" * 200, encoding="utf-8")
     thai = SENTENCES["th"].replace(" ", "")
     (tmp_path / "th.txt").write_text(f"{thai * 5} {thai}\n\n" * 20, encoding="utf-8")
+    (tmp_path / "words.txt").write_text(SMALL_TEXT)
     return tmp_path
 
 
-def plan(folder: Path, kind: str, **values: object):
+def plan(folder: Path, kind: str, **values: Any):
+    """Return the plan of a text, which has few words, and of a text of enough words."""
+    if "data__text" in values:
+        values["data__text"] = [*values["data__text"], "words.txt"]
     flags = {key.replace("__", "."): Flag(value, "--set") for key, value in values.items()}
     flags["compute.device"] = Flag("cpu", "--set")
     return make_plan(resolve_spec(kind, flags=flags, environ={"CUDA_VISIBLE_DEVICES": ""}), home=folder / "home")

@@ -21,7 +21,7 @@ from orchestrator.sweeps.driver.history import read_history
 from orchestrator.sweeps.driver.planning import plan_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow, sweep_status
-from tests.conftest import MICRO, wait_for
+from tests.conftest import MICRO, SMALL_TEXT, wait_for
 from tests.unit.sweeps.conftest import NO_GPU
 
 QUICK = (str(Path(__file__).with_name("quick_driver.py")),)
@@ -39,7 +39,7 @@ class Sweeps:
         self, *, steps: int = 4, pause: int = 1, trial: dict[str, Any] | None = None, **sections: Any
     ) -> SweepFolder:
         """Create a sweep of quick runs, without a driver."""
-        Path("notes.txt").write_text("Some text.\n")
+        Path("notes.txt").write_text(SMALL_TEXT)
         job = json.loads(json.dumps(MICRO))
         job |= {"backend": "quick", "data": {**job["data"], "text": ["notes.txt"]}}
         job["train"] |= {"steps": steps, "log_every": pause}

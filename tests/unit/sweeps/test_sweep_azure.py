@@ -25,7 +25,7 @@ from orchestrator.specs.space import Option, Parameter
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.sweep_plan import ResolvedSweep, SpecContext, resolve_sweep
 from orchestrator.testing.schemas.schema import mismatches
-from tests.conftest import MICRO
+from tests.conftest import MICRO, SMALL_TEXT
 from tests.unit.sweeps.laws import CASES
 from train_jobs.artifacts.layers import build, merge, read_assignments
 from train_jobs.config import PretrainConfig
@@ -76,7 +76,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
 
 def resolve(**sections: Any) -> ResolvedSweep:
     """Return a sweep of the micro job on Azure."""
-    Path("notes.txt").write_text("Some text.\n")
+    Path("notes.txt").write_text(SMALL_TEXT)
     trial = json.loads(json.dumps({**MICRO, "backend": "azure"}))
     trial["data"]["text"] = ["notes.txt"]
     trial["compute"] = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
-from tests.conftest import wait_for
+from tests.conftest import SMALL_TEXT, wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill
 
 
@@ -19,18 +19,18 @@ def test_changed_data_end_the_sweep_with_the_reason(sweeps: Sweeps) -> None:
     folder = sweeps.make(limits={"trials": 3, "concurrent": 1}, steps=100, pause=20)
     sweeps.start(folder)
     wait_for(lambda: sweeps.starts(folder))
-    Path("notes.txt").write_text("Some other text.\n")
+    Path("notes.txt").write_text(f"{SMALL_TEXT}other\n")
     assert sweeps.end(folder) == RunState.FAILED
     assert "the data changed since" in str(folder.state().reason)
     assert len(sweeps.runs(folder)) == 1, "no trial with other data"
-    Path("notes.txt").write_text("Some text.\n")
+    Path("notes.txt").write_text(SMALL_TEXT)
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 3
 
 
 def test_data_may_vary_if_part_of_the_space(sweeps: Sweeps) -> None:
-    Path("more.txt").write_text("More text.\n")
+    Path("more.txt").write_text(f"{SMALL_TEXT}more\n")
     sweeps.run(space={"data.text": [["notes.txt"], ["more.txt"]]}, sampling="grid", limits={"trials": None})
 
 

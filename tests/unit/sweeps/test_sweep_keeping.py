@@ -18,7 +18,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import SpecError
 from orchestrator.sweep import Sweeps
 from orchestrator.sweeps.driver.weight_pruning import AUTO, kept_trials, trials_on_disk, trials_to_prune
-from tests.conftest import MICRO
+from tests.conftest import MICRO, SMALL_TEXT
 from tests.unit.sweeps.conftest import NO_GPU, sweep
 
 RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
@@ -57,7 +57,7 @@ def test_keep_best_is_refused_where_nothing_is_deleted(tmp_path: Path) -> None:
 
 
 def test_plan_shows_kept_trials_and_disk_space(tmp_path: Path) -> None:
-    Path("notes.txt").write_text("Some text.\n")
+    Path("notes.txt").write_text(SMALL_TEXT)
     job = json.loads(json.dumps(MICRO))
     job["data"] |= {"text": ["notes.txt"]}
     document = {"space": RATE, "trial": job, "limits": {"trials": 9, "concurrent": 2}, "seeds": [1, 2]}

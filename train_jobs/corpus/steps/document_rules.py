@@ -19,6 +19,7 @@ from functools import lru_cache
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from train_jobs.artifacts.text_documents import MIN_WORDS, too_few_documents, too_few_words
 from train_jobs.artifacts.text_rule import LetterCounts, count_letters
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import CleanConfig
@@ -45,8 +46,6 @@ HASH_SEED = b"validation split 1\n"  # changing it would change the split of eve
 HASH_SIZE = 1 << 64
 HASH_BYTES = 8
 DIGEST_BYTES = 16  # identifies a document: the chance of a collision among a billion is about 1e-21
-MIN_DOCUMENTS = 2  # distinct documents: one to train on, one to validate on
-MIN_WORDS = 100  # distinct words
 SAMPLED_CHARACTERS = 1_000_000  # of a part, whose letters are counted: 50 ms
 LEAST_SAMPLED = 256  # characters of a document
 HASH_RANGE = 1 << 32  # the lower half of a hash: the upper half decides the split
@@ -130,17 +129,9 @@ def split_threshold(survey: DocumentSurvey, *, validation_fraction: float) -> in
         raise DataError("the text contains no document", fix="give a path that contains text: --data PATH")
     if survey.lowest == survey.highest:
         have = "1 document" if survey.documents == 1 else f"{survey.documents} identical documents"
-        raise DataError(
-            "cannot split a single document into train and validation",
-            facts={"need": f"{MIN_DOCUMENTS} different documents", "have": have},
-            fix="separate documents by blank lines, or give more files: --data FILE FILE ...",
-        )
+        raise too_few_documents(have)
     if len(survey.words) < MIN_WORDS:
-        raise DataError(
-            "the text is too small to train on",
-            facts={"need": f"{MIN_WORDS} different words", "have": len(survey.words)},
-            fix="give more text with --data PATH, or omit --data to use the embedded corpus",
-        )
+        raise too_few_words(len(survey.words))
     return min(max(round(validation_fraction * HASH_SIZE), survey.lowest + 1), survey.highest)
 
 
