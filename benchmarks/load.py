@@ -131,7 +131,8 @@ def compare(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], hom
     """Print processor and wall-clock milliseconds of commands that run in turn.
 
     Args:
-        commands: label -> command and variables. "without its index": the index is deleted before each time.
+        commands: label -> command and variables. "without its index": the index is deleted before each time. `list` then
+            reads the newest runs, and `list -o json` all others.
         home: home folder.
     """
     taken: dict[str, list[tuple[float, float]]] = {label: [] for label in commands}
@@ -162,6 +163,7 @@ def measure_list(home: Path, count: int) -> None:
             IDLE: ([sys.executable, "-c", "pass"], {}),
             "orchestrator list, without its index": ([ORCHESTRATOR, "list"], {}),
             "orchestrator list": ([ORCHESTRATOR, "list"], {}),
+            "orchestrator list -o json, rest of the index": ([ORCHESTRATOR, "list", "-o", "json"], {}),
             "orchestrator list -o json": ([ORCHESTRATOR, "list", "-o", "json"], {}),
             "orchestrator status RUN": ([ORCHESTRATOR, "status", name], {}),
             "orchestrator prune --older-than 1d --dry-run": (
