@@ -131,8 +131,8 @@ def compare(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], hom
     """Print processor and wall-clock milliseconds of commands that run in turn.
 
     Args:
-        commands: label -> command and variables. "without its index": the index is deleted before each time. `list` then
-            reads the newest runs, and `list -o json` all others.
+        commands: label -> command and variables. "without its index": the index is deleted before each time. `list`
+            then reads the newest runs, and `list -o json` all others.
         home: home folder.
     """
     taken: dict[str, list[tuple[float, float]]] = {label: [] for label in commands}
