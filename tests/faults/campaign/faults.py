@@ -162,7 +162,9 @@ FAULTS: Mapping[str, Fault] = {
         last=SYNC,
     ),
     "submit-twice": Fault("the same job is submitted again meanwhile", races.submit_again, kinds=ALL),
-    "resume-twice": Fault("all are killed, and two commands resume the run", races.resume_twice, ("lost",), ALL),
+    "resume-twice": Fault(
+        "all are killed, and two commands resume the run", races.resume_twice, ("lost",), ALL, last=SYNC
+    ),
     "cancel-resume": Fault(
         "a command cancels the run while another resumes it", races.cancel_and_resume, ("cancelled",), ALL
     ),
