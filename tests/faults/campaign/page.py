@@ -24,7 +24,7 @@ that ran, 0 in a row that is not tried yet.
 | --- | --- |
 | same bytes | weights, token store, predictions or scores have the same SHA-256 as those of the undisturbed run |
 | metrics once | every figure of every step is reported once, with the same value |
-| one MLflow run | every run is one MLflow run |
+| one MLflow run | every run is one MLflow run; where the fault hits the copy or its store, after `mlflow sync --all` |
 | nothing left | no process and no temporary file remains |
 | reason true | a run that ended by the fault names it; a fault that may not end a run did not |
 | noticed | median and maximum of the seconds until the status reported the end |
