@@ -45,6 +45,7 @@ def test_registered_kind_is_offered(text: Path) -> None:
     assert job_kind("tokenize").spec.model_fields["recipe"].default == "plain"
 
 
+@pytest.mark.long
 def test_registered_kind_runs_here(text: Path, console: Console) -> None:
     done = console("submit", "tokenize", "--data", str(text), "-o", "json")
     assert done.code == 0, done.err

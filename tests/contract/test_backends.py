@@ -342,6 +342,7 @@ def test_invalid_input_fails_run_without_restart(shell: Console, backend: Backen
     assert status["name"] not in backend.names()
 
 
+@pytest.mark.long
 @pytest.mark.live
 def test_cancel_saves_and_resume_continues(shell: Console, backend: Backend, name: str) -> None:
     words = spec_words(shell, name, **slow_settings(1))
@@ -383,6 +384,7 @@ def test_preempted_run_restarts_automatically(shell: Console, backend: Backend, 
     assert [attempt.state for attempt in status.attempts] == [RunState.PREEMPTED, RunState.COMPLETED]
 
 
+@pytest.mark.long
 @pytest.mark.live
 def test_run_of_killed_supervisor_can_be_resumed(shell: Console, backend: Backend, name: str) -> None:
     if name == "azure":

@@ -183,6 +183,7 @@ KINDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("copied_later")
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # other tests have imported the job
 @pytest.mark.parametrize("kind", KINDS)

@@ -51,6 +51,7 @@ def test_serverless_job_beyond_the_quota_is_refused(azure: AzureDouble, tmp_path
     assert not azure.requests("PUT *jobs/*")
 
 
+@pytest.mark.long
 def test_serverless_job_runs(running_azure: AzureDouble, tmp_path: Path) -> None:
     run = submit(tmp_path, tier="dedicated", sku="Standard_DS3_v2", nodes=1, device="cpu")
     assert run.wait(timeout=240).state == RunState.COMPLETED

@@ -274,6 +274,7 @@ for step, size in ((4, 10), (8, 500_000_000)):
 """
 
 
+@pytest.mark.long
 def test_kill_during_write_loses_only_that_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITES_FOR_A_WHILE, str(tmp_path)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})

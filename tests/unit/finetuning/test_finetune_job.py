@@ -114,6 +114,7 @@ def test_stopped_run_resumes_to_identical_weights(
     assert validations(tmp_path / "out") == validations(done)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["state.json", "model.safetensors"])
 def test_damaged_best_checkpoint_is_trained_again(
     bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, name: str
