@@ -57,7 +57,7 @@ def page(found: Sequence[Outcome]) -> str:
     dates = sorted({one.date for one in found})
     commits = sorted({one.commit for one in found})
     what = (
-        f"{len(found)} trials, {dates[0]} to {dates[-1]}, commits {', '.join(commits)}, {describe('torch')}."
+        f"{len(found)} trials, {dates[0]} to {dates[-1]}. {describe('torch')}. Commits: {', '.join(commits)}."
         if found
         else ""
     )
