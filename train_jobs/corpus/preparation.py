@@ -169,9 +169,9 @@ def make_store(
         with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
-                    if stored_key(folder) == key:
+                    if damaged := stored_key(folder) == key:
                         progress.log(f"{reason_unreadable(folder)}: the token store in {folder} is made again")
-                    _clear_folder(folder, replace=options.replace or stored_key(folder) == key)
+                    _clear_folder(folder, replace=options.replace or damaged)
                     _lead(data, folder, found, progress, hashes, node, options)
                 else:
                     _serve(data, folder, key, found, node, options)

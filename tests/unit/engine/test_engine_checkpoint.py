@@ -427,3 +427,15 @@ def test_damaged_checkpoint_is_set_aside_until_newer_one(
     assert not aside.exists()
     assert damaged_warning(store.root) is None
     assert newest_step(store) == 8
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_earliest_of_equal_best_checkpoints_must_be_whole(tmp_path: Path, damaged: int) -> None:
+    store = CheckpointStore(tmp_path, keep_last=3, keep_best=1, best_is_result=True)
+    for step in (1, 2, 3):
+        weights = {"weight": torch.full((5,), float(step))}
+        store.save(step, weights=weights, optimizer=NO_STATE, state={"loop": {"best": [0.5]}}, validation_loss=0.5)
+    store.collect(wait=True)
+    truncate(tmp_path / f"step-{damaged:08d}" / "model.safetensors")
+    newest = store.newest()
+    assert (newest.step if newest else None) == {1: None, 2: 3}[damaged]

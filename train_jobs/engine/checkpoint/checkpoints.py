@@ -223,8 +223,10 @@ class CheckpointStore:
 
     def _has_best(self, checkpoint: Checkpoint) -> bool:
         """Return whether the checkpoints verify that were the best ones when this one was written."""
-        found = {step: one for step, folder in self._folders().items() if (one := committed(folder))}
-        steps = {one.validation_loss: step for step, one in found.items() if step <= checkpoint.step}
+        found = [one for folder in self._folders().values() if (one := committed(folder))]
+        # the earliest last: of equal losses its checkpoint is the best
+        ranked = sorted((one for one in found if one.step <= checkpoint.step), key=lambda one: -one.step)
+        steps = {one.validation_loss: one.step for one in ranked}
         best = checkpoint.state().get("loop", {}).get("best", [])
         return all(loss in steps and self.at(steps[loss]) is not None for loss in best)
 
