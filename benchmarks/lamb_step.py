@@ -6,8 +6,7 @@ Weights of BERT-base with random gradients; both optimizers step alternately, an
 Processor time of this thread with one thread of torch, so that other programs disturb little.
 
 Expected before the first run: AdamW reads four vectors and writes three, 28 bytes a weight. LAMB must also write the
-update, read it again and read and write the weight again, 12 bytes: 1.4 times, if one loop made each pass. Separate
-operations for decay, both norms and the sum read the cache again each.
+update, read it again and read and write the weight again, 12 bytes: 1.4 times, if one loop made each pass.
 """
 
 from __future__ import annotations
