@@ -268,7 +268,7 @@ class Orchestrator:
         Args:
             states: only runs in these states; empty: in any state.
         """
-        backends = self._backends()
+        backends = [*self._backends()]
         if self._backend is not None and isinstance(backends[0], Discovers):  # slow: only for an explicit backend
             backends[0].discover()
         # Backends list lazily and newest first, so the first N runs read about N and not all of them.
@@ -451,18 +451,21 @@ class Orchestrator:
             backend.describe(handle.path)
             remember(backend.name, self._home)
             return Run(backend, handle)
+        name = self._newest() if run == LAST else run
+        for backend in self._backends():
+            if backend.has(name):  # without listing other runs or importing other backends
+                return Run(backend, backend.handle(name))
         # Reversed, so that the backend with the highest precedence is the last to write a shared name, and wins.
-        found = {name: backend for backend in reversed(self._backends()) for name in backend.names()}
-        name = find_name(run, found) if run != LAST else self._newest()
+        found = {name: backend for backend in reversed([*self._backends()]) for name in backend.names()}
+        name = find_name(name, found)
         return Run(found[name], found[name].handle(name))
 
-    def _backends(self) -> list[Backend]:
-        """Return the backends to search, in order of precedence for runs of the same name."""
-        if self._backend is not None:
-            return [load_backend(self._backend, self._home)]
+    def _backends(self) -> Iterator[Backend]:
+        """Yield the backends to search, in order of precedence for runs of the same name."""
         preferred = self._environ.get("ORCHESTRATOR_BACKEND")
-        names = [*([preferred] if preferred else []), *used_backends(self._home)]
-        return [load_backend(name, self._home) for name in dict.fromkeys(names)]
+        usual = [*([preferred] if preferred else []), *used_backends(self._home)]
+        for name in dict.fromkeys(usual if self._backend is None else [self._backend]):
+            yield load_backend(name, self._home)
 
     def _newest(self) -> str:
         newest = [status for backend in self._backends() for status in islice(backend.list(), 1)]
@@ -499,15 +502,13 @@ def find_name(run: str, known: Iterable[str]) -> str:
     """Return the full name of a run.
 
     Args:
-        run: its name, or a unique prefix of it.
+        run: a unique prefix of it.
         known: names of all runs.
 
     Raises:
         NotFoundError: no run, or more than one, matches.
     """
     names = list(known)
-    if run in names:
-        return run
     fitting = [name for name in names if name.startswith(run)]
     if len(fitting) == 1:
         return fitting[0]

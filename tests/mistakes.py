@@ -244,6 +244,13 @@ MISTAKES = (
         r"sed -i '1i column1,note,ward' ",
     ),
     Mistake(
+        "names of the columns in another language",
+        {"train.csv": table(note_rows(120), ["nr", "Notiz", "Station"])},
+        f"{FINETUNE} --data train.csv",
+        r"train\.csv:1: unknown column 'label'; have 3 columns \(not shown",
+        r"--column label=NAME$",
+    ),
+    Mistake(
         "missing labels",
         {"train.csv": changed({3: (2, "N/A"), 7: (2, "NaN"), 9: (2, ""), 13: (2, "null")})},
         f"{FINETUNE} --data train.csv {COLUMNS}",
@@ -309,6 +316,19 @@ MISTAKES = (
         r"--column text=notes$",
     ),
     Mistake(
+        "texts without labels to evaluate on",
+        {"new.txt": "".join(f"{row[1]}\n" for row in note_rows(12))},
+        "plan evaluate --model bert --set task=text-classification --data new.txt",
+        r"cannot read columns of .*new\.txt: it has one text per line",
+        r"use a table: \.tsv, \.csv, \.jsonl or \.parquet$",
+    ),
+    Mistake(
+        "a folder of files to predict",
+        {"new/a.csv": table(note_rows(12))},
+        "plan predict --model bert --data new",
+        r"input: .*new is a folder: give its files, --input FILE for each",
+    ),
+    Mistake(
         "a model that is not a BERT",
         {"t5/config.json": '{"model_type": "t5"}', "t5/model.safetensors": "", "train.csv": TRAIN},
         f"{FINETUNE} --model t5 --data train.csv {COLUMNS}",
@@ -342,6 +362,25 @@ MISTAKES = (
         f"{PRETRAIN} --data notes",
         r"no text in folder .*notes",
         r"--data FILE",
+    ),
+    Mistake(
+        "a folder of notes in Markdown",
+        {f"notes/{number}.md": f"{row[1]}\n" for number, row in enumerate(note_rows(12))},
+        f"{PRETRAIN} --data notes",
+        r"no text in folder .*notes",
+        r"--data '.*notes/\*\*/\*\.md'$",
+    ),
+    Mistake(
+        "a folder of which most files are not read",
+        {
+            "notes/a.txt": "\n\n".join(
+                f"{row[1]} {' '.join(f'word{n}' for n in range(150))}" for row in note_rows(200)
+            ),
+            **{f"notes/{row[0]}.md": f"{row[1]}\n" for row in note_rows(12)},
+        },
+        f"{PRETRAIN} --data notes --set data.vocab_size=300",
+        r"12 of 13 files in .*notes are not read: 0\.md, 1\.md, 10\.md and 9 more; to read more: --data '.*\*\.md'",
+        warns=True,
     ),
     Mistake(
         "an Excel workbook called CSV",

@@ -263,11 +263,9 @@ def read_rows(task: Predictor) -> Input:
     Raises:
         UserError: the task cannot read a file, or rows are invalid; the error lists each with its line.
     """
-    readers = open_readers(task.config, task.columns, formats=task.formats, kind=task.folder.kind)
+    readers = open_readers(task.config, task.folder.kind)
     if isinstance(task, AnswerPredictor):
         task.squad = [reader for reader in readers if isinstance(reader, SquadReader)]
-        if task.config.evaluate and not task.squad:
-            raise SpecError("cannot score answers: the input is not in SQuAD's format", fix="--set input=dev-v1.1.json")
     return read_input(readers, task.check, rows=task.config.batching.window)
 
 

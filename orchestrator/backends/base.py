@@ -212,6 +212,10 @@ class Backend(ABC):
         """Return the names of all runs, the newest first. Override it if `list` is slow."""
         return [status.name for status in self.list()]
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a run of exactly this name. Override it if `names` is slow."""
+        return name in self.names()
+
     def handle(self, run: str) -> Handle:
         """Return the handle of a run."""
         return Handle(self.name, run)

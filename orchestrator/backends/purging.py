@@ -16,6 +16,7 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
@@ -177,7 +178,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         (backends[one.backend].folder(one.name), partial(require(backends[one.backend], Deletes).delete, one.name))
         for one in handles
     ]
-    deletions += [(home / item.name, partial(delete_tree, home / item.name)) for item in purging.sweeps]
+    deletions += [(home / item.name, partial(delete_tree, home / item.name, hide=True)) for item in purging.sweeps]
     for first in range(0, len(deletions), LOCKS):
         _delete_copied(deletions[first : first + LOCKS], purging.stores)
     for item in purging.token_stores:
@@ -186,8 +187,9 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
     for name in purging.caches:
         (home / name).unlink(missing_ok=True)
-    for path in home.glob("*/.*"):  # drafts and deletions of the runs that were killed
-        if path.is_dir() and any(f".{item.name}." in path.name for item in purging.runs):
+    names = [Path(item.name).name for item in (*purging.runs, *purging.sweeps)]
+    for path in home.glob("*/.*"):  # drafts, deletions that were killed, and what the locks held until here kept
+        if path.is_dir() and any(f".{name}." in path.name for name in names):
             delete_tree(path)
     return purging
 
@@ -283,7 +285,7 @@ def _delete_tracked(traces: TrackedTraces) -> None:
         for run in traces.runs:
             with suppress(MlflowException):  # deleted before, but not permanently
                 client.delete_run(run)
-        logged = _logged_models(path, traces.runs)
+        logged, places = _logged_models(path, traces.runs), _artifact_folders(path, traces.runs)
         for model in logged:
             with suppress(MlflowException):  # deleted before, but not permanently
                 client.delete_logged_model(model)
@@ -305,6 +307,9 @@ def _delete_tracked(traces: TrackedTraces) -> None:
             )
             if done.returncode:
                 raise _refused(path, (done.stderr.strip().splitlines() or ["mlflow gc failed"])[-1])
+            for place in places:  # MLflow deletes the files, and keeps the folders above that are named after the run
+                with suppress(OSError):  # not empty, or gone
+                    place.parent.rmdir()
         with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
             for statement in UNUSED_DATASETS:
                 database.execute(statement)
@@ -328,6 +333,18 @@ def _logged_models(path: Path, runs: Sequence[str]) -> list[str]:
     query = f"SELECT model_id FROM logged_models WHERE source_run_id IN ({', '.join('?' * len(runs))})"
     with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
         return [model for (model,) in database.execute(query, runs)]
+
+
+def _artifact_folders(path: Path, runs: Sequence[str]) -> list[Path]:
+    """Return the folders on this machine with the artifacts of runs and of their logged models."""
+    marks = ", ".join("?" * len(runs))
+    query = (
+        f"SELECT artifact_uri FROM runs WHERE run_uuid IN ({marks})"
+        f" UNION SELECT artifact_location FROM logged_models WHERE source_run_id IN ({marks})"
+    )
+    with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+        addresses = [urlsplit(uri) for (uri,) in database.execute(query, [*runs, *runs])]
+    return [Path(unquote(address.path)) for address in addresses if address.scheme in ("", "file")]
 
 
 def _refused(path: Path, why: object) -> ServiceError:

@@ -5,18 +5,19 @@ A `Pruning` lists what would be deleted and its size; `Orchestrator.prune` delet
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic_core import from_json
+
 from orchestrator.backends import require
 from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import Deletes
+from orchestrator.runs.hidden_folders import delete_folder, remove_tree
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import TOKEN_STORES
@@ -213,7 +214,7 @@ def read_plans(home: Path) -> dict[Path, _PlanFacts]:
 def plan_facts(document: Path) -> _PlanFacts:
     """Return facts of a plan, or of the manifest of a token store."""
     try:
-        plan = json.loads(document.read_text())
+        plan = from_json(document.read_bytes())  # of pydantic: it takes half the time of `json`
         return _PlanFacts(str(plan["data"]["sha256"]), plan.get("snapshot", {}).get("total_bytes"))
     except (OSError, ValueError, KeyError, TypeError):
         return _PlanFacts(None, None)
@@ -241,7 +242,7 @@ def _run_bytes(folder: Path, plan: _PlanFacts | None) -> int:
     return known + tree_bytes(folder, skip=CODE)
 
 
-def tree_bytes(folder: Path, skip: str | None = None) -> int:
+def tree_bytes(folder: Path | str, skip: str | None = None) -> int:
     """Return the size of all files below a folder; a file that is deleted meanwhile does not count.
 
     Args:
@@ -252,7 +253,7 @@ def tree_bytes(folder: Path, skip: str | None = None) -> int:
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                total += tree_bytes(Path(entry.path)) if entry.name != skip else 0
+                total += tree_bytes(entry.path) if entry.name != skip else 0
             else:
                 with suppress(FileNotFoundError):
                     total += entry.stat(follow_symlinks=False).st_size
@@ -264,15 +265,19 @@ def folder_item(home: Path, folder: Path) -> Item:
     return Item(name=str(folder.relative_to(home)), bytes=tree_bytes(folder))
 
 
-def delete_tree(folder: Path) -> None:
-    """Delete a folder; one that another command deletes too is no error.
+def delete_tree(folder: Path, *, hide: bool = False) -> None:
+    """Delete a folder, see `remove_tree`; one that another command deletes too is no error.
+
+    Args:
+        folder: the folder.
+        hide: rename it first, see `delete_folder`.
 
     Raises:
         StorageError: it cannot be deleted.
     """
     try:
-        shutil.rmtree(folder)
+        (delete_folder if hide else remove_tree)(folder)
     except FileNotFoundError:
-        pass  # another command deletes it too
+        pass
     except OSError as problem:
         raise write_error(f"cannot delete {folder}", problem, folder, fix=f"chmod u+w {in_shell(folder)}") from problem

@@ -21,6 +21,7 @@ from orchestrator.support.home import run_as_command
 from orchestrator.support.version import __version__
 
 SECTIONS = {"start": START, "watch": WATCH, "manage": MANAGE, "data": DATA, "cloud": CLOUD}
+OUTPUT_ENCODING = "PYTHONIOENCODING"  # of Python, for what a process prints
 EVERYWHERE = {"--debug", "--no-color"}  # flags that may come before or after the verb
 SUMMARY = "Pretrain, fine-tune and apply BERT models on this machine or on Azure ML."
 EPILOG = """\
@@ -85,18 +86,47 @@ def overview() -> str:
     return "\n".join([*lines, "", "help of a verb: orchestrator VERB --help", "all options:    orchestrator --help"])
 
 
+def _open_streams() -> None:
+    """Open the standard streams that the caller closed (`>&-`), on /dev/null.
+
+    Else the next file that is opened gets the number of stdout, and what a child process prints goes into that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123, it gets the lowest free number
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
+def _use_utf8() -> None:
+    """Start this command again in Python's UTF-8 mode (PEP 540) if the locale has another encoding.
+
+    Texts, names of labels and the files of runs have any characters. What is printed stays in the terminal's encoding.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        printed = {OUTPUT_ENCODING: f"{sys.stdout.encoding}:backslashreplace"}
+        again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]  # the variable is for jobs, and python -I ignores it
+        os.execve(sys.executable, again, {**os.environ, **printed, "PYTHONUTF8": "1"})
+    os.environ.pop(OUTPUT_ENCODING, None)  # the logs of jobs are in UTF-8
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     if "_ARGCOMPLETE" in os.environ:  # the shell asks for completions
         from orchestrator.cli.ui.completion_finder import DistinctCompletions
 
         DistinctCompletions()(build_parser(), always_complete_options=False)  # prints them and exits
+    if argv is None:
+        _open_streams()
+        _use_utf8()
     given = list(sys.argv[1:] if argv is None else argv)
     # Removed here and not declared on each verb: argparse would reset a value that was given before the verb.
     end = given.index("--") if "--" in given else len(given)
     words = [word for word in given[:end] if word not in EVERYWHERE]
     forbid_colours("--no-color" in given[:end])
     run_as_command()
+    # pydantic would look for its plugins in the metadata of every installed package: a fifth of the time of `status`.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # jsonschema, which Azure's SDK imports, imports this if Jupyter has installed it: half of the SDK's import time, to
     # compile a grammar for a check that nothing here uses.
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -133,13 +163,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Print an error on stderr, and on stdout if the user asked for JSON or YAML; return its exit code."""
-    from orchestrator.support.errors import UserError
+    from orchestrator.support.errors import UsageError, UserError
     from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
     from train_jobs.config.privacy import traceback_text, unexpected_text
 
     stderr = terminal_of(sys.stderr)
     if debug:
         write_line(redact(traceback_text(problem)).rstrip("\n"), sys.stderr)
+    if isinstance(problem, OSError) and _folder_is_gone():
+        problem = UsageError("the current folder no longer exists", fix="cd to a folder that exists")
     if not isinstance(problem, UserError):
         write_line(paint_head(redact(f"error[bug]: {unexpected_text(problem)}"), stderr), sys.stderr)
         command = redact(f"orchestrator --debug {shlex.join(given)}")
@@ -151,6 +183,14 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
         print_document(problem.as_json(), style)
     write_line(paint_head(str(problem), stderr), sys.stderr)
     return problem.exit_code
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109, for its error alone
+    except OSError:
+        return True
+    return False
 
 
 def _requested_style(given: list[str]) -> str | None:

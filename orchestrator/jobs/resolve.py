@@ -42,6 +42,10 @@ PRESET_KEYS: tuple[tuple[load.KeyPath, str, Path], ...] = (
     (("environment", "preset"), "environment preset", PRESETS / "environment"),
 )
 
+_FLAGS = {INIT_FROM: "--model RUN", "model": "--model RUN", "input": "--input FILE", "command": "-- COMMAND"}
+REQUIRED_FLAGS = {f"{key}: {load.PLAIN['missing']}": flag for key, flag in _FLAGS.items()}
+"""Problem of a missing key -> flag that gives it."""
+
 
 def resolve_spec(
     kind: str,
@@ -94,7 +98,7 @@ def resolve_spec(
         compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
         if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
             which.check_shares(spec, compute)
-    problems.raise_all("spec")
+    problems.raise_all("spec", REQUIRED_FLAGS)
     changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
     return Resolved(

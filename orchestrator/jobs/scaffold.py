@@ -8,9 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from orchestrator.jobs.registry import all_kinds, job_kind
 from orchestrator.specs.reference import explain, full_spec, keys
+from orchestrator.specs.resolved import PRESETS
 from orchestrator.specs.site import spec_model
+from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.support.errors import ConflictError, SpecError, StorageError
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.layers import preset_names
@@ -18,6 +22,7 @@ from train_jobs.config.errors import did_you_mean
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "presets" / "templates"
 DEFAULT = "pretrain"
+SWEEP = "sweep"
 IGNORED = """\
 # Files that are not packaged with a run's code, in the syntax of .gitignore. This file replaces .gitignore here.
 .git/
@@ -97,13 +102,32 @@ def explain_key(key: str, kind: str | None = None) -> list[dict[str, Any]]:
     Raises:
         SpecError: unknown kind or key.
     """
-    kinds = all_kinds() if kind is None else {kind: job_kind(kind)}
-    found = explain(key, {name: (spec_model(each.spec), each.recipes) for name, each in kinds.items()})
+    kinds = spec_models(kind)
+    found = explain(key, kinds)
     if not found:
-        known = {each.name: each for kind in kinds.values() for each in keys(spec_model(kind.spec))}
+        models = [kinds[key]] if key in kinds else kinds.values()  # of a kind, its sections are meant
+        known = {each.name: each for model, _ in models for each in keys(model)}
         sections = [name for name, each in known.items() if each.section and "." not in name]
-        raise SpecError(f"unknown key {key!r}{did_you_mean(key, known)}", facts={"sections": ", ".join(sections)})
+        similar = {} if key in kinds else known
+        raise SpecError(f"unknown key {key!r}{did_you_mean(key, similar)}", facts={"sections": ", ".join(sections)})
     return found
+
+
+def spec_models(kind: str | None = None) -> dict[str, tuple[type[BaseModel], Path]]:
+    """Return kind -> model of its specs and folder of its recipes, of jobs and of sweeps.
+
+    Args:
+        kind: only this one; None: all.
+
+    Raises:
+        SpecError: unknown kind.
+    """
+    sweep: tuple[type[BaseModel], Path] = (SweepSpec, PRESETS / SWEEP)
+    if kind == SWEEP:
+        return {SWEEP: sweep}
+    kinds = all_kinds() if kind is None else {kind: job_kind(kind)}
+    found = {name: (spec_model(each.spec), each.recipes) for name, each in kinds.items()}
+    return {**found, **({SWEEP: sweep} if kind is None else {})}
 
 
 def full_job(kind: str, recipe: str | None) -> str:

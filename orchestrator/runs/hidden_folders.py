@@ -7,6 +7,7 @@ waiting until it is old.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -21,6 +22,7 @@ from train_jobs.artifacts.host import boot_id, process_started
 LOCK = "lock"  # the first file of a draft, and the lock of the run that it becomes
 DELETED = ".deleted."
 OLD_SECONDS = 3600.0  # after which a folder of another machine, or of an earlier boot, is abandoned
+STILL_OPEN = (errno.ENOTEMPTY, errno.EBUSY)  # of a folder whose deleted files are open; of such a file
 TRIES = 100  # of creating a folder that other processes may delete before it is locked
 
 
@@ -87,6 +89,34 @@ def locked_draft(path: Path) -> Iterator[Path]:
 def deletion_of(path: Path) -> Path:
     """Return the name that a folder gets before it is deleted: half of a folder must never be visible."""
     return path.with_name(f"{DELETED}{path.name}.{Owner.current()}")
+
+
+def delete_folder(path: Path) -> None:
+    """Hide a folder by renaming it, and delete it, see `remove_tree`. What stays is for `abandoned`.
+
+    Raises:
+        OSError: it cannot be renamed, or something in it cannot be deleted.
+    """
+    remove_tree(path.rename(deletion_of(path)))
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder. It stays, empty, if a process has a file in it open on NFS or FUSE.
+
+    Those file systems only rename a deleted file that is open (`.nfs...`, `.fuse_hidden...`), and delete it once it is
+    closed; until then its folder cannot be deleted.
+
+    Raises:
+        OSError: something cannot be deleted, for another reason.
+    """
+    shutil.rmtree(path, ignore_errors=True)  # all that can be: an open file must not keep the others
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as problem:
+        if problem.errno not in STILL_OPEN:
+            raise
 
 
 def abandoned(place: Path, *, older_than: float = OLD_SECONDS) -> list[Path]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from orchestrator.support.errors import UsageError
 from orchestrator.support.redact import HIDDEN, SECRET, is_secret, redact
-from train_jobs.artifacts.files import read_object
+from train_jobs.artifacts.files import link_or_copy, read_object
 from train_jobs.artifacts.lineage import LINEAGE_FILE
 from train_jobs.artifacts.tracking.run_files import TABLES
 
@@ -84,8 +84,8 @@ class RunFiles:
         for path in files:
             place = target if path == source else target / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
-            if not place.is_symlink():  # several patterns fit predictions/predictions.tsv
-                place.symlink_to(path.resolve())
+            if not place.exists():  # several patterns fit predictions/predictions.tsv
+                link_or_copy(path.resolve(), place)
 
     def _tables(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the name and the content of each table of scores, in the form of MLflow's `log_table`."""

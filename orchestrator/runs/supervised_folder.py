@@ -237,6 +237,8 @@ class SupervisedFolder(ABC, Generic[State]):
                 start_new_session=True,
                 pass_fds=[writing],
                 cwd=cwd,
+                # a program with another encoding may call the SDK; logs and files of runs are in UTF-8
+                env={**os.environ, "PYTHONUTF8": "1"},
                 umask=child_umask(self.path),
             )
         os.close(writing)  # or the read below would never end: this process would hold the pipe open itself

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.site import Rule, Site, site_of
 from orchestrator.support.errors import SpecError
+from orchestrator.support.formatting import counted
 from orchestrator.support.redact import redact
 from train_jobs.config import TextConfig
 from train_jobs.config.fields import Config, is_user_code
@@ -97,11 +98,12 @@ class SpecProblems:
                 failure.facts.setdefault("where", where)
             self._failures.append(failure)
 
-    def raise_all(self, what: str) -> None:
+    def raise_all(self, what: str, fixes: Mapping[str, str] | None = None) -> None:
         """Raise the collected problems, if there are any.
 
         Args:
             what: name of the invalid thing in the message, such as `spec`.
+            fixes: problem -> flag that fixes it; shown together if they fix all problems.
 
         Raises:
             SpecError: the only problem unchanged, or one error that lists several.
@@ -111,7 +113,9 @@ class SpecProblems:
         # redacted: a refused value may be an address with a signature, or a token in the wrong place
         lines = [redact(line) for failure in self._failures for line in failure.problems or [_one_line(failure)]]
         if lines:
-            raise SpecError(f"the {what} has {len(lines)} problem{'s' if len(lines) > 1 else ''}", problems=lines)
+            flags = [(fixes or {}).get(line, "") for line in lines]
+            fix = " ".join(flags) if all(flags) else None
+            raise SpecError(f"the {what} has {counted(len(lines), 'problem')}", problems=lines, fix=fix)
 
 
 def _one_line(failure: SpecError) -> str:

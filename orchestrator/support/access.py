@@ -11,6 +11,7 @@ import errno
 import grp
 import os
 import pwd
+import re
 import stat
 import struct
 import sys
@@ -25,6 +26,7 @@ from train_jobs.config.errors import did_you_mean, in_shell
 ACL = "system.posix_acl_default"
 PRIVATE_MODE, SHARED_MODE = 0o700, 0o2770  # setgid: what is created in a shared home belongs to its group
 PRIVATE_UMASK = 0o077
+UNUSABLE = re.compile(r"\?|%[0-9A-Fa-f]{2}")  # in a path: SQLAlchemy ends the path of a store, or decodes it
 MOVE_HOME = "set ORCHESTRATOR_HOME to another folder"
 _OWNER, _GROUP, _OTHERS = 0x01, 0x04, 0x20  # tags of entries, linux/posix_acl.h
 
@@ -53,8 +55,11 @@ def open_home(home: Path, *, create: bool = True) -> None:
         create: False: only check and close a home that exists.
 
     Raises:
-        StorageError: it is a file, belongs to another user, can be replaced by another user, or cannot be made private.
+        StorageError: MLflow cannot have a store in it; or it is a file, belongs to another user, can be replaced by
+            another user, or cannot be made private.
     """
+    if UNUSABLE.search(str(home)):
+        raise _refusal(home, "its path has a ? or an escape such as %20, which MLflow reads as part of an address")
     if create:
         _make(home)
     try:

@@ -92,7 +92,13 @@ def shell(module_console: Console, home: Path, name: str) -> Iterator[Console]:
     yield module_console
     backend = load_backend(name, home)
     folders = [folder for run in backend.names() if (folder := backend.folder(run)) is not None]
-    left = {pid: command for folder in folders for pid, command in processes_of(folder).items()}
+
+    def found() -> dict[int, str]:
+        return {pid: command for folder in folders for pid, command in processes_of(folder).items()}
+
+    # the copy to MLflow of a run that has just ended may take some seconds more
+    wait_for(lambda: not any("mlflow_sync" in one for one in found().values()), what="the copies to MLflow")
+    left = found()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes left behind: {left}"
@@ -395,7 +401,11 @@ def test_run_of_killed_supervisor_can_be_resumed(shell: Console, backend: Backen
     wait_for(lambda: backend.describe(run).state == RunState.FAILED, what="the failed state")
     assert "supervisor lost" in str(backend.describe(run).reason)
     command.communicate(timeout=60)
-    wait_for(lambda: not processes_of(folder), seconds=45, what="the end of the job")
+    wait_for(
+        lambda: not any("mlflow_sync" not in one for one in processes_of(folder).values()),
+        seconds=45,
+        what="the end of the job",
+    )
     resumed = shell("resume", run, "-o", "json")
     assert resumed.code == 0, resumed.err
     assert backend.describe(run).state == RunState.COMPLETED

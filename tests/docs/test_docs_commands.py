@@ -28,6 +28,10 @@ NOT_PLANNED = {
     "--require-signature": "a signed model, see tests/unit/lineage/test_model_trust.py",
     "--model RUN": "a fine-tuned run, which takes its time",
     "--model wards": "the same; docs/site/recording.py runs it",
+    "--model reviews": "the same",
+    "models:/": "a registered model, see tests/unit/orchestrator/test_model_registry.py",
+    "s3://": "an object store, see tests/object_store.py",
+    "/shared/": "a cluster with a shared disk, see tests/faults/test_dask.py",
     "large-nvidia-phase2": "a phase of 512 tokens goes on from one of BERT-large",
     "-b polite": "a backend of another package, which tests/contract installs",
     "hidden_size=64": "shows an error",
@@ -154,7 +158,7 @@ def planned_commands() -> list[tuple[str, str]]:
     return [one for one in found if not any(part in one[0] for part in NOT_PLANNED)]
 
 
-@pytest.mark.slow  # `runs` are created first
+@pytest.mark.long  # `runs` are created first
 @pytest.mark.parametrize(("line", "place"), planned_commands())
 def test_documented_submission_plans_in_dry_run(
     line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]

@@ -83,7 +83,7 @@ def test_added_key_is_validated_explained_and_hashed(checkout: Path) -> None:
     assert meaning["text"] == "Documents to read at most. None: all."
     refused = command(checkout, "validate", "pretrain", "--set", f"{key}=0")
     assert refused.returncode == 2
-    assert f"--set: {key}: input should be greater than 0, not 0" in refused.stderr
+    assert f"--set: {key}: must be greater than 0, not 0" in refused.stderr
     names = [
         json.loads(command(checkout, "plan", "pretrain", "-o", "json", *sets).stdout)["plan"]["name"]
         for sets in ((), ("--set", f"{key}=5"))

@@ -18,7 +18,7 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.cli.main import main
 from orchestrator.runs.tracked_run import Synced, default_uri
 from orchestrator.support.errors import ServiceError
-from tests.conftest import Console, wait_for, write_corpus, write_spec
+from tests.conftest import Console, processes_of, wait_for, write_corpus, write_spec
 from tests.mlflow_runs import STEPS, make_tracked_run, stored, wait_for_copy
 from tests.mlflow_servers import (
     Fault,
@@ -109,6 +109,8 @@ def test_server_that_was_away_gets_the_run_later(tmp_path: Path) -> None:
         shown = console("status", other.name).out
         assert other.state().state == "completed"
         assert f"orchestrator mlflow sync {other.name}" in shown
+        # the copy that began at the end of the run would find the server again
+        wait_for(lambda: not any("mlflow_sync" in one for one in processes_of(other.path).values()), what="the copies")
         server.start()
         for values in (expected_values(other), 0):
             done = console("mlflow", "sync", other.name, "-o", "json")

@@ -40,8 +40,8 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
 
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=status["tracking_uri"])
-    run = client.get_run(wait_for_copy(RunFolder(console.folder(status["name"]))))
+    copied = wait_for_copy(RunFolder(console.folder(status["name"])))  # before a client would create the store itself
+    run = MlflowClient(tracking_uri=status["tracking_uri"]).get_run(copied)
     assert (run.info.status, run.data.tags["team"]) == ("FINISHED", "nlp")
     assert run.data.metrics["tokens_documents"] == 120
 

@@ -161,7 +161,7 @@ def test_run_of_killed_process_can_be_resumed(
         patch.setattr(Wire, "put_job", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             orchestrator.submit(plan())
-    (name,) = orchestrator._backends()[0].names()
+    (name,) = (run.name for run in orchestrator.attach_all())
     run = orchestrator.attach(name)
     assert run.status().state == RunState.FAILED
     assert "not submitted" in str(run.status().reason)

@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -102,6 +103,20 @@ def sync_all(folder: Path) -> None:
     # Concurrent syncs share commits of a journalling file system: 200 files take 50 ms, one after the other 800 ms.
     with ThreadPoolExecutor(SYNCS) as pool:
         list(pool.map(sync, [folder, *folder.rglob("*")]))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; copy it where that is impossible, as on exFAT or on another file system.
+
+    Raises:
+        OSError: `target` exists, or the file cannot be copied.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ PLAIN = {
     "int_from_float": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
+    "list_type": "must be a list",
     "missing": "required",
 }
 """Type of an error of pydantic -> its message, where pydantic's own is about parsing."""
@@ -386,6 +388,12 @@ def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterable[tuple[KeyPat
             yield (*path, key), value
 
 
+def plain_message(error: Mapping[str, Any]) -> str:
+    """Return the message of an error of pydantic as the end of a sentence about the key."""
+    message = PLAIN.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    return re.sub("^input should ", "must ", message[:1].lower() + message[1:])
+
+
 def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> str:
     path = tuple(error["loc"])
     origin = merged.origin(path)
@@ -400,10 +408,7 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         if not hint and len(known) < MAX_LISTED:
             hint = f" (known: {', '.join(sorted(known))})"
         return f"{where}{name}unknown key{hint}"
-    message = PLAIN.get(error["type"]) or str(error["msg"])
-    message = message.removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    value = error.get("input")
+    message, value = plain_message(error), error.get("input")
     if error["type"] == "literal_error" and isinstance(value, str):
         choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         message += did_you_mean(value, choices)

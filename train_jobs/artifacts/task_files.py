@@ -45,7 +45,7 @@ def task_files(job: FinetuneConfig) -> list[TaskFile]:
         return list(_files_of(job.task, job.data))
     sections = {task: job.of_task(task).data for task in GLUE_TASKS}
     available = [
-        task for task, data in sections.items() if data.train or (data.glue and any(_official(task, data.glue)))
+        task for task, data in sections.items() if data.train or (data.glue and any(official_files(task, data.glue)))
     ]
     if not available:
         raise DataError(
@@ -65,7 +65,7 @@ def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
             continue
         if key is None or (folder := getattr(data, key)) is None:
             continue
-        found = list(_official(task, folder, split))
+        found = list(official_files(task, folder, split))
         if not found and split != "test":
             raise DataError(
                 f"no such file: {folder / TASKS[task].official(split)[0].paths[0]}",
@@ -75,7 +75,7 @@ def _files_of(task: str, data: ExamplesConfig) -> Iterator[TaskFile]:
         yield from found
 
 
-def _official(task: str, folder: Path, split: str = "train") -> Iterator[TaskFile]:
+def official_files(task: str, folder: Path, split: str = "train") -> Iterator[TaskFile]:
     """Yield the existing official files of a split; of several possible names of a file, the first."""
     key = data_folder(task)
     assert key is not None, "the task has official files"

@@ -14,7 +14,7 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -39,6 +39,8 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".xml": "wikipedia",
 }
+PROSE = frozenset({"", ".adoc", ".asc", ".eml", ".log", ".markdown", ".md", ".org", ".rst", ".tex"})
+"""Suffixes of files that may be plain text too. A folder's are read only if a glob names them."""
 _TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 """Format of a table -> separator of its fields."""
@@ -79,6 +81,21 @@ class SourceFile(NamedTuple):
     """None: not compressed."""
 
 
+class SkippedFiles(NamedTuple):
+    """Files below a folder of text that are not read, since their names have no format."""
+
+    folder: Path
+    """The folder."""
+    read: int
+    """Number of its files that are read."""
+    skipped: int
+    """Number of those that are not."""
+    names: str
+    """A few of their names."""
+    pattern: str | None
+    """Glob of those that seem to be text; None: none do."""
+
+
 def part_bytes(text: int) -> int:
     """Return the approximate bytes of text per part, 8 to 64 MiB.
 
@@ -102,6 +119,46 @@ def source_files(source: SourceConfig) -> list[SourceFile]:
         return [identify(path) for path in paths]
     with ThreadPoolExecutor(REQUESTS) as pool:
         return list(pool.map(identify, paths))
+
+
+def skipped_files(sources: Iterable[SourceConfig], read: Collection[TextPath]) -> list[SkippedFiles]:
+    """Return what is not read of each local folder of the sources, apart from files known to be no text.
+
+    Args:
+        sources: sources of text.
+        read: their files that are read.
+    """
+    found = []
+    for folder in (Path(path) for source in sources for path in source.path if not is_url(path)):
+        named = [path for path in _files_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
+        others = [path for path in named if path not in read]
+        if others:
+            names, number = _skipped_fact(others)["skipped"], len(named) - len(others)
+            found.append(SkippedFiles(folder, number, len(others), names, _text_pattern(folder, others)))
+    return found
+
+
+def _text_pattern(folder: Path | str, files: Sequence[TextPath]) -> str | None:
+    """Return the glob that reads the most files below a folder that seem to be text; None: none do.
+
+    The first file of a suffix stands for all of them.
+    """
+    by_suffix: dict[str, list[Path]] = {}
+    for path in files:
+        if isinstance(path, Path):  # at a URL, it would be one more request
+            by_suffix.setdefault(path.suffix, []).append(path)
+    prose = [suffix for suffix, same in by_suffix.items() if suffix.lower() in PROSE and _seems_text(same[0])]
+    if not prose or ("" in prose and len(by_suffix) > 1):  # `*` would match all of them
+        return None
+    return f"{glob.escape(str(folder))}/**/*{max(prose, key=lambda suffix: len(by_suffix[suffix]))}"
+
+
+def _seems_text(path: Path) -> bool:
+    try:
+        head = file_head(path, HEAD).lstrip()
+    except DataError:  # it is skipped in any case
+        return False
+    return bool(head) and (b"\0" not in head or head.startswith(UTF16_MARKS)) and _WEB_PAGE.match(head) is None
 
 
 def require_outside(sources: Sequence[SourceConfig], place: Path | str, *, what: str, fix: str) -> None:
@@ -200,10 +257,13 @@ def _no_text(folder: Path | str, others: Sequence[TextPath], wanted: Format) -> 
     """
     names = "*.txt, *.jsonl, *.parquet, *.xml, wiki_00" if wanted == "auto" else wanted
     table = next((path for path in others if _is_table(path)), None)
+    file = in_shell((_text_pattern(folder, others) if wanted == "auto" else None) or "FILE")
+    if table is not None:
+        file = f"{in_shell(table)} --column NAME"
     return DataError(
         f"no text in folder {folder}",
         facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
-        fix=f"--data {'FILE' if table is None else f'{in_shell(table)} --column NAME'}",
+        fix=f"--data {file}",
     )
 
 
@@ -265,7 +325,7 @@ def _plain_name(path: TextPath) -> str:
 
 
 def _format_by_name(path: TextPath) -> Format | None:
-    return FORMATS.get(Path(_plain_name(path)).suffix)
+    return FORMATS.get(Path(_plain_name(path)).suffix.lower())  # Windows writes NOTES.TXT
 
 
 def _table_name(path: TextPath) -> Format | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from train_jobs.config.errors import did_you_mean
+from train_jobs.config.errors import SpecError, did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config
 from train_jobs.config.finetune import Column
 from train_jobs.config.pretrain import Positive, WatchdogConfig
@@ -50,6 +50,16 @@ INPUT_FORMATS: dict[str, InputFormat] = {
     ".bio": "conll",
     ".iob2": "conll",
 }
+TABLES = ("tsv", "csv", "jsonl", "parquet")
+LINES = "lines"
+READABLE = {
+    **dict.fromkeys((CLASSIFICATION, FILL_MASK, EMBEDDINGS), (*TABLES, LINES)),
+    TOKEN_CLASSIFICATION: (*TABLES, LINES, "conll"),
+    QUESTION_ANSWERING: (*TABLES, "squad"),
+}
+"""Kind of prediction -> formats of input that it can read."""
+SCORED = {TOKEN_CLASSIFICATION: ("entities", "conll"), QUESTION_ANSWERING: ("answers", "squad")}
+"""Kind of prediction -> what is scored, and the only format with a reference; others read it from a table."""
 OUTPUT_FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".npz")
 
 
@@ -242,8 +252,56 @@ class PredictConfig(CheckedConfig):
             return self.data.format
         if self.task in TASKS:
             return TASKS[self.task].kind.form
+        if path.is_dir():
+            raise ValueError(f"input: {path} is a folder: give its files, --input FILE for each")
         if path.suffix not in INPUT_FORMATS:
             raise ValueError(
                 f"input: unknown format of {path}: set data.format, or use the extension {', '.join(INPUT_FORMATS)}"
             )
         return INPUT_FORMATS[path.suffix]
+
+    def text_columns(self, kind: str) -> list[str]:
+        """Return the columns of text in a table.
+
+        Args:
+            kind: kind of prediction.
+        """
+        data = self.data
+        if kind == QUESTION_ANSWERING:
+            return [data.question, data.context]
+        return [data.text, *([data.pair] if data.pair else [])]
+
+    def columns(self, kind: str) -> list[str]:
+        """Return all columns to read from a table, see `text_columns`."""
+        label = [self.data.label] if self.evaluate and kind == CLASSIFICATION else []
+        return list(dict.fromkeys([*self.text_columns(kind), *self.data.keep, *label]))
+
+    def require_readable(self, kind: str) -> str:
+        """Return the format of the input.
+
+        Args:
+            kind: kind of prediction.
+
+        Raises:
+            SpecError: predictions of this kind cannot read it, or a column or reference cannot be in it.
+        """
+        path, form, columns = self.input[0], self.form(self.input[0]), self.columns(kind)
+        if form not in READABLE[kind]:
+            raise SpecError(
+                f"cannot read the format {form} for {kind}",
+                facts={"need": ", ".join(READABLE[kind]), "have": path},
+                fix="--set data.format=FORMAT, or use another file",
+            )
+        if form == LINES and len(columns) > 1:
+            raise SpecError(
+                f"cannot read columns of {path}: it has one text per line",
+                facts={"need": ", ".join(columns)},
+                fix="use a table: .tsv, .csv, .jsonl or .parquet",
+            )
+        what, scored = SCORED.get(kind, ("", form))
+        if self.evaluate and form != scored:
+            raise SpecError(
+                f"cannot score {what}: the format of the input is {form}, not {scored}",
+                fix=f"--set data.format={scored}, or use another file",
+            )
+        return form

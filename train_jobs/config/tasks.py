@@ -413,7 +413,7 @@ _ENTRIES: tuple[TaskEntry, ...] = (
         metrics=("precision", "recall", "f1", "f1_*"),
         files={
             "train": OfficialFile(("train.txt", "eng.train")),
-            "dev": OfficialFile(("valid.txt", "eng.testa")),
+            "dev": OfficialFile(("valid.txt", "eng.testa", "dev.txt")),
             "test": OfficialFile(("test.txt", "eng.testb")),
         },
         recipe="entities",

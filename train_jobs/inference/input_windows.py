@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from train_jobs.config import DataError, PredictConfig, SpecError
+from train_jobs.config import DataError, PredictConfig
+from train_jobs.config.predict import LINES
 from train_jobs.readers.row_readers import (
     LineReader,
     Reader,
@@ -102,27 +103,19 @@ def read_input(readers: Sequence[Reader], check: Check, *, rows: int, characters
     return Input(readers, cutter.windows, notes[:MAX_NOTES] + more)
 
 
-def open_readers(config: PredictConfig, columns: Sequence[str], *, formats: Sequence[str], kind: str) -> list[Reader]:
+def open_readers(config: PredictConfig, kind: str) -> list[Reader]:
     """Open the files of a configuration.
 
     Args:
         config: names of the files.
-        columns: columns to read from tables; other formats have fixed ones.
-        formats: formats that the task can read.
-        kind: name of the task.
+        kind: kind of prediction.
 
     Raises:
-        SpecError: the task cannot read files of this format.
+        SpecError: predictions of this kind cannot read files of this format.
         DataError: a file cannot be read, or lacks a column.
     """
-    form = config.form(config.input[0])
-    if form not in formats:
-        raise SpecError(
-            f"cannot read the format {form} for {kind}",
-            facts={"need": ", ".join(formats), "have": config.input[0]},
-            fix="--set data.format=FORMAT, or use another file",
-        )
-    return [_reader(config, form, path, columns) for path in config.input]
+    form = config.require_readable(kind)
+    return [_reader(config, form, path, config.columns(kind)) for path in config.input]
 
 
 def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]) -> Reader:
@@ -132,13 +125,7 @@ def _reader(config: PredictConfig, form: str, path: Path, columns: Sequence[str]
     if form == "conll":
         columns = [WORDS, *([TAGS] if config.evaluate else [])]
         return ConllReader(path, columns, word=data.word_column, tag=data.tag_column)
-    if form == "lines" and len(columns) > 1:
-        raise SpecError(
-            f"cannot read columns of {path}: it has one text per line",
-            facts={"need": ", ".join(columns)},
-            fix="use a table: .tsv, .csv, .jsonl or .parquet",
-        )
-    if form == "lines":
+    if form == LINES:
         return LineReader(path, columns)
     return open_table(path, columns, format=form, header=data.header, quoting=data.quoting)
 

@@ -17,8 +17,6 @@ from train_jobs.inference.model_folder import Folder
 from train_jobs.readers.tables import RowProblems, RowTable, texts
 from train_jobs.tasks.sequences import Tokens, encode_texts, special_ids
 
-TABLES = ("tsv", "csv", "jsonl", "parquet")
-LINES = "lines"
 Record = dict[str, Any]
 DIGITS = 7  # significant digits of fp32; more would only print noise
 
@@ -48,8 +46,6 @@ class Predictor(ABC):
         SpecError: data.max_length exceeds the trained positions of the model.
     """
 
-    formats: tuple[str, ...] = (*TABLES, LINES)
-    """Formats of input that it can read."""
     default_length: int | None = None
     """Default of data.max_length, at most the trained positions of the model; None: all of these."""
 
@@ -63,13 +59,7 @@ class Predictor(ABC):
     @property
     def text_columns(self) -> list[str]:
         """Columns of text in a table."""
-        data = self.config.data
-        return [data.text, *([data.pair] if data.pair else [])]
-
-    @property
-    def columns(self) -> list[str]:
-        """All columns to read from a table."""
-        return list(dict.fromkeys([*self.text_columns, *self.config.data.keep]))
+        return self.config.text_columns(self.folder.kind)
 
     def check(self, table: RowTable, problems: RowProblems) -> None:
         """Add the problems of rows that cannot be predicted or scored."""

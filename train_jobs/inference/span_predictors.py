@@ -17,7 +17,7 @@ from train_jobs.config.privacy import value_text
 from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows
 from train_jobs.inference.input_windows import ANSWERS, CONTEXT, ID, QUESTION, TAGS, WORDS, SquadReader
-from train_jobs.inference.predictor import LINES, TABLES, Predicted, Predictor, Record, rounded
+from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.readers.squad_data import Question
 from train_jobs.readers.tables import RowProblems, RowTable
 from train_jobs.tasks.entities.conll import (
@@ -45,8 +45,6 @@ class TaggedWords(NamedTuple):
 
 class TagPredictor(Predictor):
     """Predictor of named entities in texts, or of a tag for each word of a split sentence, at its first piece."""
-
-    formats = (*TABLES, LINES, "conll")
 
     @property
     def is_split(self) -> bool:
@@ -174,13 +172,8 @@ class AnswerPredictor(Predictor):
     Set `squad` before the first prediction if the input is in SQuAD's format.
     """
 
-    formats = (*TABLES, "squad")
     default_length = 384
     squad: Sequence[SquadReader] = ()
-
-    @property
-    def text_columns(self) -> list[str]:
-        return [self.config.data.question, self.config.data.context]
 
     @property
     def threshold(self) -> float | None:

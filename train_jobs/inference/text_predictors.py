@@ -68,11 +68,6 @@ class LabelPredictor(Predictor):
         return sentence_task(self.config.task)
 
     @property
-    def columns(self) -> list[str]:
-        label = [self.config.data.label] if self.config.evaluate else []
-        return list(dict.fromkeys([*super().columns, *label]))
-
-    @property
     def is_number(self) -> bool:
         """Whether the model predicts a number."""
         return self.folder.problem == REGRESSION

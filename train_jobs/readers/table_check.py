@@ -10,6 +10,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -228,18 +229,30 @@ class _TableCheck:
         if self._form in SEPARATORS and (other := self._other_separator()):
             name, fix = other
             self._findings.add(self._path, "1", f"the fields are separated by {name}", fix)
-        elif self._form in SEPARATORS and not is_header(names, wanted) and len(missing) == len(wanted):
+        elif self._form in SEPARATORS and len(missing) == len(wanted) and self._is_row(names, wanted):
             command = f"sed -i '1i {self._header_for(names)}' {in_shell(self._path)}"
             self._findings.add(self._path, "1", "the first line is a row: the header is missing", command)
         else:
-            guesses = self._guesses(names)
+            # A first line without any known name may be a row, whose fields are private.
+            shown = self._form not in SEPARATORS or is_header(names, wanted) or len(missing) < len(wanted)
+            guesses = self._guesses(names) if shown else {}
             for name in missing:
-                self._missing_column(name, names, wanted, guesses)
+                self._missing_column(name, names, wanted, guesses, shown=shown)
         return False
 
-    def _missing_column(self, name: str, names: list[str], wanted: list[str], guesses: dict[str, str]) -> None:
+    def _is_row(self, names: list[str], wanted: list[str]) -> bool:
+        """Return whether the first line is a row: a field is no name, or occurs again below, as classes do."""
+        if is_header(names, wanted):
+            return False
+        numbered = [f"column{number}" for number in range(1, len(names) + 1)]
+        columns = zip(names, self._values(numbered, header=numbered).values(), strict=True)
+        return not all(map(is_name, names)) or any(name in found[1:] for name, found in columns)
+
+    def _missing_column(
+        self, name: str, names: list[str], wanted: list[str], guesses: dict[str, str], *, shown: bool
+    ) -> None:
         role = self._role(name) or "id"
-        named = list(filter(is_name, names))  # a first line that is a row contains texts
+        named = list(filter(is_name, names)) if shown else []
         guess = closest(name, named) or guesses.get(role)
         what = f"unknown column {name!r}{did_you_mean(name, named)}; have {header_text(names, wanted)}"
         fix = f"--column {role}={in_shell(guess)}" if guess in named else f"--column {role}=NAME"
@@ -272,15 +285,7 @@ class _TableCheck:
 
     def _guesses(self, names: list[str], header: list[str] | None = None) -> dict[str, str]:
         """Return the columns that texts and labels seem to be in: the longest on average, and that with few values."""
-        values: dict[str, list[str]] = {name: [] for name in names}
-        try:
-            settings = self._settings if header is None else {**self._settings, "header": header}
-            reader = self._bounded(open_table(self._path, names, **settings))
-            for _, row in islice(reader.rows(), GUESSED_ROWS):
-                for name, value in row.items() if isinstance(row, dict) else ():
-                    values[name].append(str(value))
-        except DataError:
-            return {}
+        values = self._values(names, header)
         mean = {name: sum(map(len, found)) / len(found) for name, found in values.items() if found}
         if len(mean) < 2:
             return {}
@@ -288,6 +293,18 @@ class _TableCheck:
         kinds = {name: len(set(found)) for name, found in values.items() if found and name != text}
         few = {name: count for name, count in kinds.items() if 2 <= count <= max(FEW_CLASSES, len(values[name]) // 10)}
         return {"text": text, **({"label": min(few, key=lambda name: few[name])} if few else {})}
+
+    def _values(self, names: list[str], header: list[str] | None = None) -> dict[str, list[str]]:
+        """Return the values of columns in the first rows; none if they cannot be read."""
+        values: dict[str, list[str]] = {name: [] for name in names}
+        with suppress(DataError):
+            settings = self._settings if header is None else {**self._settings, "header": header}
+            reader = self._bounded(open_table(self._path, names, **settings))
+            for _, row in islice(reader.rows(), GUESSED_ROWS):
+                for name, value in row.items() if isinstance(row, dict) else ():
+                    values[name].append(str(value))
+            return values
+        return {name: [] for name in names}
 
     def _read(self, table: CheckedTable, reader: Reader) -> None:
         rows = reader.rows() if self._most is None or self._form != "parquet" else islice(reader.rows(), QUICK_ROWS)

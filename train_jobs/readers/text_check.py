@@ -12,7 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from train_jobs.artifacts.remote_files import TextPath, sibling
-from train_jobs.artifacts.text_files import SEPARATORS, UTF16_MARKS, SourceFile, open_unpacked, source_files
+from train_jobs.artifacts.text_files import (
+    SEPARATORS,
+    UTF16_MARKS,
+    SkippedFiles,
+    SourceFile,
+    open_unpacked,
+    skipped_files,
+    source_files,
+)
 from train_jobs.config.errors import DataError, closest, did_you_mean, in_shell
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.privacy import is_name, names_text
@@ -31,9 +39,25 @@ class CheckedText:
     def __init__(self) -> None:
         self.files = self.all_files = self.read_bytes = 0
         self.complete = True
+        self.skipped: list[SkippedFiles] = []
 
     def text(self) -> str:
         """Return it for a plan."""
+        others = [
+            f"in {one.folder} {one.skipped:,} other {'file' if one.skipped == 1 else 'files'} not read: {one.names}"
+            for one in self.skipped
+        ]
+        return "; ".join([self._read(), *others])
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about folders of which most files are not read."""
+        for one in self.skipped:
+            if one.skipped > one.read:
+                part = f"{one.skipped:,} of {one.read + one.skipped:,} files"
+                fix = f"; to read more: --data {in_shell(one.pattern)}" if one.pattern else ""
+                yield f"{part} in {one.folder} are not read: {one.names}{fix}"
+
+    def _read(self) -> str:
         if self.complete:
             return f"all of {self.all_files:,} {'file' if self.all_files == 1 else 'files'}"
         part = f"the beginning of {self.files:,} of {self.all_files:,} files"
@@ -52,17 +76,22 @@ def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> 
     """
     findings, seen = Findings(), CheckedText()
     found: list[tuple[SourceConfig, SourceFile]] = []
+    every: set[TextPath] = set()
     for source in (source for source in sources if source.dataset is None):
         try:
             files = source_files(source)
         except DataError as problem:
+            if len(sources) == 1:
+                raise  # with its facts
             findings.add_error(source.path[0], problem)
             continue
+        every.update(file.path for file in files)
         empty = [file for file in files if file.path.stat().st_size == 0]
         for file in empty if len(empty) == len(files) else ():
             findings.add(file.path, "", "is empty", "give files with text: --data PATH")
         found += [(source, file) for file in files if file not in empty]
     seen.all_files = len(found)
+    seen.skipped = skipped_files(sources, every)
     chosen = found if everything else found[:: -(-len(found) // QUICK_FILES)] if found else []
     seen.complete = len(chosen) == len(found)
     most = None if everything else max(QUICK_BYTES // max(len(chosen), 1), LEAST_BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from orchestrator.backends.capabilities import (
 )
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.stored_data import KeepsData
+from orchestrator.runs.hidden_folders import remove_tree
 from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import (
@@ -390,7 +390,7 @@ class AzureBackend(
                 observer.wire.archive_job(attempt.job)
         self._end_supervision(observer)
         observer.files().delete(places.run_folder(folder.name))
-        shutil.rmtree(folder.path)
+        remove_tree(folder.path)
 
     def register_model(
         self, run: str, model: str | None = None, *, alias: str | None = None, checkpoints: bool = False

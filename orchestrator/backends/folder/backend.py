@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +35,7 @@ from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.run_progress import Target, last_report
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.registry import DEFAULT, run_kind
-from orchestrator.runs.hidden_folders import abandoned, delete_abandoned, deletion_of
+from orchestrator.runs.hidden_folders import abandoned, delete_abandoned, delete_folder
 from orchestrator.runs.results import read_results
 from orchestrator.runs.status import Handle, RunState, RunStatus, attempt_seconds
 from orchestrator.runs.tracked_run import Synced
@@ -150,6 +149,13 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         """Return the names of all runs, the newest submission first."""
         return run_names(self._runs)
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a run of exactly this name."""
+        try:
+            return Path(name).name == name and not name.startswith(".") and (self._runs / name / REQUEST).is_file()
+        except OSError:  # longer than a file's name may be
+            return False
+
     def logs(self, name: str, query: LogQuery) -> Iterator[LogBlock]:
         """Yield lines of the logs, in blocks."""
         run = self._existing(name)
@@ -222,7 +228,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             raise ConflictError(f"cannot delete run {name}: it is {state}", fix=f"orchestrator cancel {name}")
         end_survivors(run)
         try:
-            shutil.rmtree(run.path.rename(deletion_of(run.path)))
+            delete_folder(run.path)
         except OSError as problem:
             fix = f"chmod u+w {in_shell(self._runs)}"
             raise write_error(f"cannot delete run {name}", problem, run.path, fix=fix) from problem

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +21,7 @@ from orchestrator.runs.tracked_run import run_lock
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import NotFoundError, ServiceError
 from train_jobs.artifacts.commit import committed
-from train_jobs.artifacts.files import file_sha256, read_object
+from train_jobs.artifacts.files import file_sha256, link_or_copy, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.artifacts.start_model import initial_weights
@@ -234,10 +233,7 @@ def _assemble(export: Path, added: Mapping[str, bytes], folder: Path, weights: P
             target = folder / path.relative_to(export)
             source = weights if path.name == WEIGHTS else path
             target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target)
-            except OSError:
-                shutil.copyfile(source, target)
+            link_or_copy(source, target)
     for name, content in added.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from orchestrator.backends.base import RESULT
 from orchestrator.backends.folder.log_files import LogClock
@@ -105,10 +105,12 @@ def ending_of(
         return Ending(RunState.FAILED, launcher.exit_code, seen, ranks)
     if PREEMPTED_CODE in ranks.values() or stopped:
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
-    for rank, code in ranks.items():
-        if code:
-            reason, cause = _reason(run, rank, code)
-            return Ending(RunState.FAILED, code, reason, ranks, cause)
+    failed = [rank for rank, code in ranks.items() if code]
+    if failed:
+        # A rank that reports a lost peer is not the cause, though its exit code may be written before that of the peer.
+        rank = next((rank for rank in failed if _error(run, rank).get("kind") != "peer"), failed[0])
+        reason, cause = _reason(run, rank, ranks[rank])
+        return Ending(RunState.FAILED, ranks[rank], reason, ranks, cause)
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
     return Ending(RunState.FAILED, code, reason + full_disk_note(run), ranks)
@@ -123,10 +125,18 @@ def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]
         name = signal.Signals(code - SIGNALLED).name
         killed = f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
         return killed + full_disk_note(run), EndCause.ERROR
-    with suppress(ValueError, KeyError, OSError):
-        document = json.loads((run.outputs / f"error-{rank}.json").read_text())
-        return str(document["text"]), error_cause(document.get("error") or {})
+    error = _error(run, rank)
+    if "text" in error:
+        return str(error["text"]), error_cause(error)
     return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}" + full_disk_note(run), None
+
+
+def _error(run: RunFolder, rank: int) -> dict[str, Any]:
+    """Return the error that a rank left, {text, kind, message, facts, fix}; empty without one."""
+    with suppress(ValueError, KeyError, TypeError, OSError):
+        document = json.loads((run.outputs / f"error-{rank}.json").read_text(encoding="utf-8"))
+        return {**(document.get("error") or {}), "text": document["text"]}
+    return {}
 
 
 def _no_result(run: RunFolder) -> str:

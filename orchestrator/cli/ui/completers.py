@@ -82,13 +82,11 @@ def sizes(**_: Any) -> list[str]:
 
 def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Return the dotted keys of a spec, each with `=`; after the `=`, the values of an enumeration."""
-    from orchestrator.jobs.registry import job_kind
-    from orchestrator.specs.site import spec_model
-    from orchestrator.specs.sweep_spec import SweepSpec
+    from orchestrator.jobs.scaffold import spec_models
 
     key, equals, _rest = prefix.partition("=")
     kind = getattr(parsed_args, "kind", None) or "pretrain"
-    choices = _keys(SweepSpec if kind == "sweep" else spec_model(job_kind(kind).spec))
+    choices = _keys(spec_models(kind)[kind][0])
     if not equals:
         return [f"{name}=" for name in choices]
     return [f"{key}={value}" for value in choices.get(key, [])]
@@ -96,13 +94,11 @@ def assignments(prefix: str, parsed_args: argparse.Namespace | None = None, **_:
 
 def explained_keys(parsed_args: argparse.Namespace | None = None, **_: Any) -> list[str]:
     """Return the keys and sections that `explain` accepts."""
-    from orchestrator.jobs.registry import all_kinds
+    from orchestrator.jobs.scaffold import spec_models
     from orchestrator.specs.reference import keys
-    from orchestrator.specs.site import spec_model
 
-    kind = getattr(parsed_args, "kind", None)
-    specs = [spec_model(found.spec) for name, found in all_kinds().items() if kind in {None, name}]
-    return list(dict.fromkeys(key.name for spec in specs for key in keys(spec)))
+    models = spec_models(getattr(parsed_args, "kind", None)).values()
+    return list(dict.fromkeys(key.name for model, _ in models for key in keys(model)))
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> dict[str, list[str]]:

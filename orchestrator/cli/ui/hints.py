@@ -92,6 +92,8 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
         flag = flag.replace("_", "-")
         own = [name for name in known if name != "--help"]  # a verb without --set has no use for a suggestion of it
         others = {theirs: ours for theirs, ours in FLAGS.items() if ours.split()[0] in own}
+        if flag not in others and "--set" in own and (key := _key_of(flag, given)) is not None:
+            return UsageError(f"{message} (did you mean --set {key}=VALUE?)", fix=f"--set {key}=VALUE")
         near = flag if flag in others else closest(flag, [*own, *others])
         if near is None:
             return UsageError(message, fix=f"orchestrator {verb} --help")
@@ -108,6 +110,23 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
             f"invalid --set {before[1]}: not of the form KEY=VALUE", fix=f"--set {before[1]}={unknown[0]}"
         )
     return UsageError(message, fix=f"orchestrator {verb} --help")
+
+
+def _key_of(flag: str, given: Sequence[str]) -> str | None:
+    """Return the only key whose last part is the word of a flag, in the kind of job that is given; None: no or several.
+
+    Args:
+        flag: the flag, with hyphens.
+        given: the whole command line.
+    """
+    from orchestrator.jobs.scaffold import spec_models
+    from orchestrator.specs.reference import keys
+
+    word, models = flag.lstrip("-").replace("-", "_"), spec_models()
+    chosen = [models[name] for name in given if name in models] or list(models.values())
+    plain = (key for model, _ in chosen for key in keys(model) if not key.section and "[]" not in key.name)
+    found = {key.name for key in plain if key.path[-1] == word}
+    return found.pop() if len(found) == 1 else None
 
 
 def flags_of_parser(parser: argparse.ArgumentParser, verb: str) -> list[str]:

@@ -24,9 +24,10 @@ from train_jobs.artifacts.layers import ConfigLayer, leaves, merge, read_file
 from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import TASK_RECIPE
+from train_jobs.artifacts.task_files import official_files
 from train_jobs.config import FinetuneConfig
 from train_jobs.config.finetune import ExamplesConfig, TaskName
-from train_jobs.config.tasks import OWN, TASKS, data_folder
+from train_jobs.config.tasks import OWN, SPANS, TASKS, WORDS, data_folder
 
 TASK_FILES = (".yaml", ".yml")
 RECIPE = "glue"  # recipe of the user's own tables, and of GLUE as a whole
@@ -35,6 +36,8 @@ STEMS = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }  # split -> file names, without suffix, of its table in a folder
+OWN_FORMS = {SPANS.folder: "json", WORDS.folder: "txt"}
+"""Key of a folder of official files that may have the user's files instead -> their usual extension."""
 
 
 def path_keys(section: type[BaseModel]) -> tuple[str, ...]:
@@ -155,20 +158,31 @@ def _with_files(layer: ConfigLayer, task: str | None) -> ConfigLayer:
     if not isinstance(named, str):
         return layer
     folder, found = Path(named), dict[str, str]()
-    if (key := data_folder(task)) is not None:
+    key = data_folder(task)
+    if key is not None and not _has_own_files(str(task), folder):
         found = {key: named}
     elif not folder.is_dir():
         found = {"train": named}  # reported as missing like any other path
     elif task is not None:  # an unknown task: the expected files are unknown too
-        found = dict(_tables(folder))
+        found = dict(_tables(folder, OWN_FORMS.get(key or "", "tsv")))
     lines = dict(layer.lines)
     if where.line is not None:
         lines |= dict.fromkeys((("data", key) for key in found), where.line)
     return ConfigLayer(layer.source, {**layer.tree, "data": found}, lines)
 
 
-def _tables(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the key and the path of each table of a folder."""
+def _has_own_files(task: str, folder: Path) -> bool:
+    """Return whether a path is a file, or a folder without official files, of a task that also takes the user's."""
+    return data_folder(task) in OWN_FORMS and folder.exists() and not any(official_files(task, folder))
+
+
+def _tables(folder: Path, form: str) -> Iterator[tuple[str, str]]:
+    """Yield the key and the path of the file of each split in a folder.
+
+    Args:
+        folder: the folder.
+        form: extension of an example in the error.
+    """
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     for key, stems in STEMS.items():
         fitting = [path for path in files if path.stem.lower() in stems]
@@ -176,7 +190,7 @@ def _tables(folder: Path) -> Iterator[tuple[str, str]]:
             raise DataError(
                 f"{'more than one' if fitting else 'no'} file of {folder} can be data.{key}",
                 facts={
-                    "need": f"one file named {' or '.join(stems)}, such as {stems[0]}.tsv",
+                    "need": f"one file named {' or '.join(stems)}, such as {stems[0]}.{form}",
                     "have": ", ".join(path.name for path in fitting or files) or "no files",
                 },
                 fix=f"--set data.{key}=FILE",

@@ -46,6 +46,7 @@ from train_jobs.config.predict import (
     DEFAULT_LABELS,
     EMBEDDINGS,
     HEADS,
+    READABLE,
     REGRESSION,
     SEVERAL_LABELS,
 )
@@ -181,6 +182,9 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     files = portable_names(job.input)
     data = files_fingerprint(", ".join(map(str, job.input)), files, cache)
     document = read_object(job.model / CONFIG) or {}
+    kind = _kind(job, document)
+    if kind in READABLE:
+        job.require_readable(kind)
     seen = _checked_tables(job, document, spec.check) if reuse is None else {}
     shared = SharedFacts.of(resolved, home, [job.model, *job.input], reuse)
     settings = job.model_dump(mode="json", exclude=NOT_SHAPING)
@@ -200,7 +204,7 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
     estimates = estimate_prediction(job, model, vocab_size, compute=shared.compute, rows=rows, tokens=tokens)
     warnings = [
-        *length_warnings(seen if _kind(job, document) in TRUNCATED else {}, longest, usable),
+        *length_warnings(seen if kind in TRUNCATED else {}, longest, usable),
         *memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that"),
     ]
     return PredictPlan(

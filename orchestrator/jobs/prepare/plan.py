@@ -124,7 +124,7 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
     checked = None
     if not remote and reuse is None and job.data.text:
-        checked = check_text(job.data.text, everything=spec.check == "all").text()
+        checked = check_text(job.data.text, everything=spec.check == "all")
     data = remote_data(remote) if remote else fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     local = job.store if isinstance(job.store, Path) else None
     shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, local), reuse)
@@ -136,12 +136,13 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     warnings += [*loss_warnings(job.data, text), *sentence_warnings(text), *vocabulary_warnings(job.data, text)]
     documents = () if remote else tuple(count_documents(job.data.text))
     require_enough_text(job.data, documents, text)
+    warnings += checked.warnings() if checked else ()
     warnings += document_warnings(documents, job.data.validation_fraction)
     return PreparePlan(
         **shared.fields(shaping, data, warnings),
         needs=preparation_needs(job, data, remote),
         job=job,
-        checked=checked,
+        checked=checked.text() if checked else None,
         estimates=estimates,
         documents=documents,
         text=text,

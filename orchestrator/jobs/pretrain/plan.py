@@ -67,7 +67,7 @@ from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import user_code_names
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.readers.text_check import check_text
+from train_jobs.readers.text_check import CheckedText, check_text
 
 LONGEST = 100 * 86400.0  # seconds
 
@@ -173,7 +173,7 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
         mixture=text.mixture(),
         sequences=text.sequences,
         passes=text.passes,
-        checked=text.checked,
+        checked=text.checked.text() if text.checked else None,
     )
 
 
@@ -196,7 +196,7 @@ class _PlannedText(NamedTuple):
     documents: tuple[TextCount, ...] = ()
     facts: TextFacts | None = None
     sequences: SequenceFigures | None = None
-    checked: str | None = None
+    checked: CheckedText | None = None
 
     @property
     def passes(self) -> float | None:
@@ -211,6 +211,8 @@ class _PlannedText(NamedTuple):
         data = self.job.data
         if self.store is not None and self.job.objective.next_sentence:
             yield from store_warnings(self.store, sequence_length=data.sequence_length)
+        if self.checked is not None:
+            yield from self.checked.warnings()
         yield from document_warnings(self.documents, data.validation_fraction)
         start = next((key for key in (INIT_FROM, PHASE_FROM) if getattr(self.job, key) is not None), None)
         yield from loss_warnings(data, self.facts, start=start)
@@ -245,14 +247,14 @@ def _read_text(resolved: Resolved, job: PretrainConfig, home: Path, reuse: Plan 
     job = job.with_batch_of(job.data.sequence_length)
     if remote is not None:
         return _PlannedText(job, None, remote, remote_data(remote))
-    checked = check_text(job.data.text, everything=resolved.spec.check == "all") if reuse is None else None
+    checked = None
+    if reuse is None and job.data.text:
+        checked = check_text(job.data.text, everything=resolved.spec.check == "all")
     data = fingerprint(job.data.text, cache=home / FINGERPRINT_CACHE)
     documents = tuple(count_documents(job.data.text))
     facts = measured_text(job.data)
     require_enough_text(job.data, documents, facts)
-    return _PlannedText(
-        job, None, None, data, documents, facts, checked=checked.text() if checked and job.data.text else None
-    )
+    return _PlannedText(job, None, None, data, documents, facts, checked=checked)
 
 
 def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Link | None:

@@ -15,7 +15,7 @@ from orchestrator.specs.space import Parameter, all_parameters
 from orchestrator.specs.sweep_spec import MAX_TRIALS, SamplingSpec, SweepSpec, as_tree, size, trial_count
 from orchestrator.support.errors import SpecError
 from orchestrator.sweeps.design.points import MAX_DIMENSIONS, draw, latent, value
-from train_jobs.artifacts.layers import ConfigLayer, KeyPath, leaves, merge
+from train_jobs.artifacts.layers import ConfigLayer, KeyPath, leaves, merge, plain_message
 from train_jobs.config.errors import did_you_mean
 from train_jobs.config.reported import may_be_negative, reported_metrics
 
@@ -105,10 +105,10 @@ def _invalid_values(spec: SweepSpec, job: JobSpec, unknown: Container[str]) -> I
         messages = set()
         for candidate in _candidates(parameter):
             for error in _errors(type(job), base, {path: candidate}):
-                place, message = ".".join(str(part) for part in error["loc"]), _message(error)
+                place, message = ".".join(str(part) for part in error["loc"]), plain_message(error)
                 if (place == path or place.startswith(f"{path}.")) and message not in messages:
                     messages.add(message)
-                    whole = parameter.kind in {"range", "normal"} and "integer" in message
+                    whole = parameter.kind in {"range", "normal"} and error["type"].startswith("int")
                     hint = "; q: 1 draws whole numbers" if whole else ""
                     yield _key(name), f"{path} cannot be {candidate!r}: {message}{hint}"
 
@@ -134,11 +134,6 @@ def _validated(model: type[JobSpec], base: dict[str, Any], settings: Settings) -
     return model.model_validate(merge([ConfigLayer("trial", base), ConfigLayer("space", as_tree(settings))]).tree)
 
 
-def _message(error: dict[str, Any]) -> str:
-    text = str(error["msg"]).removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
-
-
 def _invalid_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
     """Yield the invalid combinations of values among the points that will be drawn.
 
@@ -156,7 +151,7 @@ def _invalid_points(spec: SweepSpec, trial: Resolved) -> Iterator[Problem]:
             spec_of_point = _validated(type(job), base, point)
             job_kind(spec_of_point.kind).check_shares(spec_of_point, trial.compute)
         except ValidationError as failure:
-            message = _message(dict(failure.errors()[0]))
+            message = plain_message(failure.errors()[0])
         except SpecError as failure:
             message = failure.message
         if message is not None:

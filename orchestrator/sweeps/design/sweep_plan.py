@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from orchestrator.backends import capability_of
 from orchestrator.backends.capabilities import SweepsNatively
 from orchestrator.jobs.phases import require_start
-from orchestrator.jobs.registry import DEFAULT, run_kind
+from orchestrator.jobs.registry import DEFAULT, all_kinds, run_kind
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.paths import anchor
 from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, display_path
@@ -81,6 +81,11 @@ def resolve_sweep(
     problems, inherited = SpecProblems(), (context or SpecContext())._asdict()
     written = _read_layers(file, sets, problems)
     layers, merged = _trial_layers(written), merge(written)
+    if (kind := str(merged.tree.get("kind"))) in all_kinds():  # then the keys of the job are in the wrong place too
+        line = f"{merged.origin(('kind',))}: kind: {kind} is the kind of a trial, and this is the file of a sweep"
+        raise SpecError(
+            "a sweep has the kind of its trials", problems=[line], fix=f"remove it, and write trial: {{kind: {kind}}}"
+        )
     spec: SweepSpec | None = None
     trial: Resolved | None = None
     with problems.collecting():

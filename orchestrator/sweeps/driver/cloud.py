@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from orchestrator.backends import load_backend, remember, require
 from orchestrator.backends.capabilities import SupervisesSweeps
+from orchestrator.runs.hidden_folders import delete_folder
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError, SpecError, UserError
 from orchestrator.support.home import SWEEPS
@@ -109,7 +109,7 @@ def start_sweep(record: SweepRecord, trial: Submission, home: Path, history: War
         store.write_sweep(place, record.name, pack(folder), None)
         store.start_sweep_supervision(place, record.name, schedule)
     except UserError:
-        shutil.rmtree(folder.path)
+        delete_folder(folder.path)
         raise
     return folder
 

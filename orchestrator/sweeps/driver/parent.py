@@ -40,6 +40,7 @@ from orchestrator.support.errors import UserError
 from orchestrator.support.plugins import imported
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, sweep_status
+from train_jobs.artifacts.files import link_or_copy
 from train_jobs.artifacts.tracking.mlflow_copy import as_parameter, flatten
 from train_jobs.artifacts.tracking.run_files import TABLES
 
@@ -175,7 +176,7 @@ class ParentRun:
         status, folder = sweep_status(self._folder), self._folder
         (to / RECORD_FILE).write_text(public_text(folder.path / RECORD_FILE), encoding="utf-8")
         if folder.decided.exists():
-            (to / folder.decided.name).symlink_to(folder.decided.resolve())
+            link_or_copy(folder.decided, to / folder.decided.name)
         if status.rows:
             (to / TABLES).mkdir()
             (to / TABLES / "trials.json").write_text(json.dumps(trials_table(status.rows)) + "\n", encoding="utf-8")

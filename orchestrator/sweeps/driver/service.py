@@ -12,7 +12,6 @@ The service also stores the first four, so that other machines can attach.
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import yaml
 
 from orchestrator.backends import load_backend, remember
 from orchestrator.backends.capabilities import NativeSweep, NativeTrial, SweepsNatively, UnknownError
+from orchestrator.runs.hidden_folders import delete_folder
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
@@ -119,7 +119,7 @@ def _submit(service: SweepsNatively, folder: SweepFolder) -> None:
         problem.fix = f"orchestrator sweep show {folder.name}"
         raise
     except UserError as problem:
-        shutil.rmtree(folder.path)
+        delete_folder(folder.path)
         if isinstance(problem, ConflictError):
             problem.fix = "--name with another name"
         raise

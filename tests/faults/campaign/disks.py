@@ -79,12 +79,26 @@ def repair(scene: Scene) -> bool:
         scene.hanging = f"{', '.join(sorted(using.values()))} did not end on a read-only disk"
         signal_all(scene.home)
         time.sleep(1.0)
-    _run("umount", str(scene.home))  # not lazily: a disk that is still in use stays read-only when mounted again
+    _unmount(scene.home, until=time.monotonic() + SETTLING)
     image = str(scene.home.with_suffix(".image"))
     with suppress(subprocess.CalledProcessError):  # exit code 1: errors were corrected
         _run("e2fsck", "-fy", image)
     _run("mount", "-o", "loop,errors=remount-ro", image, str(scene.home))
     return True
+
+
+def _unmount(home: Path, until: float) -> None:
+    """Unmount a disk, but not lazily: one that is still in use would stay read-only when mounted again.
+
+    A process that ends has no environment any more while its files are still open, so `processes` no longer sees it.
+    """
+    while True:
+        try:
+            return _run("umount", str(home))
+        except subprocess.CalledProcessError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.2)
 
 
 def damage(change: Callable[[Scene, Path], None]) -> Callable[[Scene], bool]:

@@ -88,15 +88,15 @@ def _cells(ours: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _costs(found: Sequence[Outcome]) -> str:
-    """Return a line with the processor time of trials by kind of job."""
+    """Return a table with the processor time of trials by kind of job."""
     seconds: dict[str, list[float]] = {}
     for one in found:
         if one.cpu:
             seconds.setdefault(one.kind, []).append(one.cpu)
     if not seconds:
         return ""
-    costs = ", ".join(f"{kind} {statistics.median(found):.0f} s" for kind, found in seconds.items())
-    return f"\nProcessor time of a trial with the commands after the fault, median: {costs}.\n"
+    rows = "".join(f"| {kind} | {statistics.median(found):.0f} |\n" for kind, found in seconds.items())
+    return f"\n| job | processor seconds of a trial with the commands after the fault, median |\n| --- | --- |\n{rows}"
 
 
 def _failures(found: Sequence[Outcome]) -> Iterator[str]:

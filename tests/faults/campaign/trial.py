@@ -137,6 +137,7 @@ def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
     if fault.after is not None:
         hit = fault.after(scene) and hit
     if not hit:
+        assert command.returncode <= 0 or _states(scene), f"nothing was hit, and no run exists: {scene.errors[-1]}"
         return None
     ended, noticed = _ended(scene, at)
     reason = None if ended is None else ended.reason or ""
@@ -164,8 +165,14 @@ def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | Non
         "reason_true": reason is None or any(words in reason for words in fault.reasons),
         "noticed": noticed,
         "commands": commands,
-        "problem": scene.hanging or problem or "".join(text[-500:] for text in bugs[:1]),
+        "problem": scene.hanging or problem or "".join(_from_mark(text) for text in bugs[:1]),
     }
+
+
+def _from_mark(text: str) -> str:
+    """Return what was printed from the mark of a bug on."""
+    begin = min(text.index(mark) for mark in BUGS if mark in text)
+    return text[begin : begin + 2000]
 
 
 def _runs(home: Path) -> list[RunStatus]:

@@ -176,6 +176,10 @@ def test_explain_section_lists_its_keys(orchestrator: Command) -> None:
 
 
 def test_explain_suggests_similar_key(orchestrator: Command) -> None:
+    assert [one["key"] for one in orchestrator("explain", "limits.trials", "-o", "json").json] == ["limits.trials"]
+    named = orchestrator("explain", "sweep")
+    assert "error[spec]: unknown key 'sweep'\n" in named.err
+    assert re.search(r"sections +space\[\], sampling, ", named.err)
     refused = orchestrator("explain", "optimizer.learning_rat")
     assert refused.code == 2
     assert "unknown key 'optimizer.learning_rat' (did you mean \"optimizer.learning_rate\"?)" in refused.err

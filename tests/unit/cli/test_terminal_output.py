@@ -6,6 +6,8 @@ import io
 import json
 import random
 import re
+import shlex
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from orchestrator.cli.ui.terminal import MIN_COLUMN_WIDTH, Terminal, forbid_colours, table, terminal_of
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.design.sweep_record import SweepState
+from tests.conftest import Console
 from tests.run_folders import make_run, report
 from tests.unit.cli.conftest import Command
 from tests.unit.orchestrator.test_compare import full_plan
@@ -141,3 +144,29 @@ def test_doctor_finding_has_coloured_level(on_terminal: Command, monkeypatch: py
         ["\x1b[33mwarn\x1b[0m", "b"],
         ["\x1b[1;31mfail\x1b[0m", "c"],
     ]
+
+
+def in_shell(console: Console, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of bash; `orchestrator` is the command."""
+    command = shlex.join([*console.program, "-m", "orchestrator.cli.main"])
+    return subprocess.run(
+        ["bash", "-c", f'orchestrator() {{ {command} "$@"; }}; {script}'],
+        cwd=console.cwd,
+        env=console.environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_stream_that_the_caller_closed_is_no_error(console: Console, closed: str) -> None:
+    listed, unknown = (in_shell(console, f"orchestrator {words} {closed}") for words in ("list", "status nothing"))
+    assert (listed.returncode, unknown.returncode) == (0, 5), listed.stderr + unknown.stderr
+    assert ("unknown run" in unknown.stderr) is ("2>" not in closed)
+
+
+def test_folder_that_no_longer_exists_is_named(console: Console) -> None:
+    done = in_shell(console, "mkdir gone; cd gone; rmdir ../gone; orchestrator plan pretrain")
+    assert done.returncode == 2
+    assert done.stderr == "error[usage]: the current folder no longer exists\n  fix  cd to a folder that exists\n"

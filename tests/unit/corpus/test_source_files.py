@@ -16,6 +16,7 @@ from train_jobs.artifacts.fingerprints import fingerprint, source_fingerprint
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
 from train_jobs.config.prepare import SourceConfig
+from train_jobs.readers.text_check import check_text
 
 DUMP = b'<mediawiki xml:lang="en">\n</mediawiki>\n'
 ARTICLE = b'<doc id="1" url="u" title="T">\nT\n\nText.\n</doc>\n'
@@ -160,3 +161,41 @@ def test_source_hash_depends_on_content_and_options(tmp_path: Path) -> None:
     assert len({digest(), digest(column="body"), digest(format="text")}) == 3
     put(tmp_path / "here" / "sub" / "b.txt", b"other\n")
     assert digest("here") != digest("there")
+
+
+def test_folder_without_text_has_the_glob_that_reads_it(tmp_path: Path) -> None:
+    put(tmp_path / "one" / "notes.md")
+    put(tmp_path / "one" / "page.html", b"<html>")
+    put(tmp_path / "[two]" / "1")
+    put(tmp_path / "three" / "scan.pdf", b"%PDF")
+    put(tmp_path / "four" / "data.log", b"\0\1")
+    put(tmp_path / "five" / "1")
+    put(tmp_path / "five" / "scan.pdf", b"%PDF")
+    (tmp_path / "six").mkdir()
+    (tmp_path / "six" / "gone.md").symlink_to("/proc/self/mem")  # cannot be read
+    for folder, files in (("one", "one/**/*.md"), ("[two]", "[[]two]/**/*")):
+        with pytest.raises(DataError, match="no text in folder") as caught:
+            found(tmp_path / folder)
+        assert caught.value.fix == f"--data '{tmp_path}/{files}'"
+        assert len(found(f"{tmp_path}/{files}")) == 1
+    for folder in ("three", "four", "five", "six"):
+        with pytest.raises(DataError, match="no text in folder") as caught:
+            found(tmp_path / folder)
+        assert caught.value.fix == "--data FILE"
+
+
+def test_skipped_files_of_a_folder_are_told(tmp_path: Path) -> None:
+    put(tmp_path / "OLD.TXT")
+    source = SourceConfig(path=[str(tmp_path)])
+    assert (check_text([source]).text(), [*check_text([source]).warnings()]) == ("all of 1 file", [])
+    put(tmp_path / "a.md")
+    put(tmp_path / "dump-multistream-index.txt")
+    seen = check_text([source])
+    assert seen.text() == f"all of 1 file; in {tmp_path} 1 other file not read: a.md"
+    assert [*seen.warnings()] == []
+    put(tmp_path / "below" / "b.md")
+    told = f"2 of 3 files in {tmp_path} are not read: a.md, b.md; to read more: --data '{tmp_path}/**/*.md'"
+    assert [*check_text([source]).warnings()] == [told]
+    both = SourceConfig(path=[str(tmp_path), f"{tmp_path}/**/*.md"])
+    assert check_text([both]).text() == "all of 3 files"
+    assert check_text([source, SourceConfig(path=[f"{tmp_path}/**/*.md"])]).text() == "all of 3 files"

@@ -82,6 +82,7 @@ def test_folder_without_text_names_skipped_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))
     assert caught.value.facts["skipped"] == "a.md, b.md, c.md and 1 more"
+    assert caught.value.fix == f"--data '{tmp_path}/**/*.md'"
     (tmp_path / "e.tsv").write_bytes(b"id\ttext\n1\tone\n")
     with pytest.raises(DataError, match="no text in folder") as caught:
         source_files(SourceConfig(path=[str(tmp_path)]))

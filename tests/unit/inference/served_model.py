@@ -39,10 +39,10 @@ class Server:
         return self._request("GET", path, None, headers)
 
     def post(self, document: Any, **headers: str) -> Reply:
-        """Return status, JSON and headers of the response to a request for predictions."""
+        """Return status, JSON (None: no body) and headers of the response to a request for predictions."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         status, text, found = self._request("POST", "/score", body, headers)
-        return status, json.loads(text), found
+        return status, json.loads(text) if text else None, found
 
     def raw(self, data: bytes, *, seconds: float = 15.0) -> bytes:
         """Return all that the server sends until it closes the connection.

@@ -13,15 +13,13 @@ import pytest
 
 from train_jobs.config import DataError, PredictConfig, SpecError
 from train_jobs.inference.input_windows import open_readers, read_input
-from train_jobs.inference.predictor import LINES, TABLES
 
-FORMS = (*TABLES, LINES, "conll")
 TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
 
 
 def open_input(path, columns=("text",), *, check=lambda table, problems: None, window=2, characters=10**6, **keys):
-    config = PredictConfig(**{"model": "model", "input": path, **keys})
-    readers = open_readers(config, columns, formats=FORMS, kind="text-classification")
+    data = {"text": columns[0], "keep": columns[1:], **keys.pop("data", {})}
+    readers = open_readers(PredictConfig(model="model", input=path, data=data, **keys), "token-classification")
     return read_input(readers, check, rows=window, characters=characters)
 
 
@@ -164,7 +162,7 @@ def test_missing_file_and_file_of_other_format_refused(tmp_path):
     assert "no such file" in refused(tmp_path / "a.txt")
     config = PredictConfig(model="model", input=write(tmp_path / "a.conll", "EU O\n"))
     with pytest.raises(SpecError, match="cannot read the format conll for question-answering"):
-        open_readers(config, ["text"], formats=TABLES, kind="question-answering")
+        open_readers(config, "question-answering")
 
 
 def test_lines_have_no_columns(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:
         ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, 1), stopped=False).reason
         == "error[data]: no text"
     )
+
+
+@pytest.mark.parametrize("code", [1, 137])
+def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) -> None:
+    run.exits(1).mkdir(parents=True)
+    for rank, ended in ((0, 1), (1, code), (2, 1)):
+        (run.exits(1) / f"rank-{rank}").write_text(f"{ended}\n")
+        os.utime(run.exits(1) / f"rank-{rank}", (10 + rank, 10 + rank))
+    for rank in (0, 2):
+        lost = {"text": f"error[peer]: rank {rank} lost the connection", "error": {"kind": "peer"}}
+        (run.outputs / f"error-{rank}.json").write_text(json.dumps(lost))
+    ending = ending_of(run, attempt=1, world_size=3, launcher=LauncherEnd(0, 1), stopped=False)
+    assert ending.exit_code == code
+    assert str(ending.reason).startswith("rank 1 ")
+    (run.exits(1) / "rank-1").unlink()  # its parent was killed too
+    alone = ending_of(run, attempt=1, world_size=3, launcher=LauncherEnd(0, 1), stopped=False)
+    assert alone.reason == "error[peer]: rank 0 lost the connection"
 
 
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

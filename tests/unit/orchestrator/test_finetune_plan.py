@@ -83,6 +83,8 @@ def test_glue_folder_provides_the_files_of_the_task(folder: Path) -> None:
     assert (found.task, found.data.glue, found.init_from) == ("MRPC", folder / "glue", folder / "bert")
     assert (found.recipe, found.slug) == ("glue", "finetune-mrpc")
     (folder / "squad").mkdir()
+    for name in ("train-v1.1.json", "train-v2.0.json", "train.txt"):
+        (folder / "squad" / name).touch()
     questions = resolve("task=squad2", "data=squad").spec
     assert isinstance(questions, FinetuneSpec)
     assert (questions.data.squad, questions.recipe, questions.max_length) == (folder / "squad", "squad", 384)
@@ -106,6 +108,19 @@ def test_custom_folder_is_searched_for_tables(folder: Path) -> None:
         resolve("data=own")
     with pytest.raises(SpecError, match=r"--data: data.train: no such file or folder: .*nowhere"):
         resolve("data=nowhere")
+
+
+@pytest.mark.parametrize(("task", "form"), [("NER", "conll"), ("SQuAD-1.1", "json")])
+def test_own_files_of_an_official_task_are_found(folder: Path, task: str, form: str) -> None:
+    (folder / "mine").mkdir()
+    with pytest.raises(DataError, match=r"no file of .*mine can be data.train") as caught:
+        resolve(f"task={task}", "data=mine")
+    assert caught.value.facts["have"] == "no files"
+    for name in ("train", "dev"):
+        (folder / "mine" / f"{name}.{form}").touch()
+    for given in (["data=mine"], [f"data=mine/train.{form}", f"data.validation=mine/dev.{form}"]):
+        data = resolve(f"task={task}", *given).spec.model_dump()["data"]
+        assert (data["train"], data["validation"]) == (folder / f"mine/train.{form}", folder / f"mine/dev.{form}")
 
 
 def test_custom_task_is_a_file_with_relative_paths(folder: Path) -> None:
@@ -491,6 +506,7 @@ def test_question_answering_beyond_trained_positions_is_refused(folder: Path) ->
     longer = {"max_position_embeddings": 512, "trained_positions": 128}
     (folder / "bert" / "config.json").write_text(json.dumps({**config, **longer}))
     (folder / "squad").mkdir()
+    (folder / "squad" / "train-v2.0.json").touch()
     for task in ("SQuAD-2.0", "squad2"):
         with pytest.raises(SpecError, match=r"384 is more than the 128 positions that .*bert was trained on"):
             make_plan(resolve(f"task={task}", "data=squad"), home=Path("home"))

@@ -123,6 +123,23 @@ def test_runs_are_found_by_name_prefix_handle_and_last(tmp_path: Path) -> None:
         orchestrator.attach("locl://beta-1")
 
 
+@pytest.mark.parametrize("text", ["../outside", "runs/../../outside", ".hidden", "x" * 300, "alpha-1/", "\0"])
+def test_text_that_is_no_name_finds_no_folder(tmp_path: Path, text: str) -> None:
+    make_run(tmp_path / "home", "alpha-1")
+    make_run(tmp_path / "home", ".hidden")
+    make_run(tmp_path, "away").path.rename(tmp_path / "home" / "outside")
+    with pytest.raises(NotFoundError):
+        Orchestrator(home=tmp_path / "home", environ={}).attach(text)
+
+
+def test_whole_name_is_found_without_the_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time to a status does not depend on the number of runs."""
+    make_run(tmp_path, "alpha-1")
+    make_run(tmp_path, "alpha-10")
+    monkeypatch.setattr(LocalBackend, "names", lambda self: pytest.fail("all runs are listed"))
+    assert Orchestrator(home=tmp_path, environ={}).attach("alpha-1").status().name == "alpha-1"
+
+
 def make_model(run: RunFolder, name: str = "bert") -> Path:
     """Create the exported folder of a run."""
     return write_bert(run.model, weights=name.encode())

@@ -24,7 +24,7 @@ from orchestrator.support.errors import ServiceError
 from tests.conftest import tmpfs
 from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
-from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, schema_versions
+from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare, schema_versions
 
 REPOSITORY = Path(__file__).parents[3]
 WHOLE = ("run", "FINISHED", 80)
@@ -282,7 +282,15 @@ def test_broken_store_is_set_aside_and_refilled(home: Path, prior: bool, harm: C
     assert LocalBackend(home).describe("run").warning is None
 
 
-def test_store_of_an_earlier_mlflow_is_migrated_on_a_copy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_store_of_an_earlier_mlflow_is_migrated_on_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Also on a file system without links."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
     from alembic import command
     from mlflow.store.db.utils import _get_alembic_config
     from mlflow.store.tracking.dbmodels.initial_models import Base
@@ -297,6 +305,8 @@ def test_store_of_an_earlier_mlflow_is_migrated_on_a_copy(tmp_path: Path) -> Non
     assert examine(path).condition == Condition.OLD
     finding = project.sqlite_store(path)
     assert (finding.level, finding.fix) == ("warn", "orchestrator mlflow sync --all")
+    if not links:
+        monkeypatch.setattr("os.link", refuse)
     found = sync_run(run)
     (kept,) = tmp_path.glob("mlflow.db.old-*")
     assert f"its copy is {kept}" in str(found.note)
@@ -346,6 +356,18 @@ def test_full_disk_leaves_no_half_store(tmp_path: Path) -> None:
             sync_run(run)
         assert "full" in str(caught.value.facts["reason"])
         assert {path.name for path in disk.iterdir()} <= {"mlflow.lock"}
+
+
+@pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")
+def test_new_store_waits_for_the_disk_a_few_times(tmp_path: Path) -> None:
+    """MLflow's own creation waits 924 times: a minute on a slow disk, during which the copy looks as if it hung."""
+    place, counts = tmp_path / "mlflow.db", tmp_path / "calls"
+    code = f"from pathlib import Path; from {prepare.__module__} import prepare; prepare(Path({str(place)!r}))"
+    traced = ["strace", "-f", "-o", str(counts), "-e", "trace=fsync,fdatasync,unlink"]
+    subprocess.run([*traced, sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
+    assert examine(place, deep=True).condition == Condition.READY
+    calls = [line for line in counts.read_text().splitlines() if str(tmp_path) in line or "sync(" in line]
+    assert 1 <= len(calls) < 20
 
 
 # The commands

@@ -21,6 +21,7 @@ from orchestrator.support.errors import StorageError, UsageError
 from tests.conftest import Console, Finished, wait_for, write_spec
 from tests.home_modes import NOBODY, mode_of, other_modes, python_for_all, umask
 from train_jobs.artifacts.files import hold
+from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run commands as another user")
 
@@ -124,6 +125,23 @@ def test_other_user_cannot_hold_a_lock(open_console: Console) -> None:
     with hold(lock):
         done = run_as_nobody(sys.executable, "-c", f"import fcntl; fcntl.flock(open({str(lock)!r}), fcntl.LOCK_SH)")
         assert "PermissionError" in done.err
+
+
+@pytest.mark.parametrize("name", ["what?", "50%41"])
+def test_home_where_mlflow_has_no_store_is_refused(console: Console, name: str) -> None:
+    """The store was created next to the home, or not at all, and no run was copied."""
+    console.home = console.home.with_name(name)
+    done = console("list")
+    assert done.code == 1
+    assert "its path has a ? or an escape such as %20" in done.err
+    assert not console.home.exists()
+
+
+def test_home_may_have_other_special_characters(console: Console) -> None:
+    console.home = console.home.with_name("my home #1 50% ü'q;&+@:")
+    assert prepare(console.home / "mlflow.db") is None
+    assert examine(console.home / "mlflow.db").condition is Condition.READY
+    assert console("list").code == 0
 
 
 @pytest.mark.parametrize("command", [["list"], ["status", "@last"], ["plan", "pretrain"], ["skus"], ["cancel", "x"]])

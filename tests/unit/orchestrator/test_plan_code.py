@@ -82,7 +82,7 @@ def test_invalid_values_are_reported_with_all_others() -> None:
     starts = [
         f"--set: code.folder: no such folder: {Path.cwd()}/gone",
         "--set: code.entry: must be the dotted name of a module, as after `python -m`, not 'a/b.py'",
-        "--set: code.largest_file_mb: input should be greater than 0",
+        "--set: code.largest_file_mb: must be greater than 0",
         '--set: code.entyr: unknown key (did you mean "entry"?)',
         "--set: data.text.0: no such file or folder",
     ]

@@ -181,7 +181,8 @@ def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> 
     orchestrator, folder = Orchestrator(home=tmp_path, environ={}), artifacts_of(tmp_path, "bert", "1")
     assert (folder / "model.safetensors").is_file()
     orchestrator.purge(orchestrator.purging("run"))
-    assert not [path for path in folder.rglob("*") if path.is_file()]
+    assert not folder.exists()
+    assert [path.name for path in (tmp_path / "artifacts").rglob("*")] == ["models"]
     database = (tmp_path / "mlflow.db").read_bytes()
     assert b"orchestrator.logged_model" not in database
 
@@ -210,19 +211,16 @@ def test_purge_waits_for_copy_that_is_being_made(run: RunFolder, tmp_path: Path)
     assert copied.is_set()
     assert not purging.tracking  # the plan could not list it
     assert not MlflowClient(default_uri(tmp_path)).search_runs(["0", "1"], run_view_type=ViewType.ALL)
-    assert not [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+    assert list((tmp_path / "artifacts").iterdir()) == []
     assert not run.path.exists()
 
 
 def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.backends.folder import registered_models
-
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(registered_models.os, "link", full)
-        patched.setattr(registered_models.shutil, "copyfile", full)
+        patched.setattr("orchestrator.backends.folder.registered_models.link_or_copy", full)
         with pytest.raises(OSError, match="No space"):
             LocalBackend(tmp_path).register_model("run", "bert")
     assert not client_of(tmp_path).search_model_versions("name = 'bert'")

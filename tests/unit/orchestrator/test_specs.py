@@ -104,10 +104,10 @@ def test_all_problems_are_named_together_with_lines(folder: Path) -> None:
         "small, small-512, tiny)",
         "job.yaml:2: name: must be lower-case",
         'job.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
-        "job.yaml:5: train.precision: input should be",
+        "job.yaml:5: train.precision: must be",
         f"job.yaml:7: data.text.0: no such file or folder: {folder}/gone.txt",
         f"job.yaml:8: data.vocabulary: no such file: {folder}/gone/vocab.txt",
-        "job.yaml:10: compute.nodes: input should be greater than 0, not 0",
+        "job.yaml:10: compute.nodes: must be greater than 0, not 0",
         "job.yaml:11: compute.processes_per_node: must be a whole number above 0, or \"auto\", not 'many'",
         '--set: checkpoint.evry: unknown key (did you mean "every"?)',
     ]
@@ -143,7 +143,7 @@ def test_unknown_kind_is_refused_with_known_ones() -> None:
 
 def test_spec_of_another_kind_is_refused(folder: Path) -> None:
     (folder / "job.yaml").write_text("kind: finetune\n")
-    assert problems_of(file=Path("job.yaml"))[0].startswith("job.yaml:1: kind: input should be 'pretrain'")
+    assert problems_of(file=Path("job.yaml"))[0].startswith("job.yaml:1: kind: must be 'pretrain'")
 
 
 def test_variables_parsed_as_yaml_free_mappings_keep_case() -> None:

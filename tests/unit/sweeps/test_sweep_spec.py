@@ -39,6 +39,17 @@ def problems_of(document: dict[str, Any], **more: Any) -> list[str]:
     return caught.value.problems or [caught.value.message]
 
 
+def test_kind_of_trials_at_top_is_the_only_problem() -> None:
+    """The keys of a job there are in the wrong place for the same reason."""
+    with pytest.raises(SpecError) as caught:
+        resolve({"kind": "finetune", "trial": {"task": "MRPC", "train": {"epochs": 3}}, "space": RATE})
+    line = "sweep.yaml:3: kind: finetune is the kind of a trial, and this is the file of a sweep"
+    assert caught.value.problems == [line]
+    assert caught.value.fix == "remove it, and write trial: {kind: finetune}"
+    (other,) = problems_of({"kind": ["finetune"], "trial": {"recipe": "tiny"}, "space": RATE})
+    assert "kind: must be 'sweep'" in other
+
+
 def test_all_problems_are_named_together_with_lines() -> None:
     Path("sweep.yaml").write_text(
         "recipe: learning-rat\n"
@@ -59,7 +70,7 @@ def test_all_problems_are_named_together_with_lines() -> None:
         "sweep.yaml:6: space.optimizer.learning_rate: low -11 has no logarithm: with log: true, bounds are values "
         "and not logarithms (did you mean low: 1.67e-05, high: 0.000912?)",
         "sweep.yaml:7: space.train.steps: low 9 is above high 5",
-        "sweep.yaml:8: sampling.name: input should be 'random'",
+        "sweep.yaml:8: sampling.name: must be 'random'",
         "sweep.yaml:9: early_termination: policy bandit needs slack_factor or slack_amount",
         'sweep.yaml:10: limits.trails: unknown key (did you mean "trials"?)',
         'sweep.yaml:4: train.stpes: unknown key (did you mean "steps"?)',
@@ -89,10 +100,10 @@ def test_resolve_reports_all_unknown_settings_together() -> None:
     expected = [
         "space.train.seed: a seed cannot be a parameter: seeds: [1, 2, 3] repeats every point with each seed",
         "space.model.droput: a pretrain job has no setting model.droput",
-        "space.train.precision: train.precision cannot be 'fp64': input should be 'auto', 'bf16', 'fp16' or 'fp32'",
+        "space.train.precision: train.precision cannot be 'fp64': must be 'auto', 'bf16', 'fp16' or 'fp32'",
         "space.compute.nodes: cannot vary compute.nodes: the job does not read it",
         "space.train.steps: train.steps cannot be 44.37694",
-        "space.model.hidden_dropout_prob: model.hidden_dropout_prob cannot be 1.0: input should be less than 1",
+        "space.model.hidden_dropout_prob: model.hidden_dropout_prob cannot be 1.0: must be less than 1",
         "space.optimizer: a pretrain job has no setting optimizer.lr",
         "space.data.sequence_length: data.sequence_length is not a section of a pretrain job",
         "space.model.layer_norm_eps: model.layer_norm_eps cannot be -",

@@ -199,7 +199,11 @@ def _migrate(path: Path) -> Path | None:
             return None
         finally:
             engine.dispose()
-        os.link(path, kept)
+        try:
+            os.link(path, kept)
+        except OSError:  # a file system without links; to close another stream of the store would release its locks
+            with closing(sqlite3.connect(path)) as reader, closing(sqlite3.connect(kept)) as target:
+                reader.backup(target)
         _publish(draft, path)
     return kept
 
@@ -229,10 +233,29 @@ def _draft(path: Path) -> Iterator[Path]:
     try:
         _remove(draft)
         draft.touch()  # SQLite itself creates 0644, which the group of a shared home could not write
-        yield draft
+        with _unsynced(draft):
+            yield draft
     finally:
         _forget(draft)
         _remove(draft)
+
+
+@contextmanager
+def _unsynced(draft: Path) -> Iterator[None]:
+    """Let MLflow not wait for the disk, as it does a thousand times: `_publish` waits once, for the whole draft."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def connected(connection: sqlite3.Connection, _: object) -> None:
+        if connection.execute("PRAGMA database_list").fetchone()[2] == str(draft.resolve()):
+            connection.execute("PRAGMA synchronous = OFF")
+            connection.execute("PRAGMA journal_mode = MEMORY")
+
+    event.listen(Engine, "connect", connected)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", connected)
 
 
 def _remove(draft: Path) -> None:

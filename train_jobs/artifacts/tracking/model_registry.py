@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -21,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import yaml
 
-from train_jobs.artifacts.files import file_sha256, write_text
+from train_jobs.artifacts.files import file_sha256, link_or_copy, write_text
 from train_jobs.config.errors import ConflictError, SpecError
 
 FOLDER = "mlflow-models"  # of the cache
@@ -206,10 +204,7 @@ class _Files:
             target: the new file.
         """
         if self.local is not None:
-            try:
-                os.link(self.local / name, target)
-            except OSError:  # another file system
-                shutil.copyfile(self.local / name, target)
+            link_or_copy(self.local / name, target)
             return
         assert self._store is not None
         with tempfile.TemporaryDirectory(prefix=".file.", dir=target.parent.parent) as scratch:

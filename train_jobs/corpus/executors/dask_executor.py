@@ -7,7 +7,6 @@ again when the scheduler was started again, and gives a task whose disk was full
 from __future__ import annotations
 
 import json
-import logging
 import queue
 import time
 import uuid
@@ -24,7 +23,7 @@ from train_jobs.config.errors import InternalError, OutOfMemoryError, PeerError,
 from train_jobs.config.privacy import unexpected_text
 from train_jobs.corpus.executors.base import Executor, Log, Result, error_of
 from train_jobs.corpus.executors.dask_cluster import Cluster
-from train_jobs.corpus.executors.dask_process import PATIENCE_SECONDS
+from train_jobs.corpus.executors.dask_process import PATIENCE_SECONDS, quiet
 from train_jobs.corpus.executors.dask_task import require_versions, run_task, worker_versions
 from train_jobs.corpus.steps.documents import Advance
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
@@ -70,7 +69,7 @@ class DaskExecutor(Executor):
         log: Log,
         function: Callable[[str, str, str, str], str] = run_task,
     ) -> None:
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it warns about is handled or raised here
+        quiet()
         self._function = function
         self._setting, self._cluster, self._log = setting.model_dump_json(), cluster, log
         self._versions = json.dumps(worker_versions())

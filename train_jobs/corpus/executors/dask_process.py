@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -46,6 +47,11 @@ DEFAULTS = {
 LOCAL_ONLY = "127.0.0.1:0"
 
 
+def quiet() -> None:
+    """Print nothing of Dask in this process: what it warns about is handled, or an error of the preparation."""
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+
+
 def main() -> int:
     """Run a scheduler, or the workers of a node, until a signal ends it; return an exit code."""
     role, parent, scratch, *words = sys.argv[1:]
@@ -54,6 +60,7 @@ def main() -> int:
         return 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is meant for the parent, which ends this process
     signal.signal(signal.SIGTERM, partial(_end, scratch))
+    quiet()
     dask.config.update_defaults(DEFAULTS)  # below the user's own Dask configuration
     dask.config.set({"temporary-directory": scratch})
     try:

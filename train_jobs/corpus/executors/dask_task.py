@@ -22,6 +22,7 @@ from distributed import Worker, get_worker
 import train_jobs
 from train_jobs.config.errors import SpecError
 from train_jobs.corpus.executors.base import error_json, finished_record, perform
+from train_jobs.corpus.executors.dask_process import quiet
 from train_jobs.corpus.executors.worker import keep_freed_memory
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
@@ -124,4 +125,5 @@ def require_versions(expected: dict[str, str], found: dict[str, str], where: str
 
 def dask_setup(worker: Worker) -> None:
     """Prepare a worker of a cluster that the job started; Dask calls it when the worker preloads this module."""
+    quiet()
     keep_freed_memory(threads=True)

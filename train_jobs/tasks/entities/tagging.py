@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.config import DataError, ModelConfig
 from train_jobs.config.finetune import ExamplesConfig, FinetuneConfig
+from train_jobs.config.tasks import NER, TASKS
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.evaluation.scored_rows import ScoredRows
 from train_jobs.models.bert.task_heads import BertForTokenClassification, Finetuned, class_loss
@@ -32,11 +33,7 @@ from train_jobs.tasks.entities.conll import (
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, Floats, TokenizedTask
 from train_jobs.tasks.sequences import IGNORED, Ints, TaggedRows
 
-FILES: Mapping[str, tuple[str, ...]] = {
-    "train": ("train.txt", "eng.train"),
-    "dev": ("valid.txt", "eng.testa", "dev.txt"),
-    "test": ("test.txt", "eng.testb"),
-}
+FILES = {split: file.paths for split, file in TASKS[NER].files.items()}
 """Split -> names of its file in a folder of CoNLL-2003."""
 
 

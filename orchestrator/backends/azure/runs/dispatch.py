@@ -6,7 +6,6 @@ A job file of `az ml` is prepared from the file alone, and sent by the SDK, whic
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.base import PLAN, REQUEST, Submission
 from orchestrator.backends.capabilities import UnknownError
+from orchestrator.runs.hidden_folders import remove_tree
 from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError, UserError
 
@@ -108,7 +108,7 @@ def send_file(wire: Wire, submission: FileSubmission, folder: RecordFolder) -> N
         wire.put_job_file(submission.file.job)
     except UserError as problem:
         if find_job(wire, name, problem) is None:
-            shutil.rmtree(folder.path)
+            remove_tree(folder.path)
             raise
     folder.write(folder.read().with_last(confirmed=True))
 
@@ -224,7 +224,7 @@ def submit(wire: Wire, request: AzureRequest, folder: RecordFolder, *, number: i
         raise
     except UserError as problem:
         if number == 1:
-            shutil.rmtree(folder.path)  # nothing of the run exists on Azure: the same command may be repeated
+            remove_tree(folder.path)  # nothing of the run exists on Azure: the same command may be repeated
         else:
             away = isinstance(problem, ServiceError) and is_transient(problem.__cause__)
             ended = {"ended": time.time(), "state": RunState.FAILED, "reason": str(problem), "exit_code": 1}
