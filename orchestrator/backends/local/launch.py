@@ -6,8 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from orchestrator.backends.folder.cgroup import enter_cgroup, make_cgroup
@@ -28,39 +28,47 @@ class LocalRequest(FolderRequest):
     """Rendezvous port on the loopback interface; 0: any free one."""
 
 
-def check_port(port: int) -> None:
-    """Check that the rendezvous port is free; 0, which means any free port, always is.
+@contextmanager
+def held_port(port: int) -> Iterator[int]:
+    """Hold the rendezvous port until the block ends; 0 chooses a free one.
+
+    A socket that is bound but does not listen keeps the kernel from giving its port to other processes. Torchrun can
+    listen on it, because both sockets set SO_REUSEADDR (socket(7)). Torchrun binds it only seconds after its start, and
+    cannot choose it itself: all agents of a run need the same one on their command lines.
+
+    Yields:
+        The port.
 
     Raises:
         ConflictError: another process listens on it.
     """
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        # a port of the previous attempt is in TIME_WAIT for a minute, which does not prevent torchrun from binding it
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as holder:
+        # a port of the previous attempt is in TIME_WAIT for a minute: SO_REUSEADDR allows that too
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            holder.bind((LOOPBACK, port))
         except OSError as problem:
             raise ConflictError(
                 f"cannot use port {port}: it is in use",
                 facts={"where": f"compute.master_port on {LOOPBACK}", "reason": problem.strerror},
                 fix="--set compute.master_port=0 (any free port)",
             ) from None
+        held: int = holder.getsockname()[1]
+        yield held
 
 
-def free_port() -> int:
-    """Return a port on which no process listens at this moment.
+def check_port(port: int) -> None:
+    """Check that the rendezvous port is free; 0, which means any free port, always is.
 
-    Another process may take it before torchrun binds it. Torchrun cannot choose it itself here, because all agents of
-    a run need the same one on their command lines.
+    Raises:
+        ConflictError: another process listens on it.
     """
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with held_port(port):
+        pass
 
 
 def start_agents(
-    run: RunFolder, request: LocalRequest, *, attempt: int, variables: Mapping[str, str]
+    run: RunFolder, request: LocalRequest, *, attempt: int, port: int, variables: Mapping[str, str]
 ) -> list[subprocess.Popen[bytes]]:
     """Start torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
 
@@ -68,14 +76,14 @@ def start_agents(
         run: folder of the run.
         request: number of nodes and ranks, their command and their environment.
         attempt: number of the attempt.
+        port: of the rendezvous.
         variables: environment variables by which the ranks find the MLflow run and the clock of the run.
     """
     exits = run.exits(attempt)
     exits.mkdir(parents=True, exist_ok=True)
     common = {**os.environ, **_variables(run, request, exits), **variables}
-    port = str(request.master_port or free_port())
     group = make_cgroup(run.path)
-    return [_start_agent(run, request, node, port, common, group) for node in range(request.nodes)]
+    return [_start_agent(run, request, node, str(port), common, group) for node in range(request.nodes)]
 
 
 def _start_agent(

@@ -24,7 +24,7 @@ from typing import Any
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.run_processes import kill_leftovers
 from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, LauncherEnd, Supervision, ending_of
-from orchestrator.backends.local.launch import LocalRequest, check_port, start_agents
+from orchestrator.backends.local.launch import LocalRequest, held_port, start_agents
 from orchestrator.runs.status import RunState
 
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM: kill no earlier
@@ -47,12 +47,14 @@ class Supervisor(Supervision):
         # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
         self.run.clear_temporaries()
-        check_port(self.request.master_port)
-        self.tracked.open()
-        agents = start_agents(self.run, self.request, attempt=self.state.attempt, variables=self.variables())
-        self.update(state=RunState.RUNNING)
         try:
-            self._watch(agents)
+            with held_port(self.request.master_port) as port:
+                self.tracked.open()
+                agents = start_agents(
+                    self.run, self.request, attempt=self.state.attempt, port=port, variables=self.variables()
+                )
+                self.update(state=RunState.RUNNING)
+                self._watch(agents)
         finally:
             # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
             # same checkpoint folder

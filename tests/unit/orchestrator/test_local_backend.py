@@ -7,19 +7,23 @@ import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from orchestrator.backends.debug.backend import DebugBackend
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, RunFolder
 from orchestrator.backends.folder.run_processes import kill_leftovers
 from orchestrator.backends.folder.supervision import read_exits
 from orchestrator.backends.local.backend import LocalBackend
-from orchestrator.backends.local.launch import check_port
+from orchestrator.backends.local.launch import LOOPBACK, check_port, held_port
 from orchestrator.backends.log_query import LogQuery
 from orchestrator.backends.run_progress import last_report
 from orchestrator.client import Orchestrator
@@ -32,6 +36,8 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.lineage import Lineage, Link
 from train_jobs.config import Config, PretrainConfig
+
+IP_LOCAL_PORT_RANGE = 51  # ip(7): the ports that a connection may get
 
 
 def test_status_has_newest_value_of_each_metric(tmp_path: Path) -> None:
@@ -360,6 +366,25 @@ def test_failed_attempt_releases_everything(tmp_path: Path) -> None:
         kill_leftovers(tmp_path)
         check_port(port)
         assert process.wait() == -signal.SIGKILL
+
+
+def test_no_other_process_gets_the_port_of_an_attempt() -> None:
+    """Torchrun listens only seconds after the port was chosen; a connection that got it failed the attempt."""
+    server = socket.create_server((LOOPBACK, 0))
+    with held_port(0) as port, closing(server):
+        with closing(socket.socket()) as client:
+            with suppress(OSError):  # older than Linux 6.3
+                client.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("=HH", port, port))
+            with suppress(OSError):  # there is no other port for it
+                client.connect(server.getsockname())
+            assert client.getsockname()[1] != port
+        for _ in range(2000):
+            with closing(socket.socket()) as other:
+                other.bind((LOOPBACK, 0))
+                assert other.getsockname()[1] != port
+        store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False)
+        store.set("key", "value")
+        assert TCPStore(LOOPBACK, port, is_master=False).get("key") == b"value"
 
 
 def test_next_phase_needs_a_finished_run_with_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
