@@ -164,12 +164,14 @@ def without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def bf16_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the processor has bf16 instructions."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "AMD Zen 4"}, raising=False)
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="no /proc/cpuinfo to compare with")
 def test_auto_precision_on_cpu_with_bf16_is_bf16() -> None:
     flags = set(Path("/proc/cpuinfo").read_text().split())
-    able = bool(flags & {"amx_bf16", "avx512_bf16"})
+    slow = {"GenuineIntel", "avx512_fp16"} <= flags and "amx_bf16" not in flags
+    able = bool(flags & {"amx_bf16", "avx512_bf16"}) and not slow
     assert resolve_precision("auto", CPU) == ("bf16" if able else "fp32")
 
 
@@ -179,6 +181,7 @@ def test_auto_precision_accepts_amx_or_avx_bf16(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: bool(amx), raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bool(avx), raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     assert resolve_precision("auto", CPU) == expected
 
 
@@ -207,6 +210,40 @@ def test_arithmetic_line_gives_reason_for_fp32(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     (line,) = describe_arithmetic("auto", CPU)
     assert line.startswith("arithmetic fp32 on cpu (auto: ONEDNN_MAX_CPU_ISA=AVX2 excludes bf16 instructions), ")
+
+
+@pytest.mark.parametrize(
+    ("found", "limit", "reason"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_fp16": True, "amx_bf16": True}, "", None),
+        (
+            {"cpu_name": "Intel Xeon", "avx512_fp16": True, "amx_bf16": False},
+            "",
+            "slowly without AMX, which it does not",
+        ),
+        (
+            {"cpu_name": "Intel Xeon", "avx512_fp16": True, "amx_bf16": True},
+            "AVX512_CORE_BF16",
+            "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 excludes AMX",
+        ),
+        ({"cpu_name": "Intel Xeon", "avx512_fp16": True, "amx_bf16": True}, "DEFAULT", None),
+        ({"cpu_name": "Intel Xeon", "avx512_fp16": False, "amx_bf16": False}, "", None),  # Cooper Lake
+        ({"cpu_name": "AMD Zen 6", "avx512_fp16": True, "amx_bf16": False}, "", None),
+    ],
+)
+@pytest.mark.usefixtures("bf16_processor")
+def test_intel_without_amx_computes_in_fp32(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, object], limit: str, reason: str | None
+) -> None:
+    """There, a step in bf16 took 1.57 times as long as in fp32, although the processor has bf16 instructions."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: found, raising=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert resolve_precision("auto", CPU) == ("fp32" if reason else "bf16")
+    assert (reason or "arithmetic bf16") in describe_arithmetic("auto", CPU)[0]
+    warnings = describe_arithmetic("bf16", CPU)[1:]
+    assert [line.partition(":")[2].partition(":")[0] for line in warnings] == (
+        [" precision bf16 is slower than fp32"] if reason else []
+    )
 
 
 @pytest.mark.usefixtures("bf16_processor")

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
+from typing import Any
 
 import torch
 import torch.utils.deterministic
@@ -76,18 +77,45 @@ _ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _ISAS_WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
+def _isa_limit() -> tuple[str, str] | None:
+    """Return variable and value of the limit on oneDNN's instructions; None without one."""
+    limits = ((name, os.environ.get(name, "").upper()) for name in _ISA_LIMITS)
+    return next(((name, limit) for name, limit in limits if limit not in {"", "ALL", "DEFAULT"}), None)
+
+
 def why_emulated_bf16() -> str | None:
     """Return why this CPU would emulate bf16 matrix products; None if it has instructions for them."""
-    limit = next(((name, os.environ[name]) for name in _ISA_LIMITS if os.environ.get(name)), None)
-    if limit and limit[1].upper() in _ISAS_WITHOUT_BF16:
+    limit = _isa_limit()
+    if limit and limit[1] in _ISAS_WITHOUT_BF16:
         return f"{limit[0]}={limit[1]} excludes bf16 instructions"
     # private names that may vanish: without them only the automatic choice is lost
     probes = (getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))
     return None if any(probe() for probe in probes if probe) else "this CPU has no bf16 instructions"
 
 
+def why_slow_bf16() -> str | None:
+    """Return why bf16 is slower than fp32 on this CPU; None if it is faster.
+
+    Not measured at each start: the choice must be the same when a run resumes, whatever else the machine does then.
+    """
+    if reason := why_emulated_bf16():
+        return reason
+    # Intel's processors with AMX multiply bf16 slowly without it: a cloud may hide it, or a variable exclude it. A step
+    # of BERT-base took 1.57 times as long as in fp32 (docs/speed.md). All of these processors, and no others of Intel
+    # with bf16, have fp16 instructions.
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    if not ("Intel" in str(found.get("cpu_name")) and found.get("avx512_fp16")):
+        return None
+    limit = _isa_limit()
+    if limit and "AMX" not in limit[1]:
+        return f"{limit[0]}={limit[1]} excludes AMX, and this CPU multiplies bf16 slowly without it"
+    return (
+        None if found.get("amx_bf16") else "this CPU multiplies bf16 slowly without AMX, which it does not offer here"
+    )
+
+
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Resolve "auto" to "bf16" if the hardware multiplies bf16 matrices, else to "fp16" on a GPU and "fp32" on a CPU.
+    """Resolve "auto" to "bf16" if the hardware multiplies it faster, else to "fp16" on a GPU and "fp32" on a CPU.
 
     Args:
         precision: auto, bf16, fp16 or fp32.
@@ -98,18 +126,18 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     if device.type == "cuda":
         # from Ampere on; torch.cuda.is_bf16_supported also accepts earlier GPUs, which emulate it
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
-    return "fp32" if why_emulated_bf16() else "bf16"
+    return "fp32" if why_slow_bf16() else "bf16"
 
 
 def describe_arithmetic(precision: str, device: torch.device, *, compiled: bool = False) -> list[str]:
-    """Return the lines of a job's summary about its arithmetic: one line, and a warning if bf16 is emulated.
+    """Return the lines of a job's summary about its arithmetic: one line, and a warning if bf16 is slow.
 
     Args:
         precision: auto, bf16, fp16 or fp32; of auto, the choice and its reason are shown.
         device: device to compute on.
         compiled: whether layers are compiled.
     """
-    reason = why_emulated_bf16() if device.type == "cpu" else None
+    reason = why_slow_bf16() if device.type == "cpu" else None
     chosen = resolve_precision(precision, device)
     why = f" (auto: {reason})" if reason and precision == "auto" else ""
     lines = [
@@ -117,7 +145,8 @@ def describe_arithmetic(precision: str, device: torch.device, *, compiled: bool 
         f" {torch.get_num_threads()} threads a process, torch {torch.__version__}"
     ]
     if reason and chosen == "bf16":
-        lines.append(f"warning: precision bf16 is emulated and many times slower than fp32: {reason}; use auto or fp32")
+        how = "is emulated and many times" if why_emulated_bf16() else "is"
+        lines.append(f"warning: precision bf16 {how} slower than fp32: {reason}; use auto or fp32")
     return lines
 
 
