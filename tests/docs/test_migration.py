@@ -15,6 +15,9 @@ from pydantic import BaseModel
 from transformers import TrainingArguments
 
 from orchestrator.jobs.registry import job_kind
+from orchestrator.jobs.scaffold import spec_models
+from orchestrator.specs.reference import keys
+from train_jobs.config.other_tools import OURS
 
 PAGE = ROOT / "docs" / "migration.md"
 HEADER = "| setting | key | difference |"
@@ -65,6 +68,18 @@ def test_every_setting_has_a_key_or_a_reason() -> None:
     assert "none: " in named
     both = [line.setting for line in lines if line.keys and line.difference.startswith("none")]
     assert both == [], "a setting with a key has an equivalent"
+
+
+def test_hints_of_the_product_are_those_of_the_page() -> None:
+    everywhere = {key.name for model, _ in spec_models().values() for key in keys(model)}
+    assert {key for keys_of_one in OURS.values() for key in keys_of_one} <= everywhere
+    named: dict[str, str] = {}
+    for line in table_lines():
+        for flag in re.findall(r"`(?:--)?([\w-]+)`", line.setting) if line.keys else []:
+            named[flag] = named.get(flag, "") + line.keys
+    on_page = OURS.keys() & named.keys()
+    assert len(on_page) > 25
+    assert {word for word in on_page if not any(f"{key}`" in named[word] for key in OURS[word])} == set()
 
 
 @pytest.mark.parametrize("heading", FLAGS)

@@ -26,6 +26,7 @@ from train_jobs.artifacts.yaml_values import KeyPath as KeyPath
 from train_jobs.artifacts.yaml_values import dotted as dotted
 from train_jobs.config.errors import SpecError, did_you_mean
 from train_jobs.config.fields import NAMED
+from train_jobs.config.other_tools import our_key
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -405,6 +406,8 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         below = [f"{key}.{path[-1]}" for key in sorted(known) if path[-1] in _keys_of(model, (*path[:-1], key))]
         if below:
             hint = f" (did you mean {' or '.join(map(json.dumps, below[:FEW]))}?)"
+        if not below and (ours := our_key(str(path[-1]), lambda key: _has_key(model, key))):
+            hint = f' (did you mean "{ours}"?)'
         if not hint and len(known) < MAX_LISTED:
             hint = f" (known: {', '.join(sorted(known))})"
         return f"{where}{name}unknown key{hint}"
@@ -416,6 +419,11 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         shown = repr(redact(value) if isinstance(value, str) else value)
         message += f", not {shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + '...'}"
     return f"{where}{name}{message}"
+
+
+def _has_key(model: type[BaseModel], key: str) -> bool:
+    *path, name = key.split(".")
+    return name in _keys_of(model, tuple(path))
 
 
 def _keys_of(model: type[BaseModel], path: KeyPath) -> list[str]:

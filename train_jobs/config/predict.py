@@ -239,11 +239,13 @@ class PredictConfig(CheckedConfig):
         if len(forms) > 1:
             yield f"input: files of several formats: {', '.join(sorted(forms))}"
 
-    def form(self, path: Path) -> str:
+    def form(self, path: Path, kind: str | None = None) -> str:
         """Return the format of an input file: one of `InputFormat` except auto.
 
         Args:
             path: path of the file.
+            kind: kind of prediction: `.json` means SQuAD's format for questions, and objects in lines for all others.
+                None: unknown, as questions.
 
         Raises:
             ValueError: the format is unknown.
@@ -254,11 +256,11 @@ class PredictConfig(CheckedConfig):
             return TASKS[self.task].kind.form
         if path.is_dir():
             raise ValueError(f"input: {path} is a folder: give its files, --input FILE for each")
-        if path.suffix not in INPUT_FORMATS:
+        if (suffix := path.suffix.lower()) not in INPUT_FORMATS:
             raise ValueError(
                 f"input: unknown format of {path}: set data.format, or use the extension {', '.join(INPUT_FORMATS)}"
             )
-        return INPUT_FORMATS[path.suffix]
+        return "jsonl" if suffix == ".json" and kind not in {None, QUESTION_ANSWERING} else INPUT_FORMATS[suffix]
 
     def text_columns(self, kind: str) -> list[str]:
         """Return the columns of text in a table.
@@ -285,7 +287,7 @@ class PredictConfig(CheckedConfig):
         Raises:
             SpecError: predictions of this kind cannot read it, or a column or reference cannot be in it.
         """
-        path, form, columns = self.input[0], self.form(self.input[0]), self.columns(kind)
+        path, form, columns = self.input[0], self.form(self.input[0], kind), self.columns(kind)
         if form not in READABLE[kind]:
             raise SpecError(
                 f"cannot read the format {form} for {kind}",

@@ -132,7 +132,7 @@ def check_inputs(
     scored = job.evaluate and (table.classes is not None or table.numbers)
     seen: dict[str, CheckedTable] = {}
     for path in job.input:
-        if (form := job.form(path)) not in FORMATS.values():
+        if (form := job.form(path, table.kind)) not in FORMATS.values():
             continue
         named: dict[str, Any] = {
             "text": first,

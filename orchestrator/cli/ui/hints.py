@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.support.errors import UsageError
 from train_jobs.config.errors import closest
+from train_jobs.config.other_tools import our_key
 
 VERBS = {
     "compare": "diff",
@@ -39,23 +40,15 @@ VERBS = {
 }
 """Verbs of other tools -> ours."""
 FLAGS = {
-    "--batch-size": "--set train.global_batch_size=N",
     "--dataset": "--data",
-    "--epochs": "--set train.epochs=N",
     "--gpus": "--processes",
     "--init-from": "--model",
-    "--learning-rate": "--set optimizer.learning_rate=X",
-    "--lr": "--set optimizer.learning_rate=X",
-    "--max-steps": "--set train.steps=N",
     "--model-name-or-path": "--model",
-    "--num-train-epochs": "--set train.epochs=N",
-    "--seed": "--set train.seed=N",
-    "--steps": "--set train.steps=N",
     "--text-column": "--column text=NAME",
     "--label-column": "--column label=NAME",
     "--train-file": "--data",
 }
-"""Flags of other tools -> ours."""
+"""Flags of other tools -> ours, except those that are keys here (train_jobs/config/other_tools.py)."""
 _CHOICE = re.compile(r"argument (?P<what>[A-Z]+): invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
 
 
@@ -113,7 +106,9 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
 
 
 def _key_of(flag: str, given: Sequence[str]) -> str | None:
-    """Return the only key whose last part is the word of a flag, in the kind of job that is given; None: no or several.
+    """Return the key that a flag means, in the kind of job that is given; None: no or several.
+
+    It is the only one whose last part is the flag's word, or the one that stands for this word of another tool.
 
     Args:
         flag: the flag, with hyphens.
@@ -124,9 +119,9 @@ def _key_of(flag: str, given: Sequence[str]) -> str | None:
 
     word, models = flag.lstrip("-").replace("-", "_"), spec_models()
     chosen = [models[name] for name in given if name in models] or list(models.values())
-    plain = (key for model, _ in chosen for key in keys(model) if not key.section and "[]" not in key.name)
+    plain = [key for model, _ in chosen for key in keys(model) if not key.section and "[]" not in key.name]
     found = {key.name for key in plain if key.path[-1] == word}
-    return found.pop() if len(found) == 1 else None
+    return found.pop() if len(found) == 1 else our_key(word, {key.name for key in plain}.__contains__)
 
 
 def flags_of_parser(parser: argparse.ArgumentParser, verb: str) -> list[str]:

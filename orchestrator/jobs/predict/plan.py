@@ -195,7 +195,12 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
         "input": data.sha256,
         "output": job.output.suffix,
     }
-    counts = [count_table(path, job.form(path), quoting=job.data.quoting, header=_header(job)) for path in job.input]
+    forms = [job.form(path, kind) for path in job.input]
+    header = _header(job)
+    counts = [
+        count_table(path, form, quoting=job.data.quoting, header=header)
+        for path, form in zip(job.input, forms, strict=True)
+    ]
     rows = None if None in counts else sum(count for count in counts if count is not None)
     positions = model.max_position_embeddings
     usable = usable_positions(positions, document.get(TRAINED_POSITIONS), document.get(STRETCHED_POSITIONS))

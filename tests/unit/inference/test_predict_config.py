@@ -41,10 +41,22 @@ def test_unknown_task_lists_known_ones():
 
 @pytest.mark.parametrize(
     ("path", "form"),
-    [("a.tsv", "tsv"), ("a.ndjson", "jsonl"), ("a.txt", "lines"), ("dev.json", "squad"), ("dev.conll", "conll")],
+    [
+        ("a.tsv", "tsv"),
+        ("A.CSV", "csv"),
+        ("a.ndjson", "jsonl"),
+        ("a.txt", "lines"),
+        ("dev.json", "squad"),
+        ("dev.conll", "conll"),
+    ],
 )
 def test_input_format_is_derived_from_file_name(path, form):
     assert config(input=path).form(Path(path)) == form
+
+
+def test_json_has_objects_in_lines_except_for_questions():
+    assert config(input="notes.json").form(Path("notes.json"), "text-classification") == "jsonl"
+    assert config(input="dev.json").form(Path("dev.json"), "question-answering") == "squad"
 
 
 def test_input_format_can_be_set():
