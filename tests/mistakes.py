@@ -358,7 +358,7 @@ MISTAKES = (
     ),
     Mistake(
         "a folder without readable text",
-        {"notes/a.docx": b"PK\x03\x04" + bytes(100)},
+        {"notes/a.png": b"\x89PNG\r\n\x1a\n" + bytes(100)},
         f"{PRETRAIN} --data notes",
         r"no text in folder .*notes",
         r"--data FILE",
@@ -384,10 +384,31 @@ MISTAKES = (
     ),
     Mistake(
         "an Excel workbook called CSV",
-        {"train.csv": b"PK\x03\x04" + bytes(100)},
+        {"train.csv": b"PK\x03\x04" + bytes(100) + b"xl/workbook.xml"},
         f"{FINETUNE} --data train.csv {COLUMNS}",
-        r"train\.csv: is a ZIP archive, such as an Excel or Word document, not text",
+        r"train\.csv: is an Excel workbook, not text",
         r"pd\.read_excel\(.*to_csv",
+    ),
+    Mistake(
+        "a Word document as text",
+        {"notes.docx": b"PK\x03\x04" + bytes(100) + b"word/document.xml"},
+        f"{PRETRAIN} --data notes.docx",
+        r"notes\.docx: is a Word document, not text",
+        r"pandoc .*notes\.docx -t plain --wrap=none -o .*notes\.txt$",
+    ),
+    Mistake(
+        "a folder of PDF documents",
+        {f"letters/{number}.pdf": b"%PDF-1.7\n" + bytes(100) for number in range(5)},
+        f"{PRETRAIN} --data letters",
+        r"no text in folder .*letters",
+        r"find .*letters -name '\*\.pdf' -exec pdftotext \{\} \{\}\.txt ';'$",
+    ),
+    Mistake(
+        "a dataset saved by Hugging Face's datasets",
+        {"saved/state.json": "{}", "saved/data-00000-of-00001.arrow": b"\xff\xff\xff\xff" + bytes(100)},
+        f"{FINETUNE} --data saved {COLUMNS}",
+        r"no file of .*saved can be data\.train",
+        r"load_from_disk\(.*to_parquet\(.*saved\.parquet'\)\"$",
     ),
     Mistake(
         "a binary file among texts",

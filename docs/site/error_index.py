@@ -70,6 +70,8 @@ def template(node: ast.expr) -> str:
         return template(node.left) + template(node.right)
     if isinstance(node, ast.IfExp):
         return template(node.body)
+    if isinstance(node, ast.BoolOp):
+        return template(node.values[-1])
     if isinstance(node, ast.FormattedValue):
         return template(node.value)
     if isinstance(node, ast.Name | ast.Attribute):

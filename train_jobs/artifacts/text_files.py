@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
 
+from train_jobs.artifacts.conversions import folder_conversion
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, remote_head, sibling
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, closest, in_shell, python_command
@@ -92,8 +93,8 @@ class SkippedFiles(NamedTuple):
     """Number of those that are not."""
     names: str
     """A few of their names."""
-    pattern: str | None
-    """Glob of those that seem to be text; None: none do."""
+    fix: str | None
+    """Flag or command by which more are read; None: none is known."""
 
 
 def part_bytes(text: int) -> int:
@@ -134,8 +135,16 @@ def skipped_files(sources: Iterable[SourceConfig], read: Collection[TextPath]) -
         others = [path for path in named if path not in read]
         if others:
             names, number = _skipped_fact(others)["skipped"], len(named) - len(others)
-            found.append(SkippedFiles(folder, number, len(others), names, _text_pattern(folder, others)))
+            found.append(SkippedFiles(folder, number, len(others), names, _fix(folder, others)))
     return found
+
+
+def _fix(folder: Path | str, files: Sequence[TextPath]) -> str | None:
+    """Return the flag that reads files whose names have no format, or the command that makes text of them."""
+    if pattern := _text_pattern(folder, files):
+        return f"--data {in_shell(pattern)}"
+    local = [path for path in files if isinstance(path, Path)]
+    return folder_conversion(folder, local) if isinstance(folder, Path) else None
 
 
 def _text_pattern(folder: Path | str, files: Sequence[TextPath]) -> str | None:
@@ -191,7 +200,7 @@ def _inside_text(place: Path | str, pattern: str, what: str, fix: str) -> DataEr
     return DataError(
         f"{what} is in the folder of the text, and would be read as text",
         facts={"writes": place, "reads": pattern},
-        fix=fix,
+        fix=fix or "--data FILE",
     )
 
 
@@ -257,13 +266,13 @@ def _no_text(folder: Path | str, others: Sequence[TextPath], wanted: Format) -> 
     """
     names = "*.txt, *.jsonl, *.parquet, *.xml, wiki_00" if wanted == "auto" else wanted
     table = next((path for path in others if _is_table(path)), None)
-    file = in_shell((_text_pattern(folder, others) if wanted == "auto" else None) or "FILE")
+    fix = _fix(folder, others) if wanted == "auto" else None
     if table is not None:
-        file = f"{in_shell(table)} --column NAME"
+        fix = f"--data {in_shell(table)} --column NAME"
     return DataError(
         f"no text in folder {folder}",
         facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
-        fix=f"--data {file}",
+        fix=fix,
     )
 
 

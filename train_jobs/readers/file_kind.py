@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from train_jobs.artifacts.conversions import ARROW, EXCEL, PDF, RTF, WORD, ZIP, file_conversion
 from train_jobs.artifacts.remote_files import TextPath
 from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS, file_head, json_document
-from train_jobs.config.errors import in_shell, python_command
+from train_jobs.config.errors import in_shell
 from train_jobs.readers.findings import Findings
 
 HEAD = 1 << 12  # bytes
+_OFFICE = {b"xl/": EXCEL, b"word/": WORD}
+"""Folder in a ZIP archive -> kind of document."""
 _BINARY = {
-    b"PK\x03\x04": "a ZIP archive, such as an Excel or Word document",
-    b"%PDF": "a PDF document",
+    b"PK\x03\x04": ZIP,
+    b"%PDF": PDF,
+    b"{\\rtf": RTF,
+    b"ARROW1": ARROW,
     b"\xd0\xcf\x11\xe0": "an old Excel or Word document",
     b"\x89PNG": "an image",
     b"\xff\xd8\xff": "an image",
@@ -26,7 +31,8 @@ def binary_kind(head: bytes) -> str | None:
     """Return what kind of binary file begins with some bytes; None: it may be text."""
     for magic, kind in _BINARY.items():
         if head.startswith(magic):
-            return kind
+            office = (document for folder, document in _OFFICE.items() if kind == ZIP and folder in head)
+            return next(office, kind)
     return "a binary file" if b"\0" in head and not head.startswith(UTF16_MARKS) else None
 
 
@@ -55,9 +61,9 @@ def check_kind(path: TextPath, findings: Findings, *, form: str, table: bool) ->
     method = kind.rpartition(" ")[2]
     if method in _UNPACK:
         fix = f"{_UNPACK[method]} --keep {in_shell(path)}"
-    elif table and "Excel" in kind:
-        fix = python_command(f"import pandas as pd; pd.read_excel({str(path)!r}).to_csv('table.csv', index=False)")
     else:
-        fix = "give files of text: convert or leave out this one"
+        known = EXCEL if table and "Excel" in kind else kind
+        advice = "give files of text: convert or leave out this one"
+        fix = file_conversion(str(path), path.suffix, known) or advice
     findings.add(path, "", f"is {kind}, not text", fix)
     return False

@@ -54,7 +54,7 @@ class CheckedText:
         for one in self.skipped:
             if one.skipped > one.read:
                 part = f"{one.skipped:,} of {one.read + one.skipped:,} files"
-                fix = f"; to read more: --data {in_shell(one.pattern)}" if one.pattern else ""
+                fix = f"; to read more: {one.fix}" if one.fix else ""
                 yield f"{part} in {one.folder} are not read: {one.names}{fix}"
 
     def _read(self) -> str:

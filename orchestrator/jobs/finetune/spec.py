@@ -20,6 +20,7 @@ from orchestrator.specs.paths import PathKeys, anchor
 from orchestrator.specs.resolved import engine_rules
 from orchestrator.specs.site import Rule, Site
 from orchestrator.support.errors import DataError, SpecError
+from train_jobs.artifacts.conversions import folder_conversion
 from train_jobs.artifacts.layers import ConfigLayer, leaves, merge, read_file
 from train_jobs.artifacts.model_trust import SETTING
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
@@ -193,7 +194,7 @@ def _tables(folder: Path, form: str) -> Iterator[tuple[str, str]]:
                     "need": f"one file named {' or '.join(stems)}, such as {stems[0]}.{form}",
                     "have": ", ".join(path.name for path in fitting or files) or "no files",
                 },
-                fix=f"--set data.{key}=FILE",
+                fix=folder_conversion(folder, ()) or f"--set data.{key}=FILE",
             )
         yield from ((key, str(path)) for path in fitting)
 

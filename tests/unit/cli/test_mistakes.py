@@ -153,7 +153,7 @@ SCORED = "plan evaluate --model bert --data rows.csv --column text=note --column
             r"rows\.csv: column 'ward': 1 row has a label that the model does not know: urology",
             "delete",
         ),
-        (b"PK\x03\x04" + bytes(100), r"rows\.csv: is a ZIP archive", "read_excel"),
+        (b"PK\x03\x04" + bytes(100) + b"xl/", r"rows\.csv: is an Excel workbook", "read_excel"),
         ("id,note,ward\n", r"rows\.csv: has no row", "below its header"),
     ],
 )

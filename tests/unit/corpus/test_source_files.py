@@ -167,10 +167,10 @@ def test_folder_without_text_has_the_glob_that_reads_it(tmp_path: Path) -> None:
     put(tmp_path / "one" / "notes.md")
     put(tmp_path / "one" / "page.html", b"<html>")
     put(tmp_path / "[two]" / "1")
-    put(tmp_path / "three" / "scan.pdf", b"%PDF")
+    put(tmp_path / "three" / "scan.png", b"\x89PNG")
     put(tmp_path / "four" / "data.log", b"\0\1")
     put(tmp_path / "five" / "1")
-    put(tmp_path / "five" / "scan.pdf", b"%PDF")
+    put(tmp_path / "five" / "scan.png", b"\x89PNG")
     (tmp_path / "six").mkdir()
     (tmp_path / "six" / "gone.md").symlink_to("/proc/self/mem")  # cannot be read
     for folder, files in (("one", "one/**/*.md"), ("[two]", "[[]two]/**/*")):
