@@ -200,7 +200,7 @@ def _inside_text(place: Path | str, pattern: str, what: str, fix: str) -> DataEr
     return DataError(
         f"{what} is in the folder of the text, and would be read as text",
         facts={"writes": place, "reads": pattern},
-        fix=fix or "--data FILE",
+        fix=fix,
     )
 
 
@@ -272,7 +272,7 @@ def _no_text(folder: Path | str, others: Sequence[TextPath], wanted: Format) -> 
     return DataError(
         f"no text in folder {folder}",
         facts={"need": f"{names}, plain or .gz, .bz2, .xz, .zst", **_skipped_fact(others)},
-        fix=fix,
+        fix=fix or "--data FILE",
     )
 
 
