@@ -55,6 +55,7 @@ BASE_WIDTH, BASE_RATE = 768, 2e-5  # of BERT-base, and its rate in the recipe
 # on domain text need more (docs/fine-tuning.md).
 MOST_RATE = 1e-3
 TRAINED_ROWS, LEAST_EPOCHS, MOST_EPOCHS = 10_000, 3, 20  # rows of all epochs; 20: Mosbach et al. 2021 for small sets
+NARROW_ROWS, NARROW_EPOCHS = 50_000, 10  # narrow models learn longer (docs/fine-tuning.md, with 5,000 rows)
 MOST_COUNTED = 16 << 20  # bytes of a table whose lines are counted
 SEPARATED = (".csv", ".tsv")  # with a header
 LINE_FORMATS = (*SEPARATED, ".jsonl", ".ndjson")
@@ -269,8 +270,14 @@ def _small_layers(model: InitialModel, merged: Merged) -> Iterator[ConfigLayer]:
         yield ConfigLayer(f"for a width of {width}", {"optimizer": {"learning_rate": rate}})
     data = merged.tree.get("data")
     rows = _table_rows(data) if isinstance(data, dict) else None
-    if rows is not None and (epochs := min(TRAINED_ROWS // max(rows, 1), MOST_EPOCHS)) > LEAST_EPOCHS:
+    if rows is not None and (epochs := _epochs(rows, width)) > LEAST_EPOCHS:
         yield ConfigLayer(f"for {rows:,} rows", {"train": {"epochs": epochs}})
+
+
+def _epochs(rows: int, width: int) -> int:
+    """Return the default number of epochs, the larger the fewer the rows."""
+    epochs = min(TRAINED_ROWS // rows, MOST_EPOCHS)
+    return max(epochs, min(NARROW_ROWS // rows, NARROW_EPOCHS)) if width < BASE_WIDTH else epochs
 
 
 def _table_rows(data: Mapping[str, Any]) -> int | None:

@@ -387,12 +387,13 @@ def test_defaults_fit_narrow_models_and_few_rows(folder: Path) -> None:
         return job.optimizer.learning_rate, job.train.epochs
 
     assert chosen("base") == (2e-5, 5)
-    assert chosen("small") == (2e-4, 5)
-    assert chosen("bert") == (1e-3, 5)
+    assert chosen("small") == (2e-4, 10)
+    assert chosen("bert") == (1e-3, 10)
     assert chosen("small", "train.epochs=2", "optimizer.learning_rate=0.1") == (0.1, 2)
     assert chosen("small", recipe=Flag("glue-stable", "--recipe")) == (2e-5, 20)
-    (folder / "notes.csv").write_text("text,label\n" + "text,1\n" * 9000)
-    assert chosen("base") == (2e-5, 3)
+    for rows, epochs in {9000: (3, 5), 500: (20, 20), 5000: (3, 10), 20_000: (3, 3)}.items():
+        (folder / "notes.csv").write_text("text,label\n" + "text,1\n" * rows)
+        assert (chosen("base")[1], chosen("small")[1]) == epochs
 
 
 def test_default_epochs_count_rows_not_lines(folder: Path) -> None:
