@@ -47,7 +47,7 @@ def test_missing_file_is_reported(console: Console, words: tuple[str, ...]) -> N
 
 def test_unknown_verb_and_flag_are_usage_errors(console: Console) -> None:
     refused(console("sumbit", "pretrain"), "usage", 2)
-    assert "--set train.steps=N" in refused(console("submit", "pretrain", "--stpes", "3"), "usage", 2)
+    assert "--set train.steps=VALUE" in refused(console("submit", "pretrain", "--stpes", "3"), "usage", 2)
     assert "orchestrator submit --help" in refused(console("submit", "pretrain", "--xyzzy"), "usage", 2)
     assert "local" in refused(console("submit", "pretrain", "-b", "loca"), "usage", 2)
 

@@ -45,6 +45,7 @@ OURS = {
     "save_steps": ("checkpoint.every",),
     "save_total_limit": ("checkpoint.keep_last",),
     "seed": _SEED,
+    "steps": _STEPS,
     "test_file": ("data.test",),
     "torch_compile": ("train.compile",),
     "train_batch_size": _BATCH,

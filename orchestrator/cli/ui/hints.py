@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.support.errors import UsageError
 from train_jobs.config.errors import closest
-from train_jobs.config.other_tools import our_key
+from train_jobs.config.other_tools import OURS, our_key
 
 VERBS = {
     "compare": "diff",
@@ -85,9 +85,11 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
         flag = flag.replace("_", "-")
         own = [name for name in known if name != "--help"]  # a verb without --set has no use for a suggestion of it
         others = {theirs: ours for theirs, ours in FLAGS.items() if ours.split()[0] in own}
-        if flag not in others and "--set" in own and (key := _key_of(flag, given)) is not None:
+        keys_of_flags = _keys_of_flags(given) if "--set" in own else {}
+        near = flag if flag in others else closest(flag, [*own, *others, *keys_of_flags])
+        if near in keys_of_flags and near not in {*own, *others}:
+            key = keys_of_flags[near]
             return UsageError(f"{message} (did you mean --set {key}=VALUE?)", fix=f"--set {key}=VALUE")
-        near = flag if flag in others else closest(flag, [*own, *others])
         if near is None:
             return UsageError(message, fix=f"orchestrator {verb} --help")
         meant = others.get(near, near)
@@ -105,23 +107,26 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
     return UsageError(message, fix=f"orchestrator {verb} --help")
 
 
-def _key_of(flag: str, given: Sequence[str]) -> str | None:
-    """Return the key that a flag means, in the kind of job that is given; None: no or several.
+def _keys_of_flags(given: Sequence[str]) -> dict[str, str]:
+    """Return the flags that mean a key of the kind of job that is given, and the key.
 
-    It is the only one whose last part is the flag's word, or the one that stands for this word of another tool.
+    A flag is the last word of a single key, or the word of another tool that stands for one.
 
     Args:
-        flag: the flag, with hyphens.
         given: the whole command line.
     """
     from orchestrator.jobs.scaffold import spec_models
     from orchestrator.specs.reference import keys
 
-    word, models = flag.lstrip("-").replace("-", "_"), spec_models()
+    models = spec_models()
     chosen = [models[name] for name in given if name in models] or list(models.values())
     plain = [key for model, _ in chosen for key in keys(model) if not key.section and "[]" not in key.name]
-    found = {key.name for key in plain if key.path[-1] == word}
-    return found.pop() if len(found) == 1 else our_key(word, {key.name for key in plain}.__contains__)
+    known, by_word = {key.name for key in plain}, dict[str, set[str]]()
+    for key in plain:
+        by_word.setdefault(key.path[-1], set()).add(key.name)
+    single = {word: names.pop() for word, names in by_word.items() if len(names) == 1}
+    others = {word: ours for word in OURS if (ours := our_key(word, known.__contains__)) is not None}
+    return {f"--{word.replace('_', '-')}": key for word, key in {**others, **single}.items()}
 
 
 def flags_of_parser(parser: argparse.ArgumentParser, verb: str) -> list[str]:
