@@ -13,6 +13,7 @@ ZIP, ARROW = "a ZIP archive", "an Arrow file"
 _PANDOC = "pandoc {file} -t plain --wrap=none -o {text}"
 _TO_TEXT = {WORD: _PANDOC, RTF: _PANDOC, PDF: "pdftotext {file} {text}", ZIP: "unzip {file} -d {folder}"}
 _BY_SUFFIX = {".docx": _PANDOC, ".odt": _PANDOC, ".rtf": _PANDOC, ".pdf": _TO_TEXT[PDF]}
+_UNPACK = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _SAVED, _SAVED_SPLITS = "state.json", "dataset_dict.json"
 
 
@@ -22,9 +23,11 @@ def file_conversion(path: str, suffix: str, kind: str) -> str | None:
     Args:
         path: path of the file.
         suffix: its suffix.
-        kind: one of the constants above.
+        kind: one of the constants above, or "compressed with METHOD".
     """
-    base = path.removesuffix(suffix)
+    base, method = path.removesuffix(suffix), kind.removeprefix("compressed with ")
+    if method in _UNPACK:
+        return f"{_UNPACK[method]} --keep {in_shell(path)}"
     if kind == EXCEL:  # CSV even where text is wanted: --column names the text
         write = f"pd.read_excel({path!r}).to_csv({base + '.converted.csv'!r}, index=False)"
         return python_command(f"import pandas as pd; {write}")

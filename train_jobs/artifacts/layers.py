@@ -406,7 +406,7 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
         below = [f"{key}.{path[-1]}" for key in sorted(known) if path[-1] in _keys_of(model, (*path[:-1], key))]
         if below:
             hint = f" (did you mean {' or '.join(map(json.dumps, below[:FEW]))}?)"
-        if not below and (ours := our_key(str(path[-1]), lambda key: _has_key(model, key))):
+        elif ours := our_key(str(path[-1]), lambda key: _has_key(model, key)):
             hint = f' (did you mean "{ours}"?)'
         if not hint and len(known) < MAX_LISTED:
             hint = f" (known: {', '.join(sorted(known))})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from train_jobs.artifacts.conversions import ARROW, EXCEL, PDF, RTF, WORD, ZIP, file_conversion
 from train_jobs.artifacts.remote_files import TextPath
 from train_jobs.artifacts.text_files import MAGIC, UTF16_MARKS, file_head, json_document
-from train_jobs.config.errors import in_shell
 from train_jobs.readers.findings import Findings
 
 HEAD = 1 << 12  # bytes
@@ -24,7 +23,6 @@ _BINARY = {
     b"SQLite format 3": "an SQLite database",
     **{magic: f"compressed with {method}" for method, magic in MAGIC.items()},
 }
-_UNPACK = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 
 
 def binary_kind(head: bytes) -> str | None:
@@ -58,12 +56,7 @@ def check_kind(path: TextPath, findings: Findings, *, form: str, table: bool) ->
             return True
         findings.add(path, "", *document)
         return False
-    method = kind.rpartition(" ")[2]
-    if method in _UNPACK:
-        fix = f"{_UNPACK[method]} --keep {in_shell(path)}"
-    else:
-        known = EXCEL if table and "Excel" in kind else kind
-        advice = "give files of text: convert or leave out this one"
-        fix = file_conversion(str(path), path.suffix, known) or advice
+    known = EXCEL if table and "Excel" in kind else kind
+    fix = file_conversion(str(path), path.suffix, known) or "give files of text: convert or leave out this one"
     findings.add(path, "", f"is {kind}, not text", fix)
     return False
