@@ -16,14 +16,15 @@ class Contestant:
         name: for the table.
         command: starts it; once it is warm it prints its facts as one JSON object in a line.
         errors: file that takes its stderr.
+        folder: current folder of the process; None: that of this one.
     """
 
-    def __init__(self, name: str, command: Sequence[str], errors: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], errors: Path, folder: Path | None = None) -> None:
         self.name = name
         self.seconds: list[float] = []
         self._errors = errors.open("w")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=folder
         )
         self.ready = self._answer()
 

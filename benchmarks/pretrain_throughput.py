@@ -9,7 +9,8 @@ accumulation, clipping, optimizer. Batches lie ready in memory for all (benchmar
 them), made by our own pipeline from real text, padded to their length.
 
 To measure as on a CPU without half precision, set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2, and give
---peers "ours, fp32" "Trainer, fp32" "Trainer, fp32, torch_compile".
+--peers "ours, fp32" "Trainer, fp32" "Trainer, fp32, torch_compile". On an Intel processor set
+MKL_ENABLE_INSTRUCTIONS=AVX2 too. To compare two commits, give --before with a checkout of the earlier one.
 
 Raw output of the runs that are quoted: benchmarks/results/.
 """
@@ -85,15 +86,19 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2, help="untimed steps before the first round")
     parser.add_argument("--backend", default="inductor", help="of the compiled Trainer; aot_eager generates no code")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(USUAL))
+    parser.add_argument("--before", type=Path, help="checkout of an earlier commit: the first peer from there competes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         setup = prepare(arguments, folder)
         print(f"{describe('torch', 'transformers', 'accelerate')}\n{setup.describe()}\n", flush=True)
         contestants = []
-        for number, name in enumerate(arguments.peers):
-            command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(folder), *PEERS[name]]
-            contestants.append(Contestant(name, command, folder / f"{number}.err"))
+        entrants = [(name, name, None) for name in arguments.peers]
+        if arguments.before:
+            entrants.append((f"{arguments.peers[0]}, before", arguments.peers[0], arguments.before))
+        for number, (name, peer, checkout) in enumerate(entrants):
+            command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(folder), *PEERS[peer]]
+            contestants.append(Contestant(name, command, folder / f"{number}.err", checkout))
             print(f"{name}: {json.dumps(contestants[-1].ready)}", flush=True)
         for _ in range(arguments.rounds):
             for peer in contestants:
@@ -101,7 +106,9 @@ def main() -> None:
         endings = {peer.name: peer.finish() for peer in contestants}
         print("\nseconds a step:")
         for peer in contestants:
-            print(f"  {peer.name}: {' '.join(f'{seconds:.3f}' for seconds in peer.seconds)}")
+            faults = endings[peer.name].get("faults", "unknown")  # an earlier checkout may not report them
+            seconds = " ".join(f"{one:.3f}" for one in peer.seconds)
+            print(f"  {peer.name}: {seconds}; page faults a step: {faults}")
         # next to the rates: model FLOP/s mean little without what the machine reaches in the same minute
         world = World(0, 0, 1, torch.device("cuda" if arguments.device == "gpu" else "cpu"))
         peaks = ((kind, peak_flops(world, kind)) for kind in ("bf16", "fp32"))

@@ -32,11 +32,14 @@ class Turns:
         self._left, self._warming = warmup, True
         self._seconds: list[float] = []
         self._started = 0.0
+        self._steps = self._faults = 0
         self.info: dict[str, Any] = {}
 
     def wait(self) -> bool:
         """Wait for a turn before a step; return False after the last one."""
         if self._left == 0:
+            if self._warming:
+                self._faults = _page_faults()
             self._send(self.info if self._warming else {"seconds": self._seconds})
             self._warming, self._seconds = False, []
             self._left = json.loads(sys.stdin.readline())["steps"]
@@ -49,13 +52,14 @@ class Turns:
         self._synchronise()
         self._seconds.append(time.perf_counter() - self._started)
         self._left -= 1
+        self._steps += not self._warming
         if self._warming:
             self.info = {"first_steps": [round(seconds, 2) for seconds in self._seconds]}
 
     def end(self, loss: float) -> None:
         """Print the remaining facts."""
         memory = torch.cuda.max_memory_allocated() if self._gpu else _peak_resident()
-        self._send({"memory": memory, "loss": loss})
+        self._send({"memory": memory, "loss": loss, "faults": (_page_faults() - self._faults) // max(self._steps, 1)})
 
     def _synchronise(self) -> None:
         if self._gpu:
@@ -64,6 +68,11 @@ class Turns:
     @staticmethod
     def _send(what: dict[str, Any]) -> None:
         print(json.dumps(what), flush=True)
+
+
+def _page_faults() -> int:
+    """Return the pages that the system has cleared for this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _peak_resident() -> int:
@@ -78,7 +87,7 @@ def ours(folder: Path, *, precision: str) -> None:
     from train_jobs.engine.loop.loop import Loop
     from train_jobs.engine.loop.staging import to_device
     from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
-    from train_jobs.engine.runtime.distributed import World
+    from train_jobs.engine.runtime import distributed
     from train_jobs.engine.runtime.stop import StopRequest
     from train_jobs.models.bert.pretraining_heads import BertForPreTraining, pretraining_sums
     from train_jobs.models.bert.primitives import gradients_in_place
@@ -87,7 +96,8 @@ def ours(folder: Path, *, precision: str) -> None:
     from train_jobs.tasks.pretraining import is_padded, packed_arrays
 
     setup, shape, sequences = read(folder)
-    device = torch.device("cuda" if setup.device == "gpu" else "cpu")
+    world = distributed.start(setup.device)
+    device = world.device
 
     class Task:
         """BERT on the resident batches."""
@@ -128,7 +138,7 @@ def ours(folder: Path, *, precision: str) -> None:
             build_optimizer(
                 OptimizerConfig(name=setup.optimizer, learning_rate=LEARNING_RATE), task.model.named_parameters()
             ),
-            World(rank=0, local_rank=0, size=1, device=device),
+            world,
             LoopPolicy(
                 config=TrainConfig(global_batch_size=setup.global_batch, micro_batch_size=setup.micro_batch, seed=SEED),
                 precision=precision,
@@ -142,7 +152,7 @@ def ours(folder: Path, *, precision: str) -> None:
                 metrics=MetricsLog(None),
                 progress=ProgressLine(1, io.StringIO()),
                 stop=StopRequest(),
-                profiler=StepProfiler(ProfileConfig(), World(rank=0, local_rank=0, size=1, device=device), None),
+                profiler=StepProfiler(ProfileConfig(), world, None),
             ),
         )
         turns = Turns(setup.device, setup.warmup)

@@ -92,7 +92,7 @@ def kill(run: RunFolder, seconds: float) -> bool:
 
 def main() -> int:
     """Race or kill syncs of the given runs."""
-    import mlflow.store.tracking.sqlalchemy_store
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
     import mlflow.tracking  # noqa: F401
 
     parser = argparse.ArgumentParser()

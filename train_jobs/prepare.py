@@ -41,7 +41,6 @@ from train_jobs.artifacts.store_places import store_path
 from train_jobs.artifacts.text_files import require_outside
 from train_jobs.config import PrepareConfig
 from train_jobs.corpus.executors.node import Node
-from train_jobs.corpus.executors.worker import keep_freed_memory
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.preparation import StoreOptions, make_store
 from train_jobs.corpus.steps.records import store_key
@@ -49,6 +48,7 @@ from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.engine.reporting.system_metrics import SystemMonitor
 from train_jobs.engine.runtime import boundary, storage
+from train_jobs.engine.runtime.allocator import keep_freed_arrays
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.tools.mirror import MirrorThread
 
@@ -179,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     cache = arguments.cache or arguments.output / "token-stores"
     node = Node.from_environment(os.environ)
-    keep_freed_memory()
+    keep_freed_arrays()
 
     def job() -> None:
         stop = StopRequest()

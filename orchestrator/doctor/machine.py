@@ -129,7 +129,7 @@ def home_folder(home: Path) -> Iterator[Finding]:
             Path(probe, "bytes").write_bytes(bytes(PROBE_BYTES))
             # two descriptors, because a lock of flock belongs to the open file: some network file systems grant both
             lock = Path(probe, "lock")
-            with lock.open("w") as first, lock.open("w") as second:
+            with lock.open("w", encoding="utf-8") as first, lock.open("w", encoding="utf-8") as second:
                 held = try_lock(first) and not try_lock(second)
     except OSError as problem:
         error = write_error(f"cannot write to {where}", problem, place, fix="free some space", then=f", or {MOVE_HOME}")

@@ -269,4 +269,4 @@ def reserve_bytes(path: Path, size: int) -> None:
 
 def last_line(log: Path) -> str:
     """Return the last line with text in a log; `nothing` if it has none."""
-    return (log.read_text(errors="replace").strip() or "nothing").splitlines()[-1]
+    return (log.read_text(encoding="utf-8", errors="replace").strip() or "nothing").splitlines()[-1]

@@ -33,7 +33,7 @@ def host_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys
         meminfo: proc(5)'s /proc/meminfo.
         cgroup: mount point of cgroup v2.
     """
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
     available = int(lines["MemAvailable"].split()[0]) * 1024
     total = int(lines["MemTotal"].split()[0]) * 1024
     limit = _number(cgroup / "memory.max")
@@ -53,7 +53,7 @@ def _number(path: Path) -> int | None:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return None
 

@@ -22,10 +22,15 @@ class Mount(NamedTuple):
     """Type, as the kernel calls it: ext4."""
 
 
+def mount_lines() -> list[str]:
+    """Return the lines of /proc/self/mountinfo, see proc_pid_mountinfo(5); names in them may be in other encodings."""
+    return os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).rstrip("\n").split("\n")
+
+
 def mount_of(folder: Path) -> Mount:
     """Return the mount of a folder; one of the type `unknown` if the kernel lists none."""
     found, longest, place = Mount(Path("/"), "unknown"), -1, folder.resolve()
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in mount_lines():
         fields, _, details = line.partition(" - ")
         # the kernel writes a blank in a path as its octal code
         point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields.split()[4]))

@@ -43,7 +43,7 @@ def destination(environ: Mapping[str, str]) -> Destination | None:
     """
     if file := environ.get(FILE_VARIABLE):
         try:
-            found = json.loads(Path(file).read_text())
+            found = json.loads(Path(file).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         return Destination(found["tracking_uri"], found["run_id"])

@@ -91,7 +91,7 @@ def trial_of(job: str) -> tuple[str, int] | None:
 def read_cache(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; empty if the file is missing or damaged."""
     try:
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):
         return {}
 

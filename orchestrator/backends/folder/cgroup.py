@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.mounts import mount_lines
 
 CGROUP_FILE = "cgroup"  # in the run's folder: the path of its control group
-MOUNT_POINT, MOUNT_ROOT = 4, 3  # fields of /proc/self/mountinfo, see proc_pid_mountinfo(5)
+MOUNT_POINT, MOUNT_ROOT = 4, 3  # fields of a mount's line
 
 
 def make_cgroup(folder: Path) -> Path | None:
@@ -71,9 +72,9 @@ def _group_of(folder: Path) -> Path:
 
 def _own_cgroup() -> Path:
     """Return the folder of this process's control group; LookupError: cgroup v2 is not mounted."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    lines = os.fsdecode(Path("/proc/self/cgroup").read_bytes()).split("\n")
     path = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in mount_lines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):
             mounted = fields.split()

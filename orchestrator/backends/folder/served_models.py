@@ -88,7 +88,7 @@ def _start_server(model: str, endpoint: str, log: Path) -> tuple[int, int]:
 
 def _reason(log: Path) -> str:
     """Return the message of the error that ended a server, without its facts; else the last line of its log."""
-    lines = log.read_text(errors="replace").splitlines()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.startswith("error[")), last_line(log))
 
 
@@ -122,7 +122,7 @@ def _running_server(path: Path) -> dict[str, Any] | None:
     `delete` would kill. Boot and start time make it unique.
     """
     try:
-        known: dict[str, Any] = json.loads(path.read_text())
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     same = known.get("boot") == boot_id() and known.get("started") == process_started(known["pid"])

@@ -62,7 +62,7 @@ def write_exit_code(path: Path, code: int) -> None:
     except OSError:
         with suppress(OSError):
             Path(os.environ[RESERVE_VARIABLE]).unlink(missing_ok=True)
-            path.write_text(f"{code}\n")
+            path.write_text(f"{code}\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -86,7 +86,7 @@ def main() -> int:
     rank = os.environ["RANK"]
     exit_file = Path(os.environ["RUN_EXITS"], f"rank-{rank}")
     with suppress(OSError):
-        exit_file.write_text("\n")  # takes a block of the disk, for the exit code
+        exit_file.write_text("\n", encoding="utf-8")  # takes a block of the disk, for the exit code
     log = _log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log"))
     filtered = _FilteredOutput(log) if os.environ.get(SECRETS_VARIABLE) else None
     output = filtered.writing if filtered else log.fileno()

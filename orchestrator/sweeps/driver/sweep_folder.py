@@ -164,5 +164,5 @@ def append(path: Path, document: dict[str, Any]) -> None:
 
 def last_step(path: Path) -> int:
     """Return the last step in a file of metrics; 0 without one."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return int(json.loads(lines[-1])["step"]) if lines else 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +87,35 @@ def test_probe_counts_fixed_memory_once() -> None:
 
     assert probed(Fixed(), 25) == 16
     assert probed(Fixed(), 17) == 8
+
+
+AFTER_FREED_MEMORY = """
+import numpy as np, torch
+from engine_toy import ROW_BYTES, ToyTask
+from test_engine_probe import probed
+from train_jobs.engine.runtime.allocator import keep_freed_tensors
+
+class Allocating(ToyTask):
+    def loss(self, batch, totals):
+        taken = torch.ones(len(batch) * ROW_BYTES // 4)
+        return super().loss(batch, totals)
+
+assert keep_freed_tensors()
+freed = np.ones(2**30, np.uint8)
+del freed
+print(probed(Allocating(), 11))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the settings are specific to glibc")
+def test_probe_does_not_take_kept_memory_for_free() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_FREED_MEMORY],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.returncode) == ("8\n", 0), done.stderr
 
 
 def test_probe_without_memory_for_one_sequence_raises() -> None:

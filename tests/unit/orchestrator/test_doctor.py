@@ -257,6 +257,21 @@ def test_unwritable_home_fails(tmp_path: Path) -> None:
     assert "ORCHESTRATOR_HOME" in str(finding.fix)
 
 
+def test_name_of_a_mount_may_be_in_latin_1(tmp_path: Path) -> None:
+    (disk := tmp_path / os.fsdecode(b"M\xfcller")).mkdir()
+    check = (
+        "import sys, pathlib; from orchestrator.doctor.machine import home_folder;"
+        " print(*(one.level for one in home_folder(pathlib.Path(sys.argv[1]))))"
+    )
+    mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(disk)]
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True).returncode:
+        pytest.skip("cannot mount a disk")
+    found = subprocess.run(
+        [*mount, sys.executable, "-c", check, str(disk / "home")], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert (found.stdout, found.stderr) == ("ok ok\n", "")
+
+
 def test_home_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "home").touch()
     finding = machine.access(tmp_path / "home")

@@ -23,8 +23,8 @@ import train_jobs
 from train_jobs.config.errors import SpecError
 from train_jobs.corpus.executors.base import error_json, finished_record, perform
 from train_jobs.corpus.executors.dask_process import quiet
-from train_jobs.corpus.executors.worker import keep_freed_memory
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+from train_jobs.engine.runtime.allocator import keep_freed_arrays
 
 PACKAGES = ("numpy", "pyarrow", "tokenizers", "distributed")
 CODE = ("corpus", "artifacts", "config")  # folders of this package that decide the bytes of a store
@@ -126,4 +126,4 @@ def require_versions(expected: dict[str, str], found: dict[str, str], where: str
 def dask_setup(worker: Worker) -> None:
     """Prepare a worker of a cluster that the job started; Dask calls it when the worker preloads this module."""
     quiet()
-    keep_freed_memory(threads=True)
+    keep_freed_arrays(threads=True)

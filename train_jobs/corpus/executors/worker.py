@@ -7,7 +7,6 @@ The kernel kills it when its parent dies. Unfinished files have no record and ar
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -20,25 +19,9 @@ from train_jobs.config.privacy import traceback_text
 from train_jobs.corpus.executors.base import error_json, perform
 from train_jobs.corpus.executors.lifetime import end_with_parent
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+from train_jobs.engine.runtime.allocator import keep_freed_arrays
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
-M_ARENA_MAX = -8  # of mallopt(3)
-KEPT_MEMORY = {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: 256 << 20, M_TOP_PAD: 16 << 20}  # bytes
 SECONDS_BETWEEN_MESSAGES = 0.5
-
-
-def keep_freed_memory(*, threads: bool = False) -> bool:
-    """Configure the allocator to keep freed memory; return whether it accepted every setting.
-
-    Args:
-        threads: whether a thread other than the main one does the work; call it before that thread starts.
-    """
-    # By default glibc returns freed arrays to the system, which must clear every page before it is used again. That
-    # takes a tenth of the time when one batch of text follows another.
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # The settings apply to the main arena; a thread would use one of its own, which returns its memory.
-    settings = {**KEPT_MEMORY, **({M_ARENA_MAX: 1} if threads else {})}
-    return mallopt is not None and all([mallopt(*setting) for setting in settings.items()])  # noqa: C419  # set all
 
 
 class ParentChannel:
@@ -79,7 +62,7 @@ def main() -> int:
     # The terminal and torchrun send these to the whole process group. The parent handles them and ends its workers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    keep_freed_memory()
+    keep_freed_arrays()
     channel = ParentChannel()
     setting = PreparationSetting.model_validate_json(sys.stdin.readline())
     for line in sys.stdin:

@@ -15,6 +15,7 @@ import torch
 from train_jobs.artifacts.host import host_memory
 from train_jobs.engine.loop.gradients import Passes, accumulate
 from train_jobs.engine.loop.task import TrainingTask
+from train_jobs.engine.runtime.allocator import return_freed_memory
 from train_jobs.engine.runtime.devices import is_out_of_memory, micro_batch_error, release_memory
 from train_jobs.engine.runtime.distributed import World
 
@@ -59,6 +60,7 @@ def largest_micro_batch(
         else:
             # Never by trial and error: Linux overcommits memory, so nothing raises; the kernel kills the process
             # instead.
+            release_memory(world.device)  # kept memory would count as taken before an attempt, but not by it
             room = int(HOST_SHARE * available()) // world.local_size - later_bytes
             # without it, memory that a faster process has allocated for its attempt would count as taken by others
             world.barrier()
@@ -144,6 +146,7 @@ def _largest_on_host(attempt: Callable[[int], None], sizes: Sequence[int], room:
 
 
 def _peak(attempt: Callable[[int], None], size: int) -> int:
+    return_freed_memory()
     with PeakMemory() as memory_taken:
         attempt(size)
     return memory_taken.bytes
@@ -183,4 +186,4 @@ class PeakMemory:
 
 def resident_bytes() -> int:
     """Return the resident memory of this process, in bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * PAGE

@@ -22,6 +22,7 @@ import torch.utils.deterministic
 
 from train_jobs.config import OutOfMemoryError
 from train_jobs.config.arithmetic import data_sheet
+from train_jobs.engine.runtime.allocator import return_freed_memory
 from train_jobs.engine.runtime.distributed import World
 
 SIDES, TRIES = (256, 512, 1024), 5
@@ -271,6 +272,8 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    else:
+        return_freed_memory()
 
 
 def micro_batch_error(micro_batch_size: int, *, step: int, device: torch.device, can_shard: bool) -> OutOfMemoryError:

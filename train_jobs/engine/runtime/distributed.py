@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from train_jobs.config import PeerError, SpecError
+from train_jobs.engine.runtime.allocator import keep_freed_tensors
 from train_jobs.engine.runtime.gpu_check import require_usable_gpu
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
@@ -289,6 +290,8 @@ def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:
     place = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
     if place.type == "cuda":
         require_usable_gpu(place)  # before the group: nccl binds a rank to the current device
+    else:
+        keep_freed_tensors()
     if size > 1:
         gpu = place.type == "cuda"
         dist.init_process_group(
