@@ -67,13 +67,12 @@ SHAPES = tuple(
     )
 )
 # What is shorter than the issuer's length is redacted too: a log may cut a line, and a test token is still a token.
-_PREFIXED = re.compile(
+_PREFIXED = (
     r"\b(?:hf_|gh[oprsu]_|github_pat_|glpat-|npm_|[rs]k_(?:live|test)_|sk-(?:proj|ant|admin|svcacct)-|hv[bsr]\.|xox[abeoprs]-)"
     r"[\w-]{16,}"
 )
 # A secret by its name. `token` alone needs a word before it, or capitals: models have tokens of other kinds.
-_NAMED = re.compile(
-    r"""(?x)
+_NAMED = r"""(?x)
     (
       (?i: (?:^|[?&;\s"']|%3[Ff]|%26|%3[Bb]) sig (?:=|%3[Dd]|%253[Dd])
         | \b bearer \s+ | \b authorization ["']? \s* [:=] \s* ["']? basic \s+
@@ -88,9 +87,8 @@ _NAMED = re.compile(
     )
     [^\s"'&,;<>(){}\[\]\\]{6,}
     """
-)
-_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@\"']*):[^\s/@\"']+(?=@)")
-_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?")  # a JSON web token, as Azure issues them
+_URL_PASSWORD = r"(?<=://)([^\s/:@\"']*):[^\s/@\"']+(?=@)"
+_TOKEN = r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"  # a JSON web token, as Azure issues them
 # Found in every text that _NAMED matches, and in few others: _NAMED itself takes eight times as long.
 _HINT = re.compile(
     r"(?i)(?:token|secret|assertion|key|passw(?:or)?d|passphrase|credentials?|signature|_pat)[\"']?\s*[:=]"
@@ -98,7 +96,7 @@ _HINT = re.compile(
 )
 _PREFIXES = ("hf_", "gh", "glpat-", "npm_", "k_live_", "k_test_", "sk-", "hv", "xox")
 _RULES = (
-    *((shape.needle, re.compile(shape.pattern), REDACTED) for shape in SHAPES),
+    *((shape.needle, shape.pattern, REDACTED) for shape in SHAPES),
     *((prefix, _PREFIXED, REDACTED) for prefix in _PREFIXES),
     ("://", _URL_PASSWORD, rf"\g<1>:{REDACTED}"),
     ("eyJ", _TOKEN, REDACTED),
@@ -123,11 +121,11 @@ def redact(text: str) -> str:
         text = _without(text.encode(errors="surrogateescape"), forms).decode(errors="surrogateescape")
     for needle, pattern, replacement in _RULES:
         if needle in text:
-            text = pattern.sub(replacement, text)
+            text = re.sub(pattern, replacement, text)  # compiled here: few processes ever need one
     if "\n" not in text:
-        return _NAMED.sub(rf"\g<1>{REDACTED}", text) if _HINT.search(text) else text
+        return re.sub(_NAMED, rf"\g<1>{REDACTED}", text) if _HINT.search(text) else text
     lines = text.splitlines(keepends=True)  # most lines of a log have no hint, and the pattern is slow
-    return "".join(_NAMED.sub(rf"\g<1>{REDACTED}", line) if _HINT.search(line) else line for line in lines)
+    return "".join(re.sub(_NAMED, rf"\g<1>{REDACTED}", line) if _HINT.search(line) else line for line in lines)
 
 
 def value_forms(value: str) -> set[bytes]:
