@@ -84,9 +84,10 @@ def cpu_seconds() -> float:
 
 
 def commit() -> str:
-    """Return the commit of the code, with a + if files differ from it."""
-    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    """Return the commit of the code, with a + if other files than the results differ from it."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True, cwd=ROOT)
+    differs = ["git", "diff", "--quiet", "HEAD", "--", ".", f":(exclude){RESULTS.relative_to(ROOT)}"]
+    return head.stdout.strip() + "+" * subprocess.run(differs, cwd=ROOT, check=False).returncode
 
 
 def keep(reader: str) -> None:
