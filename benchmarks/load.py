@@ -84,7 +84,7 @@ def make_trials(home: Path, count: int) -> SweepFolder:
     import optuna
 
     file, text = home / "sweep.yaml", home / "notes.txt"
-    text.write_text("Some text.\n")
+    text.write_text("\n\n".join(f"Note {number} is about word{number}." for number in range(200)))
     space = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
     trial = {"backend": "local", "recipe": "tiny", "data": {"text": [str(text)]}}
     file.write_text(json.dumps({"name": "many", "trial": trial, "space": space, "limits": {"trials": count}}))
