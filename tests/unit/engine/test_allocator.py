@@ -39,8 +39,7 @@ def test_freed_arrays_are_reused() -> None:
 
 
 def test_freed_tensors_are_reused() -> None:
-    # the sizes of a micro batch: logits of 40 MB, a gradient of the decoder's size, in sum more than keep_freed_arrays
-    # keeps
+    # as in a micro batch: logits of 40 MiB, a gradient of 90; together more than `keep_freed_arrays` keeps
     sizes = [40, 90, 40, 24, 24, 24, 40]
     kept, default = faults("assert allocator.keep_freed_tensors()", sizes), faults("", sizes)
     assert kept < 20
