@@ -159,7 +159,7 @@ class DriverControl(SweepControl):
 
     def status(self) -> SweepStatus:
         """Return the status from the study that the driver writes."""
-        return sweep_status(self._folder, self._study)
+        return sweep_status(self._folder, lambda: self._study)
 
     def state(self) -> RunState:
         """Return the state from state.json and the driver's lock."""

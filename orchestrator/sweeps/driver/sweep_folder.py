@@ -6,6 +6,7 @@ SWEEP/
   state.json       written by the driver; before its start by the submission, after its end by a cancellation
   study.journal    trials in Optuna's format, for optuna-dashboard too: written by the driver
   decisions.jsonl  decisions of the policy on each report, with their numbers: written by the driver before it acts
+  rows.json        trials of an ended sweep as rows, a cache: written by commands that show the sweep
   metrics.jsonl    a line for each finished trial: metrics of the parent run in MLflow
   lock             held by the driver while it runs
   cancel           exists if the sweep is to be cancelled
@@ -54,6 +55,10 @@ class SweepFolder(SupervisedFolder[SweepState]):
     """Metrics of the parent run."""
     decided = Below("decisions.jsonl")
     """Decisions of the policies."""
+    journal = Below(STUDY)
+    """Trials in Optuna's format."""
+    rows = Below("rows.json")
+    """Rows of the trials of an ended sweep, kept from one command to the next."""
     history = Below("history.json")
     """Trials of earlier sweeps; missing without a warm start."""
 
@@ -122,7 +127,7 @@ class SweepFolder(SupervisedFolder[SweepState]):
                 trial.state, trial.values, trial.datetime_complete = optuna.trial.TrialState.RUNNING, None, None
                 trial.user_attrs = {key: value for key, value in trial.user_attrs.items() if key not in {END, ENDING}}
             renewed.add_trial(trial)
-        draft.replace(self.path / STUDY)
+        draft.replace(self.journal)
 
     @staticmethod
     def _optuna() -> Any:
@@ -135,7 +140,7 @@ class SweepFolder(SupervisedFolder[SweepState]):
     def _storage(self, optuna: Any, path: Path | None = None) -> Any:
         # A journal and not SQLite: one driver writes, so no server is needed, and 60 trials with 5 reports each took
         # 0.2 s against 2 s. Its weakness, a truncated last line, is handled by `repair`.
-        journal, file = optuna.storages.journal, str(path or self.path / STUDY)
+        journal, file = optuna.storages.journal, str(path or self.journal)
         # Optuna's default lock is a symbolic link, for NFS 2; exFAT and some network disks have none.
         backend = journal.JournalFileBackend(file, lock_obj=journal.JournalFileOpenLock(file))
         return optuna.storages.JournalStorage(backend)

@@ -1,13 +1,19 @@
-"""The status of a sweep with all of its trials, one row each."""
+"""The status of a sweep with all of its trials, one row each.
+
+The rows of an ended sweep are kept in its folder: to load Optuna and read the study would take as long as all the rest
+of `sweep show`. The file is only a cache, which may be deleted at any time.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from orchestrator.runs.status import RunState
 from orchestrator.specs.space import all_parameters
@@ -15,12 +21,14 @@ from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.policy.termination import best
+from train_jobs.artifacts.files import write_text
 from train_jobs.config.fields import Config
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
+SETTLED = 2.0  # seconds without a change until rows are kept: some file systems store times of whole seconds
 UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # cancelled with the sweep: resumed with it
 
 
@@ -100,17 +108,57 @@ class SweepStatus(Config):
         return self.model_dump(mode="json")
 
 
-def sweep_status(folder: SweepFolder, study: Study | None = None) -> SweepStatus:
+class _KeptRows(Config):
+    """The rows of an ended sweep, and the stamp of the files they come from."""
+
+    stamp: str
+    rows: list[TrialRow]
+
+
+def sweep_status(folder: SweepFolder, study: Callable[[], Study] | None = None) -> SweepStatus:
     """Return the current status of a sweep that a process of this machine drives.
 
     Args:
         folder: the folder of the sweep.
-        study: its study, for callers that poll: an open study reads only the new lines of the journal. None: open it.
+        study: returns its open study, for callers that poll: it reads only the new lines of the journal. None: open it.
     """
     record, state = folder.record(), folder.state()
-    maximize = record.spec.objective.goal == "maximize"
-    stored = (study or folder.study()).get_trials(deepcopy=False)
-    return status_of(folder, record, state, [_row(trial, state, maximize=maximize) for trial in stored])
+    stamp = _stamp(folder)
+    rows = _kept(folder, stamp)
+    if rows is None:
+        maximize = record.spec.objective.goal == "maximize"
+        stored = (study or folder.study)().get_trials(deepcopy=False)
+        rows = [_row(trial, state, maximize=maximize) for trial in stored]
+        # The duration of a trial that has not ended depends on the time, except in a cancelled sweep.
+        if state.ended is not None and not any(row.state == RunState.RUNNING for row in rows):
+            _keep(folder, stamp, rows)
+    return status_of(folder, record, state, rows)
+
+
+def _stamp(folder: SweepFolder) -> str:
+    """Return what changes with the files that rows are read from, and with the fields of a row."""
+    found = [f"{zlib.crc32(repr(TrialRow.model_fields).encode()):08x}"]
+    for file in (folder.journal, folder.state_file):
+        with suppress(OSError):
+            read = file.stat()
+            found.append(f"{read.st_ino}.{read.st_size}.{read.st_mtime_ns}")
+    return " ".join(found)
+
+
+def _kept(folder: SweepFolder, stamp: str) -> list[TrialRow] | None:
+    """Return the kept rows; None: no rows are kept, or a file has changed since."""
+    with suppress(OSError, ValidationError):
+        kept = _KeptRows.model_validate_json(folder.rows.read_bytes())
+        return kept.rows if kept.stamp == stamp else None
+    return None
+
+
+def _keep(folder: SweepFolder, stamp: str, rows: list[TrialRow]) -> None:
+    """Keep rows that were read after the stamp, unless a change may hide behind it."""
+    with suppress(OSError):  # a full disk, or the folder of another user: the next command reads the study again
+        changed = max(folder.journal.stat().st_mtime, folder.state_file.stat().st_mtime)
+        if time.time() - changed > SETTLED and _stamp(folder) == stamp:
+            write_text(folder.rows, _KeptRows(stamp=stamp, rows=rows).model_dump_json())
 
 
 def status_of(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from orchestrator.sweeps.design.points import distributions, latents
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.driver.sweep_status import status_of
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, status_of
 from tests.unit.sweeps.conftest import sweep
 
 
@@ -215,3 +218,73 @@ def test_spec_of_a_sweep_is_restored_from_its_record(tmp_path: Path) -> None:
     assert make(tmp_path, **document).folder.record().spec == sweep(
         document["space"], "tpe", seeds=[1, 2], limits={"trials": 4}
     )
+
+
+def end(found: Sweep, state: RunState = RunState.COMPLETED) -> None:
+    """End the sweep, long ago on the clock of its files."""
+    found.folder.write_state(SweepState(state=state, ended=time.time()))
+    for file in (found.folder.journal, found.folder.state_file):
+        earlier = file.stat().st_mtime - 10
+        os.utime(file, (earlier, earlier))
+
+
+def test_ended_sweep_is_shown_again_without_optuna(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    add(found, [3.0, math.nan], "completed", 3.0, settings={"optimizer.learning_rate": 0.1, "other": ["a", None]})
+    add(found, [], "failed")
+    end(found)
+    first = found.status()
+    code = (
+        "import sys; from pathlib import Path; from orchestrator.sweep import Sweeps\n"
+        f"print(Sweeps(Path({str(tmp_path)!r})).attach('search-1').status().model_dump_json())\n"
+        "sys.exit('optuna' in sys.modules or 'numpy' in sys.modules)"
+    )
+    again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert SweepStatus.model_validate_json(again.stdout) == first
+    assert first.rows[0].settings == {"optimizer.learning_rate": 0.1, "other": ["a", None]}
+
+
+def test_kept_rows_follow_the_study(tmp_path: Path) -> None:
+    found = make(tmp_path)
+    add(found, [3.0], "completed", 3.0)
+    end(found)
+    assert [row.outcome for row in found.status().rows] == [3.0]
+    assert found.folder.rows.exists()
+    add(found, [2.0], "completed", 2.0)
+    assert [row.outcome for row in Sweep(found.folder, tmp_path).status().rows] == [3.0, 2.0]
+    end(found)
+    assert len(Sweep(found.folder, tmp_path).status().rows) == 2
+    found.folder.reopen_trials([0])
+    found.folder.write_state(SweepState(state=RunState.RUNNING))
+    assert [row.state for row in Sweep(found.folder, tmp_path).status().rows] == ["running", "completed"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"stamp": "x", "rows": []}', b"\xff"])
+def test_damaged_kept_rows_are_read_anew(tmp_path: Path, damage: bytes) -> None:
+    found = make(tmp_path)
+    add(found, [3.0], "completed", 3.0)
+    end(found)
+    first = found.status()
+    found.folder.rows.write_bytes(damage)
+    assert found.status() == first
+    assert len(found.folder.rows.read_bytes()) > 100  # and kept again
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.FAILED])
+def test_running_trials_are_not_kept(tmp_path: Path, state: RunState) -> None:
+    found = make(tmp_path)
+    add(found, [3.0])
+    end(found, state)
+    before = found.status().rows[0].seconds
+    assert found.status().rows[0].seconds > before
+    assert not found.folder.rows.exists()
+
+
+def test_fresh_changes_are_not_kept(tmp_path: Path) -> None:
+    """The time of a file may have whole seconds: a change within the second would not show."""
+    found = make(tmp_path)
+    add(found, [3.0], "completed", 3.0)
+    found.folder.write_state(SweepState(state=RunState.COMPLETED, ended=time.time()))
+    assert len(found.status().rows) == 1
+    assert not found.folder.rows.exists()
