@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
+from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -34,48 +36,61 @@ def order_of(blocks_of: list[SourceBlocks], epoch: int = 0, seed: int = 0) -> Ep
     return epoch_order(blocks_of, seed=seed, sequence_length=128, epoch=epoch)
 
 
-def epochs(weight: float, blocks: int = 7) -> list[list[tuple[int, int]]]:
-    """Return the blocks and passes of each epoch."""
+def epochs(weight: float, blocks: int = 7) -> list[list[Visit]]:
+    """Return the visits of each epoch."""
     blocks_of = [SourceBlocks(range(blocks), [1000] * blocks, weight)]
-    found = [order_of(blocks_of, epoch, seed=3) for epoch in range(EPOCHS)]
-    return [[(visit.block, visit.number) for visit in epoch.visits] for epoch in found]
+    return [order_of(blocks_of, epoch, seed=3).visits for epoch in range(EPOCHS)]
 
 
-@pytest.mark.parametrize(
-    ("weight", "lengths"),
-    [
-        (1.0, [7, 7, 7, 7, 7, 7]),
-        (2.0, [14, 14, 14, 14, 14, 14]),
-        (0.5, [3, 4, 3, 4, 3, 4]),
-        (2.5, [17, 18, 17, 18, 17, 18]),
-        (0.1, [0, 1, 1, 0, 1, 1]),
-    ],
-)
-def test_epochs_continue_one_endless_cycle(weight: float, lengths: list[int]) -> None:
-    """After any number of epochs the counts of two blocks differ by at most one."""
-    found = epochs(weight)
-    assert [len(epoch) for epoch in found] == lengths
-    counts: Counter[int] = Counter()
-    for epoch in found:
-        counts.update(block for block, _ in epoch)
-        times = [counts[block] for block in range(7)]
-        assert max(times) - min(times) <= 1
-    every = [visit for epoch in found for visit in epoch]
-    assert len(set(every)) == len(every)
-    for block in range(7):
-        assert sorted(number for b, number in every if b == block) == list(range(counts[block]))
+def share(visit: Visit) -> Fraction:
+    return Fraction(visit.last - visit.first, visit.units)
+
+
+@pytest.mark.parametrize("blocks", [7, 1])
+@pytest.mark.parametrize("weight", [1.0, 2.0, 0.5, 2.5, 0.1, 0.013])
+def test_epochs_continue_one_endless_cycle(weight: float, blocks: int) -> None:
+    """Each epoch has its exact share; after any number of epochs the counts of two blocks differ by at most one."""
+    found, amounts = epochs(weight, blocks), dict.fromkeys(range(blocks), Fraction())
+    parts: dict[tuple[int, int], list[Visit]] = {}
+    for number, epoch in enumerate(found):
+        assert sum(map(share, epoch)) == Fraction(str(weight)) * blocks == order_of_blocks(weight, blocks, number)
+        assert len({visit.name for visit in epoch}) == len(epoch)
+        for visit in epoch:
+            amounts[visit.block] += share(visit)
+            parts.setdefault(visit.name, []).append(visit)
+        assert max(amounts.values()) - min(amounts.values()) <= 1
+    for visits in parts.values():  # a divided block: each part begins where the part of the epoch before ended
+        assert visits[0].first == 0
+        assert all(before.last == after.first for before, after in pairwise(visits))
+    for block in range(blocks):
+        assert sorted(number for number, b in parts if b == block) == list(range(math.ceil(amounts[block])))
+
+
+def order_of_blocks(weight: float, blocks: int, epoch: int) -> Fraction:
+    return order_of([SourceBlocks(range(blocks), [1000] * blocks, weight)], epoch, seed=3).blocks
+
+
+def test_small_source_with_a_fractional_weight_is_in_every_epoch() -> None:
+    """One block at weight 0.1 beside 50 at 1: a fiftieth of a tenth of every epoch, in every window."""
+    blocks_of = [SourceBlocks(range(50), [1 << 20] * 50), SourceBlocks([50], [1 << 20], 0.1)]
+    for epoch in range(12):
+        order = order_of(blocks_of, epoch)
+        for window in range(order.windows):
+            large, small = tokens_by_source(blocks_of, order, window)
+            assert small / (large + small) == pytest.approx(0.1 / 50.1, rel=0.01)
 
 
 def test_weights_are_exact_decimals() -> None:
     """0.29 times 100 is less than 29 in binary floating point."""
     assert [len(epoch) for epoch in epochs(0.29, blocks=100)] == [29] * EPOCHS
+    assert [len(epoch) for epoch in epochs(0.5, blocks=7)] == [4] * EPOCHS  # one of them divided
 
 
 def test_order_differs_between_passes_and_epochs() -> None:
     whole = epochs(1.0, blocks=50)
-    assert len({tuple(block for block, _ in epoch) for epoch in whole}) == EPOCHS
+    assert len({tuple(visit.block for visit in epoch) for epoch in whole}) == EPOCHS
     halves = epochs(0.5, blocks=50)
-    assert len({frozenset(block for block, _ in epoch) for epoch in halves}) == EPOCHS
+    assert len({frozenset(visit.block for visit in epoch) for epoch in halves}) == EPOCHS
 
 
 def test_visits_of_sources_follow_weights() -> None:
@@ -96,8 +111,10 @@ def tokens_by_source(blocks_of: list[SourceBlocks], order: EpochOrder, window: i
     """Return the tokens that each source contributes to a window."""
     found = [0] * len(blocks_of)
     for part in order.parts(window):
-        low, high = part.bounds(part.visit.tokens)
-        found[next(n for n, source in enumerate(blocks_of) if part.visit.block in source.blocks)] += high - low
+        number = next(n for n, source in enumerate(blocks_of) if part.visit.block in source.blocks)
+        source = blocks_of[number]
+        low, high = part.bounds(source.tokens[list(source.blocks).index(part.visit.block)])
+        found[number] += high - low
     return found
 
 
@@ -202,12 +219,19 @@ def test_each_pass_over_block_has_new_pairs(store: TokenStore) -> None:
     assert all(len({tuple(row) for row in a} & {tuple(row) for row in b}) < 0.5 * len(a) for a, b in pairwise(plans))
 
 
-def test_empty_epochs_are_skipped(store: TokenStore) -> None:
+@pytest.mark.parametrize("weight", [0.3, 0.001])
+def test_divided_block_gives_each_example_once(store: TokenStore, weight: float) -> None:
+    """Epochs of a part of one block, or of less than one example: a pass has the examples of an undivided one."""
     data, plan = DataConfig(sequence_length=32), partial(plan_block, objective=ObjectiveConfig(next_sentence=True))
-    blocks_of = [SourceBlocks([0], store.block_tokens("train")[:1], 0.3)]
+    blocks_of = [SourceBlocks([0], store.block_tokens("train")[:1], weight)]
     stream = ExampleStream(store, "train", data=data, plan=plan, seed=0, sources=blocks_of)
-    _, cursor = stream.take(Cursor(), 1)
-    assert (cursor.epoch, cursor.offset) == (3, 1)
+    whole = [len(stream._planned(Visit(number, 0, 1)).rows) for number in (0, 1)]
+    cursor, found = Cursor(), list[Name]()
+    while cursor.epoch < math.ceil(2 / weight):
+        spans, cursor = stream.take(cursor, 1)
+        found += names(spans)
+    first_passes = sorted(name for name in found if name[0] < 2)
+    assert first_passes == [(number, 0, example) for number in (0, 1) for example in range(whole[number])]
 
 
 def test_batches_mix_sources_by_weight(tmp_path: Path) -> None:

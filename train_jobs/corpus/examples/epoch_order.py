@@ -1,8 +1,9 @@
 """The order of an epoch: which blocks are read at the same time, so that every window of examples is a mixture.
 
 Which blocks an epoch visits depends on the weights of the sources. Each source is an endless cycle of passes over its B
-blocks, each pass in its own order. Epoch e covers blocks floor(e w B) to floor((e + 1) w B): with weight 1 every block
-once, with 2 each twice, with 0.5 one half and in the next epoch the other.
+blocks, each pass in its own order. Epoch e covers the cycle from e w B to (e + 1) w B, in blocks: with weight 1 every
+block once, with 2 each twice, with 0.5 one half and in the next epoch the other. A block at a bound is divided, so that
+every epoch has exactly w B blocks, however few a source has.
 
 An epoch is read in lanes. A lane is a sequence of visits that lasts the whole epoch, so some blocks of every source are
 open at any time. The epoch is divided into windows of equal length. A window takes the same share of each lane, a range
@@ -37,18 +38,29 @@ class SourceBlocks(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """One pass over one block."""
+    """One pass over one block, or the part of it that belongs to an epoch."""
 
     number: int
-    """Earlier passes over the block's source: no pair of block and number occurs twice."""
+    """Earlier passes over the block's source: no pair of block and number occurs twice in an epoch."""
     block: int
     """Number of the block in the split."""
     tokens: int
-    """Size of the block, which decides its share of a window."""
+    """Size of the part, which decides its share of a window."""
+    first: int = 0
+    """Start of the part, in units of 1 / `units` of the examples."""
+    last: int = 1
+    """End of the part, in the same units."""
+    units: int = 1
+    """Denominator of both."""
+
+    @property
+    def name(self) -> tuple[int, int]:
+        """Pass and block: parts of a divided block have the same."""
+        return self.number, self.block
 
 
 class VisitPart(NamedTuple):
-    """The part of a visit in a window: a range of shares of the visit's examples, between 0 and 1 once clipped."""
+    """What a window has of a visit: a range of shares of the visit, between 0 and 1 once clipped."""
 
     # Exact fractions with a common denominator, as integers: Fraction takes most of the time of a large global batch.
     visit: Visit
@@ -58,14 +70,21 @@ class VisitPart(NamedTuple):
     """Denominator of both."""
 
     def bounds(self, examples: int) -> tuple[int, int]:
-        """Return the range of a visit with this number of examples. Ranges of consecutive windows join exactly."""
-        low, high = max(self.start, 0), min(self.stop, self.whole)
-        return low * examples // self.whole, high * examples // self.whole
+        """Return the range of examples, of `examples` of the block.
+
+        Ranges of consecutive windows join exactly, and so do those of the parts of a divided block.
+        """
+        visit, whole = self.visit, self.whole
+        low, high = (
+            (visit.first * whole + (visit.last - visit.first) * share) * examples // (visit.units * whole)
+            for share in (max(self.start, 0), min(self.stop, whole))
+        )
+        return low, high
 
     @property
     def goes_on(self) -> bool:
-        """Whether a later window has examples of the visit."""
-        return self.stop < self.whole
+        """Whether a later window has examples of the same pass over the block: of this epoch, or of the next."""
+        return self.stop < self.whole or self.visit.last < self.visit.units
 
 
 class Lane:
@@ -95,14 +114,19 @@ class EpochOrder:
     """The order in which an epoch is read."""
 
     lanes: Sequence[Lane]
-    """Read at the same time. None: small weights left no visit."""
+    """Read at the same time."""
     windows: int
-    """Windows of the epoch; 0 without visits."""
+    """Windows of the epoch, at least one."""
 
     @property
     def visits(self) -> list[Visit]:
         """All visits of the epoch."""
         return [visit for lane in self.lanes for visit in lane.visits]
+
+    @property
+    def blocks(self) -> Fraction:
+        """Number of blocks that are read, with parts of blocks."""
+        return sum((Fraction(visit.last - visit.first, visit.units) for visit in self.visits), Fraction())
 
     def parts(self, window: int) -> list[VisitPart]:
         """Return the parts of visits in a window."""
@@ -125,8 +149,7 @@ def epoch_order(sources: Sequence[SourceBlocks], *, seed: int, sequence_length: 
         share = Fraction(sum(visit.tokens for visit in group), total)
         count = min(max(round(OPEN_BLOCKS * share), 1), len(group))
         lanes += [Lane(group[first::count]) for first in range(count)]
-    windows = max(round(total / (WINDOW_SEQUENCES * sequence_length)), 1) if lanes else 0
-    return EpochOrder(lanes, windows)
+    return EpochOrder(lanes, max(round(total / (WINDOW_SEQUENCES * sequence_length)), 1))
 
 
 def _groups(sources: Sequence[SourceBlocks], *, seed: int, epoch: int) -> Iterator[list[Visit]]:
@@ -144,14 +167,18 @@ def _groups(sources: Sequence[SourceBlocks], *, seed: int, epoch: int) -> Iterat
 def _source_visits(source: SourceBlocks, number: int, *, seed: int, epoch: int) -> Iterator[Visit]:
     count = len(source.blocks)
     step = Fraction(str(source.weight)) * count  # exact: no float equals 0.1
-    places = range(int(epoch * step), int((epoch + 1) * step))
+    units = step.denominator
+    start, stop = epoch * step.numerator, (epoch + 1) * step.numerator  # in the cycle, in units of a block
+    places = range(start // units, -(-stop // units))
     orders = {
         one: generator(seed, PASS_STREAM, number, one).permutation(count).tolist()
         for one in {place // count for place in places}
     }
     for place in places:
         index = orders[place // count][place % count]
-        yield Visit(place // count, source.blocks[index], source.tokens[index])
+        first, last = max(start - place * units, 0), min(stop - place * units, units)
+        tokens = max(source.tokens[index] * (last - first) // units, 1)
+        yield Visit(place // count, source.blocks[index], tokens, first, last, units)
 
 
 def generator(seed: int, *path: int) -> np.random.Generator:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -205,7 +206,7 @@ class ExampleStream:
             lambda epoch: epoch_order(sources, seed=seed, sequence_length=data.sequence_length, epoch=epoch)
         )
         self._window = lru_cache(maxsize=1)(self._plan_window)  # the next batch usually continues in the same window
-        self._open: dict[Visit, PlannedVisit] = {}
+        self._open: dict[tuple[int, int], PlannedVisit] = {}
 
     def take(
         self, cursor: Cursor, count: int, share: tuple[int, int] | None = None
@@ -222,12 +223,9 @@ class ExampleStream:
         """
         spans: list[ExampleSpan] = []
         start, stop = share or (0, count)
-        barren = passed = 0
+        barren, passed = Fraction(), 0
         while passed < count:
             order = self._order(cursor.epoch)
-            if cursor.window >= order.windows:  # small weights and few blocks leave epochs empty
-                cursor = Cursor(cursor.epoch + 1)
-                continue
             window = self._window(cursor.epoch, cursor.window)
             taken = min(len(window) - cursor.offset, count - passed)
             low, high = (cursor.offset + min(max(bound - passed, 0), taken) for bound in (start, stop))
@@ -236,7 +234,7 @@ class ExampleStream:
             passed += taken
             done = cursor.offset + taken == len(window)
             if done and passed == 0 and cursor.window + 1 == order.windows:
-                barren += len(order.visits)
+                barren += order.blocks
                 if barren > 2 * self._store.blocks(self._split):
                     raise DataError("cannot build any example from the text", fix="--data PATH with more text")
             cursor = self._after(cursor, taken, window_done=done)
@@ -251,12 +249,12 @@ class ExampleStream:
 
     def _plan_window(self, epoch: int, window: int) -> Window:
         """Return a window. Plans of visits that later windows need stay open."""
-        still_open: dict[Visit, PlannedVisit] = {}
+        still_open: dict[tuple[int, int], PlannedVisit] = {}
         parts: list[WindowPart] = []
         for part in self._order(epoch).parts(window):
-            planned = self._open.get(part.visit) or self._planned(part.visit)
+            planned = self._open.get(part.visit.name) or self._planned(part.visit)
             if part.goes_on:
-                still_open[part.visit] = planned
+                still_open[part.visit.name] = planned
             parts.append(WindowPart(part.visit.block, planned, *part.bounds(len(planned.rows))))
         self._open = still_open
         return Window(parts, lambda count: generator(self._seed, WINDOW_STREAM, epoch, window).permutation(count))
