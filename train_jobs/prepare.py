@@ -36,6 +36,7 @@ from train_jobs.artifacts.layers import (
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.metrics_file import read_reports
+from train_jobs.artifacts.source_mixture import held_out_warnings
 from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
 from train_jobs.artifacts.store_places import store_path
 from train_jobs.artifacts.text_files import require_outside
@@ -149,7 +150,8 @@ def text_use(store: TokenStore) -> Iterator[str]:
     for one in store.manifest.sequences:
         if one.layout == "pairs" and one.sequence_length in SHOWN_LENGTHS:
             yield f"sentence pairs: {one.text()}"
-    yield from (f"warning: {warning}" for warning in store_warnings(store.manifest))
+    warnings = *held_out_warnings(store.manifest), *store_warnings(store.manifest)
+    yield from (f"warning: {warning}" for warning in warnings)
 
 
 def log(text: str) -> None:

@@ -41,7 +41,7 @@ from train_jobs.artifacts.layers import (
 )
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage
 from train_jobs.artifacts.sequence_figures import SequenceFigures
-from train_jobs.artifacts.source_mixture import mixture_text
+from train_jobs.artifacts.source_mixture import held_out_warnings, mixture_text
 from train_jobs.artifacts.start_model import resolve_hub_name
 from train_jobs.artifacts.start_phase import merge_with_start
 from train_jobs.artifacts.store_manifest import on_store, store_folder
@@ -358,7 +358,7 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: Seq
         lines.append(f"           deterministic: a micro batch takes {with_it / without:.2f} times {without:.4f} s")
     if config.schedule.hours:
         lines.append("warning: schedule.hours: rates and steps depend on the clock; the run is not reproducible")
-    lines += [f"warning: {warning}" for warning in figures.warnings()]
+    lines += [f"warning: {warning}" for warning in (*held_out_warnings(manifest), *figures.warnings())]
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ Passes and words are extrapolated from a sample, so they are shown as approximat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from train_jobs.artifacts.text_documents import (
     MIN_DOCUMENTS,
@@ -24,11 +24,11 @@ FILLED = 2.0  # pieces of a vocabulary per distinct word of the text, beyond whi
 
 
 def passes_over(job: PretrainConfig, tokens: float | None) -> float | None:
-    """Return how often a pretraining reads its text.
+    """Return the number of epochs of a pretraining.
 
     Args:
         job: what is trained.
-        tokens: of the text without the held-out documents. None: unknown.
+        tokens: of an epoch: those of each source without held-out documents, times its weight. None: unknown.
     """
     if not tokens:
         return None
@@ -38,9 +38,11 @@ def passes_over(job: PretrainConfig, tokens: float | None) -> float | None:
 
 
 def training_tokens(data: TextConfig, text: TextFacts | None) -> float | None:
-    """Return the approximate tokens of a text without its held-out documents; None: some of it was not read."""
-    words = text.words if text is not None else None
-    return words * TOKENS_PER_WORD * (1 - data.validation_fraction) if words else None
+    """Return the approximate tokens of an epoch, see `passes_over`; None: some of the text was not read."""
+    if text is None or text.unread:
+        return None
+    words = sum(loss.words * source.weight for loss, source in zip(text.losses, data.text, strict=True))
+    return words * TOKENS_PER_WORD * (1 - data.validation_fraction) or None
 
 
 def passes_text(passes: float | None) -> str:
@@ -50,12 +52,21 @@ def passes_text(passes: float | None) -> str:
     return f", about {passes:,.0f} epochs of the text" if passes >= 2 else f", about {passes:.1f} epochs of the text"
 
 
-def passes_warnings(job: PretrainConfig, passes: float | None) -> Iterator[str]:
-    """Yield a warning about more than 40 passes over the text."""
-    if passes is not None and passes > MOST_PASSES:
+def passes_warnings(job: PretrainConfig, epochs: float | None, weights: Mapping[str, float]) -> Iterator[str]:
+    """Yield a warning about more than 40 passes over the text, or over the source that is read most.
+
+    Args:
+        job: what is trained.
+        epochs: see `passes_over`.
+        weights: name of each source -> passes over it in an epoch.
+    """
+    name, weight = max(weights.items(), key=lambda item: item[1], default=("", 1.0))
+    passes = (epochs or 0.0) * weight
+    if passes > MOST_PASSES:
         steps = max(int(job.train.steps * MOST_PASSES / passes), 1)
+        what = "epochs of the text" if weight == 1 else f"passes over {name}, of weight {weight:g}"
         yield (
-            f"{passes:,.0f} epochs of the text: beyond {MOST_PASSES}, repeated text improves nothing:"
+            f"{passes:,.0f} {what}: beyond {MOST_PASSES}, repeated text improves nothing:"
             f" --set train.steps={steps}, or more text"
         )
 

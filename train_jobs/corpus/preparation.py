@@ -31,7 +31,7 @@ from train_jobs.corpus.executors.node import ALONE, Node
 from train_jobs.corpus.executors.worker_pool import MIN_BYTES_FOR_WORKERS, WorkerPool
 from train_jobs.corpus.pipeline import Preparation, PreparationProgress, Report
 from train_jobs.corpus.sources.text_parts import plan_parts
-from train_jobs.corpus.steps.manifest import TOKENS_METHOD
+from train_jobs.corpus.steps.manifest import TOKENS_METHOD, source_names
 from train_jobs.corpus.steps.records import PreparationSetting, reading, store_key
 from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
@@ -177,7 +177,7 @@ def make_store(
                     _serve(data, folder, key, found, node, options)
     elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
         remove_folder(folder / PARTS)
-    return TokenStore.open(folder)
+    return TokenStore.open(folder).with_names(source_names(data))  # the key of a store leaves names out
 
 
 def _lead(

@@ -40,7 +40,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
 from train_jobs.artifacts.model_trust import SETTING, require_trusted
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
-from train_jobs.artifacts.source_mixture import mixture_text
+from train_jobs.artifacts.source_mixture import epoch_tokens, held_out_warnings, mixture_text
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import STRETCH, VOCABULARY, initial_lineage, read_initial_model
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
@@ -200,15 +200,23 @@ class _PlannedText(NamedTuple):
 
     @property
     def passes(self) -> float | None:
-        """Approximate passes over the training text; None: its size is unknown."""
-        tokens = (
-            self.store.splits["train"].tokens if self.store is not None else training_tokens(self.job.data, self.facts)
-        )
+        """Approximate number of epochs; None: the size of the text is unknown."""
+        store = self.store
+        tokens = sum(epoch_tokens(store)) if store is not None else training_tokens(self.job.data, self.facts)
         return passes_over(self.job, tokens)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of each source, by name."""
+        if self.store is not None:
+            return {source.name: source.weight for source in self.store.sources}
+        return {source.title: source.weight for source in self.job.data.text}
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings about sentences, documents and lost letters."""
         data = self.job.data
+        if self.store is not None:
+            yield from held_out_warnings(self.store)
         if self.store is not None and self.job.objective.next_sentence:
             yield from store_warnings(self.store, sequence_length=data.sequence_length)
         if self.checked is not None:
@@ -220,7 +228,7 @@ class _PlannedText(NamedTuple):
             yield from sentence_warnings(self.facts)
         if self.store is None:
             yield from vocabulary_warnings(data, self.facts)
-        yield from passes_warnings(self.job, self.passes)
+        yield from passes_warnings(self.job, self.passes, self.weights)
 
     def mixture(self) -> str | None:
         """Return how sources are mixed; None with a single one."""

@@ -71,7 +71,7 @@ def order_of_blocks(weight: float, blocks: int, epoch: int) -> Fraction:
 
 
 def test_small_source_with_a_fractional_weight_is_in_every_epoch() -> None:
-    """One block at weight 0.1 beside 50 at 1: a fiftieth of a tenth of every epoch, in every window."""
+    """One block at weight 0.1 and 50 at weight 1: every window has the share of the small source."""
     blocks_of = [SourceBlocks(range(50), [1 << 20] * 50), SourceBlocks([50], [1 << 20], 0.1)]
     for epoch in range(12):
         order = order_of(blocks_of, epoch)

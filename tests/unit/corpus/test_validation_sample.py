@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,3 +127,18 @@ def test_verdict_has_three_answers(loss: float, error: float | None, answer: Los
 def test_margin_has_two_standard_errors() -> None:
     assert margin_text(4.5, 5.0, 0.02) == "0.5000 ± 0.0400 below unigram entropy"
     assert margin_text(5.5, 5.0, None) == "0.5000 above unigram entropy"
+
+
+def test_renamed_sources_have_their_names(tmp_path: Path) -> None:
+    """Names are not in the key of a store: one that exists is used again, with the names of this configuration."""
+    paths = sources(tmp_path, 2, 60)
+
+    def store(*names: str) -> TokenStore:
+        text = [{"path": path, "name": name} for path, name in zip(paths, names, strict=True)]
+        data = {"text": text, "vocab_size": 300, "validation_fraction": 0.4}
+        return prepare(DataConfig.model_validate(data), tmp_path / "store")
+
+    first, second = store("alpha", "beta"), store("legal", "medical")
+    assert first.manifest.key == second.manifest.key
+    assert [source.name for source in second.manifest.sources] == ["legal", "medical"]
+    assert [part.name for part in sample_of(second, 60)] == ["legal", "medical"]

@@ -60,7 +60,7 @@ class Visit(NamedTuple):
 
 
 class VisitPart(NamedTuple):
-    """What a window has of a visit: a range of shares of the visit, between 0 and 1 once clipped."""
+    """The range of a visit that a window has, as shares of the visit: between 0 and 1 once clipped."""
 
     # Exact fractions with a common denominator, as integers: Fraction takes most of the time of a large global batch.
     visit: Visit

@@ -30,7 +30,7 @@ class HeldOutSample(NamedTuple):
     """The sequences of one source to validate on."""
 
     name: str
-    """Name of the source, as in the store's manifest."""
+    """Name of the source."""
     share: float
     """Its share of the held-out tokens: the weight of its loss in the mean."""
     examples: ExampleSpan

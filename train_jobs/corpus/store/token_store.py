@@ -306,6 +306,13 @@ class TokenStore:
         """
         return cls(folder, require_manifest(folder))
 
+    def with_names(self, names: Sequence[str]) -> TokenStore:
+        """Return the store with other names of its sources, in order; nothing is written."""
+        sources = [
+            source.model_copy(update={"name": name}) for source, name in zip(self.manifest.sources, names, strict=True)
+        ]
+        return TokenStore(self.folder, self.manifest.model_copy(update={"sources": sources}))
+
     @property
     def vocabulary(self) -> StorePath:
         """Path of the store's vocab.txt."""
