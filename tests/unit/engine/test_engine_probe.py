@@ -143,7 +143,9 @@ def test_probe_repeats_when_world_size_changes(scenes: Path) -> None:
 def test_resume_keeps_micro_batch_of_unlike_gpus(scenes: Path) -> None:
     """The two ranks have different models of GPU; a resume on the same ones searches on none of them."""
     still, mixed = (scenes / name / "checkpoints" / "step-00000006" for name in ("still", "mixed"))
-    first, last = (json.loads((folder / "state.json").read_text()) for folder in (mixed.parent / "step-00000002", mixed))
+    first, last = (
+        json.loads((folder / "state.json").read_text()) for folder in (mixed.parent / "step-00000002", mixed)
+    )
     assert first["device"] == last["device"] == "GPU of rank 0"
     assert first["loop"]["micro_batch_size"] == last["loop"]["micro_batch_size"] == 4
     assert last["loop"]["cursor"] == json.loads((still / "state.json").read_text())["loop"]["cursor"]

@@ -6,11 +6,10 @@ depend only on (seed, step, rank), so a resumed run draws the same ones.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -178,9 +177,7 @@ class Loop:
         self.services.cadence.restart()
         self.services.budget.start(self.state.seconds)
         try:
-            with contextlib.ExitStack() as stack:
-                if self.world.device.type == "cuda" if self.policy.prefetch is None else self.policy.prefetch:
-                    self._next_share = stack.enter_context(Prefetcher(self._make_share))
+            with self.prefetching():
                 self._train()
         except BaseException:
             try:
@@ -188,6 +185,19 @@ class Loop:
             except StorageError as problem:  # printed only: the error that ended the run must be raised
                 self.services.progress.line(str(problem))
             raise
+
+    @contextmanager
+    def prefetching(self) -> Iterator[None]:
+        """Let a thread make the shares of the next steps during the body, if the policy or the device wants that."""
+        if not (self.world.device.type == "cuda" if self.policy.prefetch is None else self.policy.prefetch):
+            yield
+            return
+        with Prefetcher(self._make_share) as ahead:
+            self._next_share = ahead
+            try:
+                yield
+            finally:
+                self._next_share = self._make_share
 
     def _train(self) -> None:
         while not self.ended:
