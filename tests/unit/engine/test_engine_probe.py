@@ -52,6 +52,16 @@ def test_later_memory_is_moments_and_checkpoint_copy(
     assert loop._later_bytes() == of_weights * 84 * 4
 
 
+def test_moments_of_earlier_phase_are_not_reserved_again(tmp_path: Path) -> None:
+    earlier = make_loop(ToyTask(), tmp_path / "earlier", steps=2)
+    run(earlier)
+    checkpoint = earlier.services.checkpoints.newest()
+    assert checkpoint is not None
+    loop = make_loop(ToyTask(), tmp_path / "later", checkpoint={"asynchronous": False})
+    loop.begin_phase(checkpoint)
+    assert (loop.state.step, loop._later_bytes()) == (0, 0)
+
+
 def test_probe_divides_memory_by_processes_of_node() -> None:
     one_of_two = replace(ALONE, local_size=2)
     room = int(13 * ROW_BYTES / HOST_SHARE)
