@@ -112,8 +112,11 @@ class Day(NamedTuple):
         Raises:
             RowFailed: it failed.
         """
-        head = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-        done = subprocess.run([sys.executable, *head, "-m", module, *words], capture_output=True, text=True)
+        command = ("-m", module, *words)
+        if ranks:
+            done = gpu_report.torchrun(ranks, *command)
+        else:
+            done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
         if done.returncode:
             raise RowFailed(f"{module} ended with {done.returncode}: {(done.stderr + done.stdout)[-1500:]}")
         return done.stdout
