@@ -60,7 +60,7 @@ def test_interruptible_work_stops_immediately_once(
 
 @pytest.mark.parametrize(("steps", "hint"), [(0, "no step was made, so there is no checkpoint"), (2, None)])
 def test_stop_promises_a_checkpoint_only_if_there_is_one(tmp_path: Path, steps: int, hint: str | None) -> None:
-    """None: the job's own hint, that a checkpoint is committed."""
+    """With a checkpoint the job prints its own hint, that one is committed."""
     if steps:
         run(make_loop(ToyTask(), tmp_path, steps=steps))
     loop = make_loop(ToyTask(), tmp_path, steps=4, stop=StopRequest(requested=True))

@@ -33,10 +33,11 @@ def agree_on_kernels(
     number = list(_DTYPES).index(precision)
     lowest, highest = world.minimum(number), -world.minimum(-number)
     if lowest != highest:
+        common = "fp32" if world.device.type == "cpu" else "fp16"
         raise SpecError(
             "cannot start: the processes of the job have devices with different arithmetic",
             facts={"precision auto": f"{list(_DTYPES)[lowest]} and {list(_DTYPES)[highest]}, by rank"},
-            fix=f"--set {section}.precision={'fp32' if world.device.type == 'cpu' else 'fp16'}, which all of them support",
+            fix=f"--set {section}.precision={common}, which all of them support",
         )
     if world.device.type != "cuda":
         return []
