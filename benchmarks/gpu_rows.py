@@ -9,6 +9,7 @@ functions on the CPU; only `Day.device` and `Day.size` differ.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import hashlib
 import json
@@ -16,6 +17,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,7 +34,6 @@ from train_jobs.config import OptimizerConfig
 from train_jobs.config.arithmetic import parameter_count
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.probe import try_micro_batch
-from train_jobs.engine.loop.task import Prefetcher
 from train_jobs.engine.runtime.devices import autocast, memory_bytes
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.packing import packing_arrays
@@ -111,8 +112,11 @@ class Day(NamedTuple):
         Raises:
             RowFailed: it failed.
         """
-        head = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-        done = subprocess.run([sys.executable, *head, "-m", module, *words], capture_output=True, text=True)
+        command = ("-m", module, *words)
+        if ranks:
+            done = gpu_report.torchrun(ranks, *command)
+        else:
+            done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
         if done.returncode:
             raise RowFailed(f"{module} ended with {done.returncode}: {(done.stderr + done.stdout)[-1500:]}")
         return done.stdout
@@ -319,15 +323,16 @@ def lamb(day: Day) -> Measured:
 
 def input_pipeline(day: Day) -> Measured:
     loop, task = day.loop(day.size.small)
-    task.seconds = []
+    loop.policy = dataclasses.replace(loop.policy, prefetch=True)  # as on a GPU, in a rehearsal too
     timed_steps(loop, 2)
     taken: dict[str, list[float]] = {"resident": [], "loader": []}
-    with Prefetcher(task.train_batch) as ahead:
-        for _ in range(day.size.rounds):
-            for name, seconds in taken.items():
-                task.resident = name == "resident"
-                loop._next_batch = task.train_batch if task.resident else ahead
+    for _ in range(day.size.rounds):
+        for name, seconds in taken.items():
+            task.resident = name == "resident"
+            with loop.prefetching():
+                timed_steps(loop, 1)  # nothing is made ahead yet
                 seconds.append(timed_steps(loop, day.size.steps) / day.size.steps)
+    expect(task.reader is not threading.current_thread(), "the loop read its batches itself, not ahead in a thread")
     ratio = statistics.median(b / a for a, b in zip(*taken.values(), strict=True))
     figures = {f"step with {name}, ms": round(1000 * statistics.median(some), 2) for name, some in taken.items()}
     return Measured({**figures, "loader / resident": round(ratio, 3)})

@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ class Pipeline(BertPretraining):
 
     resident = False
     seconds: list[float]
+    reader: threading.Thread
+    """Thread that read the last batch."""
 
     def train_batch(self, cursor):  # type: ignore[no-untyped-def]
         """Return the next batch, or the last one again."""
@@ -47,6 +50,7 @@ class Pipeline(BertPretraining):
             started = time.perf_counter()
             self.last = super().train_batch(cursor)
             self.seconds.append(time.perf_counter() - started)
+            self.reader = threading.current_thread()
         return self.last
 
 

@@ -4,22 +4,23 @@ on stdout how long each took, and ends at N = 0."""
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import resource
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.throughput_setup import SEED, read
-from train_jobs.config import ProfileConfig
-from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
-from train_jobs.engine.reporting.profiler import StepProfiler
+from benchmarks.throughput_setup import ROWS, SEED, STORE, read
+
+if TYPE_CHECKING:
+    from train_jobs.engine.loop.loop import Loop
+    from train_jobs.engine.runtime.distributed import World
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 1e-4, 0.01, 1.0
 
@@ -79,90 +80,77 @@ def _peak_resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def ours(folder: Path, *, precision: str) -> None:
-    """Run the engine's loop on resident batches."""
-    from train_jobs.config import CheckpointConfig, OptimizerConfig, TrainConfig
+def pretraining_loop(folder: Path, output: Path, world: World, *, precision: str) -> Loop:
+    """Return the loop that `train_jobs.pretrain` makes, over resident batches and with the common weights.
+
+    Args:
+        folder: output of `throughput_setup.prepare`.
+        output: folder of the run.
+        world: the processes.
+        precision: bf16 or fp32.
+    """
+    # not at the top: the memory of these modules would count for the Trainer
+    from train_jobs.assembly.parts import load_parts
+    from train_jobs.config import PretrainConfig
     from train_jobs.corpus.examples.batches import Batch
-    from train_jobs.engine.checkpoint.checkpoints import Cadence, CheckpointStore
-    from train_jobs.engine.loop.loop import Loop
-    from train_jobs.engine.loop.staging import to_device
-    from train_jobs.engine.reporting.metrics import MetricsLog, ProgressLine
-    from train_jobs.engine.runtime import distributed
+    from train_jobs.corpus.store.token_store import TokenStore
     from train_jobs.engine.runtime.stop import StopRequest
-    from train_jobs.models.bert.pretraining_heads import BertForPreTraining, pretraining_sums
-    from train_jobs.models.bert.primitives import gradients_in_place
     from train_jobs.models.huggingface import load_weights
-    from train_jobs.optim.factory import build_optimizer
-    from train_jobs.tasks.pretraining import is_padded, packed_arrays
+    from train_jobs.pretrain import make_loop
 
     setup, shape, sequences = read(folder)
-    world = distributed.start(setup.device)
-    device = world.device
+    store = TokenStore.open(folder / STORE)
+    config = PretrainConfig(
+        model=shape,
+        data={"store": folder / STORE, "sequence_length": setup.length},
+        train={
+            "global_batch_size": setup.global_batch,
+            "micro_batch_size": setup.micro_batch,
+            "precision": precision,
+            "seed": SEED,
+        },
+        optimizer={
+            "name": setup.optimizer,
+            "learning_rate": LEARNING_RATE,
+            "weight_decay": WEIGHT_DECAY,
+            "max_grad_norm": CLIP,
+        },
+    )
+    parts = load_parts(config)
+    common = replace(
+        parts,
+        model=lambda shape, rows, seed: parts.model(shape, shape.padded_vocab_size(ROWS), seed),
+        schedule=lambda step, time_used: LEARNING_RATE,
+    )
+    loop = make_loop(config, store, common, output, world, StopRequest())
+    load_weights(loop.task.model, folder / "model")
+    whole = Batch(**{name: tensor.numpy() for name, tensor in sequences.items()})
 
-    class Task:
-        """BERT on the resident batches."""
+    def train_batch(cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
+        start = cursor.get("start", 0)
+        return whole.slice(start, start + setup.global_batch), {"start": (start + setup.global_batch) % len(whole)}
 
-        def __init__(self) -> None:
-            self.model = BertForPreTraining(shape, shape.padded_vocab_size(30_522))
-            load_weights(self.model, folder / "model")
-            self.model.to(device)
-            self._whole = Batch(**{name: tensor.numpy() for name, tensor in sequences.items()})
+    loop.task.train_batch = train_batch  # type: ignore[method-assign]
+    return loop
 
-        def accumulating(self) -> AbstractContextManager[None]:
-            return gradients_in_place()
 
-        def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
-            start = cursor.get("start", 0)
-            following = (start + setup.global_batch) % len(self._whole)
-            return self._whole.slice(start, start + setup.global_batch), {"start": following}
+def ours(folder: Path, *, precision: str) -> None:
+    """Run the engine's loop on resident batches."""
+    from train_jobs.engine.runtime import distributed
 
-        def counts(self, batch: Batch) -> list[float]:
-            return [float((batch.masked_labels >= 0).sum()), float(len(batch))]
-
-        def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            tensors = to_device(packed_arrays(batch, unpad=True), device)
-            sums = pretraining_sums(self.model, tensors, next_sentence=True, padded=is_padded(batch))
-            loss = sums.mlm_loss_sum / totals[0] + sums.nsp_loss_sum / totals[1]
-            return loss, loss.detach()[None]
-
-        def metrics(self, sums: list[float]) -> dict[str, float]:
-            raise NotImplementedError
-
-        def validate(self) -> dict[str, float]:
-            raise NotImplementedError
-
-    task = Task()
+    setup, _, _ = read(folder)
     with tempfile.TemporaryDirectory() as place:
-        loop = Loop(
-            task,
-            build_optimizer(
-                OptimizerConfig(name=setup.optimizer, learning_rate=LEARNING_RATE), task.model.named_parameters()
-            ),
-            world,
-            LoopPolicy(
-                config=TrainConfig(global_batch_size=setup.global_batch, micro_batch_size=setup.micro_batch, seed=SEED),
-                precision=precision,
-                schedule=lambda step, time_used: LEARNING_RATE,
-                max_grad_norm=CLIP,
-                validate_every=1,
-            ),
-            LoopServices(
-                cadence=Cadence(CheckpointConfig()),
-                checkpoints=CheckpointStore(Path(place), keep_last=1),
-                metrics=MetricsLog(None),
-                progress=ProgressLine(1, io.StringIO()),
-                stop=StopRequest(),
-                profiler=StepProfiler(ProfileConfig(), world, None),
-            ),
-        )
+        loop = pretraining_loop(folder, Path(place), distributed.start(setup.device), precision=precision)
         turns = Turns(setup.device, setup.warmup)
-        losses = [0.0]
-        while turns.wait():
-            assert loop._step()
-            turns.made()
-            assert loop._meter.sums is not None
-            losses.append(float(loop._meter.sums))
-        turns.end(losses[-1] - losses[-2])
+        sums: list[list[float]] = []
+        with loop.prefetching():
+            while turns.wait():
+                assert loop._step()
+                turns.made()
+                assert loop._meter.sums is not None
+                sums = [*sums[-1:], loop._meter.sums.tolist()]
+        before, after = sums
+        turns.end(loop.task.metrics([b - a for a, b in zip(before, after, strict=True)])["loss"])
 
 
 def trainer(folder: Path, *, precision: str, compiled: bool) -> None:

@@ -10,20 +10,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.layers import merge, read_preset
 from train_jobs.assembly.parts import BertObjective
 from train_jobs.config import DataConfig, ModelConfig, ObjectiveConfig
 from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.examples.batches import PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
-from train_jobs.corpus.preparation import prepare_store, store_key
+from train_jobs.corpus.preparation import prepare_store
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise
 from train_jobs.models.huggingface import TokenizerFiles, export
 
 ROWS = 30_522  # pieces of the embedding table, whatever the text's vocabulary: BERT's own
 BATCHES = 4  # global batches, used in turn
 SEED = 1
+STORE = "store"  # name of the token store's folder
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> Setup:
     )
     rows, predictions = model.padded_vocab_size(ROWS), -(-arguments.length * 15 // 100)
     data = DataConfig(text=arguments.data, vocabulary=arguments.vocabulary, sequence_length=arguments.length)
-    store = prepare_store(data, folder / store_key(data, fingerprint(data.text, None)), progress=lambda text: None)
+    store = prepare_store(data, folder / STORE, progress=lambda text: None)
     bert = BertForPreTraining(model, rows)
     initialise(bert, SEED)
     export(

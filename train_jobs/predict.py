@@ -50,6 +50,7 @@ from train_jobs.inference.onnx_model import OnnxModel
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
+from train_jobs.models.bert.kernels import agree_on_kernels
 from train_jobs.readers.tables import RowTable
 from train_jobs.tools.mirror import MirrorThread
 
@@ -317,15 +318,23 @@ def digest(document: dict[str, Any]) -> str:
 
 
 def describe(job: PredictJob) -> str:
-    """Return a summary of the job, with warnings about its files."""
+    """Return a summary of the job, with warnings about its files and its arithmetic; call it on every process."""
     config, folder, world = job.config, job.task.folder, job.world
     what = f"{folder.kind}, scored" if config.evaluate else folder.kind
     shown = ", ".join(folder.labels[:5]) + (f" and {len(folder.labels) - 5} more" if len(folder.labels) > 5 else "")
+    precision, shape = _precision(config, world.device), folder.shape
     lines = [
         f"task       {what}" + (f": {shown}" if folder.labels else ""),
         f"rows       {job.input.rows:,} of {', '.join(map(str, config.input[:3]))}{' ...' if config.input[3:] else ''}",
         f"model      {config.model}, sequences of up to {job.task.max_length} tokens",
-        *describe_arithmetic(_precision(config, world.device), world.device),
+        *describe_arithmetic(precision, world.device),
+        *agree_on_kernels(
+            world,
+            precision,
+            shape.hidden_size // shape.num_attention_heads,
+            compile_wanted=config.batching.compile == "auto",
+            section="batching",
+        ),
     ]
     return "\n".join([*lines, *(f"warning: {note}" for note in job.input.notes)])
 

@@ -353,8 +353,8 @@ def describe(config: PretrainConfig, store: TokenStore, loop: Loop, figures: Seq
             compile_wanted=train.compile == "auto",
         ),
     ]
-    if train.deterministic and world.device.type == "cuda":
-        with_it, without = loop.cost_of_determinism()
+    if train.deterministic and world.device.type == "cuda" and (cost := loop.cost_of_determinism()) is not None:
+        with_it, without = cost
         lines.append(f"           deterministic: a micro batch takes {with_it / without:.2f} times {without:.4f} s")
     if config.schedule.hours:
         lines.append("warning: schedule.hours: rates and steps depend on the clock; the run is not reproducible")

@@ -28,10 +28,16 @@ TORCH_SECONDS = 120  # a cold disk takes a minute to read torch's two gigabytes
 # A process of its own: loading torch takes seconds, and a broken driver may hang or kill the process that loads it.
 PROBE = """
 import json, torch
+from train_jobs.config import MachineError
 from train_jobs.engine.runtime.devices import resolve_precision
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from train_jobs.engine.runtime.gpu_check import require_usable_gpu
+device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-torch.ones(1, device=device).add(1).item()
+if device.type == "cuda":
+    try:
+        require_usable_gpu(device)  # as a job does: it adapts the allocator to the GPU
+    except MachineError as problem:
+        raise SystemExit("; ".join([*map(str, problem.facts.values()), problem.fix]))
 print(json.dumps({"device": device.type, "names": names, "precision": resolve_precision("auto", device)}))
 """
 

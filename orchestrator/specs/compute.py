@@ -249,7 +249,7 @@ def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
     """Return the number of `visible_gpus`, and their model as `nvidia-smi` reports it.
 
     If the GPUs differ, the model is the one with the least memory, which limits the micro batch. None: no GPU, or
-    unknown.
+    unknown. `nvidia-smi` reports whole GPUs, so the memory of MIG slices is unknown.
     """
     listed = listed_gpus(environ)
     if listed == []:
@@ -257,6 +257,8 @@ def gpus_of_machine(environ: Mapping[str, str]) -> tuple[int, Gpu | None]:
     installed = visible = _query_nvidia_smi(environ)
     if listed is not None and all(device.isdecimal() and int(device) < len(installed) for device in listed):
         visible = [installed[int(device)] for device in listed]
+    elif listed is not None and any(device.startswith("MIG-") for device in listed):
+        visible = [Gpu(f"{gpu.name} MIG", None) for gpu in installed]
     count = len(installed) if listed is None else len(listed)
     return count, min(visible, key=lambda gpu: gpu.memory_bytes or 0, default=None)
 

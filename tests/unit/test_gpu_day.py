@@ -6,9 +6,14 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from benchmarks import gpu_day, gpu_estimates
 from benchmarks.gpu_day import Result
@@ -20,7 +25,14 @@ from benchmarks.gpu_estimates import (
     rate,
     tokens_that_hide_launches,
 )
-from benchmarks.gpu_rows import ROWS, table_rows
+from benchmarks.gpu_rows import REHEARSAL, ROWS, Day, RowFailed, table_rows
+from benchmarks.throughput_peers import pretraining_loop
+from benchmarks.throughput_setup import prepare
+from train_jobs.engine.loop.loop import Loop
+from train_jobs.engine.loop.staging import StagesBatches
+from train_jobs.engine.loop.task import Prefetcher
+from train_jobs.engine.runtime.distributed import single_process_world
+from train_jobs.tasks import pretraining
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -160,6 +172,38 @@ def test_largest_micro_batch_grows_with_memory() -> None:
     sizes = [largest_micro_batch(CARDS[name], work) or 0 for name in ("T4 16 GB", "A100 40 GB", "H200 141 GB")]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
+
+
+@pytest.mark.long
+def test_row_of_loader_needs_batches_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    day = Day(tmp_path / "row", torch.device("cpu"), REHEARSAL, 0)
+    assert ROWS["input pipeline"].measure(day).figures["loader / resident"] > 0
+    monkeypatch.setattr(Loop, "prefetching", lambda loop: nullcontext())
+    with pytest.raises(RowFailed, match="read its batches itself"):
+        ROWS["input pipeline"].measure(day)
+
+
+@pytest.mark.long
+def test_throughput_is_that_of_the_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our contestant has the loop of a pretraining: compiled and with staged batches wherever that has them."""
+    options = {"recipe": "tiny", "length": 32, "micro_batch": 2, "accumulation": 2, "dropout": 0.1, "data": []}
+    options |= {"vocabulary": None, "optimizer": "adamw", "device": "cpu", "warmup": 1, "backend": "inductor"}
+    prepare(Namespace(**options), tmp_path)
+    compiled: list[torch.nn.Module] = []
+    monkeypatch.setattr(pretraining, "is_compiled", lambda wanted, device: wanted == "auto")
+    monkeypatch.setattr(pretraining, "compile_layers", compiled.append)
+    loop = pretraining_loop(tmp_path, tmp_path / "run", single_process_world(), precision="fp32")
+    assert compiled == [loop.task.model]
+    assert isinstance(loop.task, pretraining.BertPretraining)
+    assert isinstance(loop.task, StagesBatches)
+    batch, following = loop.task.train_batch({})
+    expected = load_file(tmp_path / "batches.safetensors")["input_ids"]
+    assert torch.equal(torch.from_numpy(batch.input_ids), expected[:4])
+    assert following == {"start": 4}
+    loop.policy = replace(loop.policy, prefetch=True)
+    with loop.prefetching():
+        assert loop._step()
+        assert isinstance(loop._next_share, Prefetcher)
 
 
 @pytest.mark.slow  # every row on the CPU: 10 minutes on two free cores

@@ -212,7 +212,10 @@ def resume(loop: Loop, config: PretrainConfig | FinetuneConfig) -> None:
         "device": loop.world.device_name,
     }
     differs = {key: f"{key} {before[key]} -> {value}" for key, value in now.items() if before.get(key, value) != value}
-    if not isinstance(config.train.micro_batch_size, int) and differs.keys() & {"world_size", "device"}:
+    # The main process decides for all: the checkpoint has its GPU only, and the search for a size calls collectives. If
+    # each rank compared its own GPU, ranks with another model would search alone.
+    moved = not isinstance(config.train.micro_batch_size, int) and bool(differs.keys() & {"world_size", "device"})
+    if loop.world.from_main(moved):
         loop.state.micro_batch_size = loop.given_micro_batch  # another size may fit there
     if differs:
         loop.world.log(f"warning: not bit-exact with an uninterrupted run: {', '.join(differs.values())}")

@@ -31,6 +31,8 @@ _CARDS = {
     "NVIDIA GeForce RTX 3090": (71e12, 35.6e12),
     "NVIDIA GeForce RTX 4090": (165.2e12, 82.6e12),
 }
+# A vGPU has its profile at the end: the GB of its memory and its kind of licence, `A10-4Q` or `A100-1-5CME`.
+_VGPU = re.compile(r"-\d+(?:[ABQ]|C(?:ME)?)$")
 
 
 def parameter_count(model: ModelConfig, vocab_size: int) -> int:
@@ -101,6 +103,8 @@ def data_sheet(name: str) -> tuple[float, float] | None:
 
 
 def gpu_model(name: str) -> str | None:
-    """Return the short name of a GPU, such as `A100` or `H100 NVL`; None for an unknown one."""
+    """Return the short name of a GPU, such as `A100` or `H100 NVL`; None for an unknown one or a part of one."""
     words = set(re.split(r"[\s-]+", name))  # complete words: an L40S is not an L40
+    if "MIG" in words or _VGPU.search(name):
+        return None
     return next((known for known in _PEAKS if words.issuperset(known.split())), None)

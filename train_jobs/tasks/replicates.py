@@ -400,7 +400,7 @@ def stretch_lines(trained: int, stretched: int | None) -> list[str]:
 
 
 def describe(job: FinetuneJob) -> str:
-    """Return a summary of the training, and warnings about its files and settings."""
+    """Return a summary of the training, and warnings about files and settings; call it on every process."""
     lines = [
         *job.kind.describe(),
         f"model      {job.initial.folder}",

@@ -218,10 +218,9 @@ def links(devices: Sequence[torch.device]) -> Iterator[Check]:
         yield Check("peer access", "warn", text, "nvidia-smi topo -m; switch off ACS in the BIOS, or expect slow sums")
     else:
         yield Check("peer access", "ok", f"between all {len(devices)} GPUs")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(len(devices))]
-    command += ["-m", "train_jobs.tools.preflight", "--device", "gpu"]
+    words = ("-m", "train_jobs.tools.preflight", "--device", "gpu")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PREFLIGHT_SECONDS)
+        done = torchrun(len(devices), *words, seconds=PREFLIGHT_SECONDS)
         said = [line for line in done.stderr.splitlines() if line.startswith("preflight:")]
         problem = None if done.returncode == 0 else (said or done.stderr.splitlines() or ["no message"])[0]
     except subprocess.TimeoutExpired:
@@ -230,6 +229,24 @@ def links(devices: Sequence[torch.device]) -> Iterator[Check]:
         yield Check("nccl", "fail", f"{version}: {problem}", "NCCL_DEBUG=INFO shows why; NCCL_P2P_DISABLE=1 avoids P2P")
     else:
         yield Check("nccl", "ok", f"{version}: an all-reduce over {len(devices)} GPUs")
+
+
+def torchrun(processes: int, *words: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program in processes of torchrun on this machine, and return its output.
+
+    Args:
+        processes: number of processes.
+        words: the program, as torchrun takes it.
+        seconds: timeout. None: none.
+
+    Raises:
+        TimeoutExpired: the program did not end in time.
+    """
+    # torchrun and gloo would look up the name of the machine, which has no address on some of them
+    place = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(processes))
+    environ = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+    command = [sys.executable, "-m", "torch.distributed.run", *place, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environ)
 
 
 def fastest(work: Callable[[], object], device: torch.device) -> float:

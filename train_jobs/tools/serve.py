@@ -45,15 +45,19 @@ def load(folder: Path, trust: dict[str, Any] | None = None) -> Predictor:
         trust: values of `train_jobs.config.TrustConfig`; None: its defaults.
 
     Raises:
-        UserError: the folder does not contain a BERT that can predict.
+        UserError: the folder does not contain a BERT that can predict, or the GPU cannot be used.
     """
     import torch
 
     from train_jobs.config import PredictConfig
+    from train_jobs.engine.runtime.gpu_check import require_usable_gpu
     from train_jobs.inference.loaded_model import load_predictor
 
     config = PredictConfig.model_validate({"model": folder, "input": "inputs.jsonl", "trust": trust or {}})
-    task = load_predictor(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"), single_texts=True)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        require_usable_gpu(device)
+    task = load_predictor(config, device, single_texts=True)
     _LOADED["task"] = task
     return task
 

@@ -261,6 +261,15 @@ def pretrain(
         run(loop)
 
 
+class MixedWorld(World):
+    """Processes that each have another model of GPU."""
+
+    @property
+    def device_name(self) -> str:
+        """Name of the GPU, another one for each rank."""
+        return f"GPU of rank {self.rank}"
+
+
 def main(folder: Path, ports: list[str]) -> None:
     """Run all scenes."""
     stage = Stage(iter(ports))
@@ -285,6 +294,11 @@ def main(folder: Path, ports: list[str]) -> None:
         with stage.of(size) as world:
             if world:
                 pretrain(world, folder / name, config, stop_at=stop_at)
+    for stop_at in (2, 6):
+        with stage.of(2) as world:
+            if world:
+                mixed = MixedWorld(world.rank, world.local_rank, world.size, world.device, activity=world.activity)
+                pretrain(mixed, folder / "mixed", auto, stop_at=stop_at)
     for dtype, kind in ((torch.float64, "fp64"), (torch.float32, "fp32")):
         with stage.of(1) as world:
             if world:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_toy import ToyTask, make_loop
+from engine_toy import ToyBatch, ToyTask, make_loop, run
 from safetensors.torch import load_file
 
 from train_jobs.artifacts.metrics_file import read_reports
@@ -76,9 +76,29 @@ def test_cost_of_determinism_measured_without_side_effects(deterministic: None, 
 
     loop = make_loop(Watched(dropout=0.3), tmp_path)
     random = torch.get_rng_state()
-    with_it, without = loop.cost_of_determinism()
-    assert min(with_it, without) > 0
+    cost = loop.cost_of_determinism()
+    assert cost is not None
+    assert min(cost) > 0
     assert seen == [True, False] * 4
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.equal(torch.get_rng_state(), random)
     assert not loop.gradients.flat.any()
+
+
+def test_cost_of_determinism_survives_lack_of_memory(deterministic: None, tmp_path: Path) -> None:
+    """The first step then halves the micro batch, as it does without deterministic algorithms."""
+    sizes = []
+
+    class Cramped(ToyTask):
+        def loss(self, batch: ToyBatch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            sizes.append(len(batch))
+            if len(batch) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().loss(batch, totals)
+
+    loop = make_loop(Cramped(), tmp_path, micro_batch_size=4, steps=2)
+    assert loop.cost_of_determinism() is None
+    assert sizes == [4]
+    assert torch.are_deterministic_algorithms_enabled()
+    run(loop)
+    assert loop.micro_batch_size == 2

@@ -52,6 +52,16 @@ def test_later_memory_is_moments_and_checkpoint_copy(
     assert loop._later_bytes() == of_weights * 84 * 4
 
 
+def test_moments_of_earlier_phase_are_not_reserved_again(tmp_path: Path) -> None:
+    earlier = make_loop(ToyTask(), tmp_path / "earlier", steps=2)
+    run(earlier)
+    checkpoint = earlier.services.checkpoints.newest()
+    assert checkpoint is not None
+    loop = make_loop(ToyTask(), tmp_path / "later", checkpoint={"asynchronous": False})
+    loop.begin_phase(checkpoint)
+    assert (loop.state.step, loop._later_bytes()) == (0, 0)
+
+
 def test_probe_divides_memory_by_processes_of_node() -> None:
     one_of_two = replace(ALONE, local_size=2)
     room = int(13 * ROW_BYTES / HOST_SHARE)
@@ -138,6 +148,17 @@ def test_probe_repeats_when_world_size_changes(scenes: Path) -> None:
     states = [json.loads((folder / "state.json").read_text()) for folder in folders]
     assert [state["world_size"] for state in states] == [2, 3, 1]
     assert [state["loop"]["micro_batch_size"] for state in states] == [4, 3, 8]
+
+
+def test_resume_keeps_micro_batch_of_unlike_gpus(scenes: Path) -> None:
+    """The two ranks have different models of GPU; a resume on the same ones searches on none of them."""
+    still, mixed = (scenes / name / "checkpoints" / "step-00000006" for name in ("still", "mixed"))
+    first, last = (
+        json.loads((folder / "state.json").read_text()) for folder in (mixed.parent / "step-00000002", mixed)
+    )
+    assert first["device"] == last["device"] == "GPU of rank 0"
+    assert first["loop"]["micro_batch_size"] == last["loop"]["micro_batch_size"] == 4
+    assert last["loop"]["cursor"] == json.loads((still / "state.json").read_text())["loop"]["cursor"]
 
 
 def test_probe_does_not_change_training(tmp_path: Path) -> None:

@@ -119,6 +119,12 @@ def test_gpu_is_recognised_by_whole_words() -> None:
     assert [data_sheet(name) for name in others] == [None] * len(others)
 
 
+def test_part_of_a_gpu_has_no_data_sheet() -> None:
+    """The peak of the whole GPU would make the utilisation of a seventh of it seven times too low."""
+    parts = ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A10-4Q", "GRID A100-10C", "NVIDIA A100-1-5CME", "GRID T4-2B")
+    assert [data_sheet(name) for name in parts] == [None] * len(parts)
+
+
 def test_progress_line_shows_utilisation_if_known() -> None:
     metrics = {"train_loss": 1.0, "learning_rate": 1e-3, "sequences_per_second": 10.0}
     out = io.StringIO()

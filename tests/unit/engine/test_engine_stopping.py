@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from engine_toy import ToyTask, make_loop, run
 
 from tests.conftest import MICRO, wait_for, write_corpus
 from train_jobs import pretrain
@@ -55,6 +56,21 @@ def test_interruptible_work_stops_immediately_once(
     with pytest.raises(Preempted), stop.interruptible(KEPT):
         raise AssertionError("it was asked before")
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("steps", "hint"), [(0, "no step was made, so there is no checkpoint"), (2, None)])
+def test_stop_promises_a_checkpoint_only_if_there_is_one(tmp_path: Path, steps: int, hint: str | None) -> None:
+    """With a checkpoint the job prints its own hint, that one is committed."""
+    if steps:
+        run(make_loop(ToyTask(), tmp_path, steps=steps))
+    loop = make_loop(ToyTask(), tmp_path, steps=4, stop=StopRequest(requested=True))
+    checkpoint = loop.services.checkpoints.newest()
+    assert (checkpoint is not None) == bool(steps)
+    if checkpoint:
+        loop.restore(checkpoint)
+    with pytest.raises(Preempted) as caught:
+        run(loop)
+    assert (caught.value.resume_hint or "").partition(";")[0] == (hint or "")
 
 
 def test_eviction_interrupts_interruptible_work(stop: StopRequest) -> None:

@@ -126,6 +126,43 @@ def test_broken_gpu_is_reported_with_its_words(machine: Machine, capsys: pytest.
     assert "uncorrectable ECC error" in capsys.readouterr().err
 
 
+class VirtualGpu:
+    """A GPU without CUDA's virtual memory management: with expandable segments its first allocation fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, able: bool = True) -> None:
+        self.settings: list[str] = []
+        self._able = able
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", self.settings.append)
+        monkeypatch.setattr(torch, "ones", self._allocate)
+
+    def _allocate(self, size: int, **more: object) -> torch.Tensor:
+        if not self.settings or not self._able:
+            raise RuntimeError("CUDA driver error: operation not supported")
+        return torch.zeros(size)
+
+
+def test_virtual_gpu_is_used_without_expandable_segments(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = VirtualGpu(monkeypatch)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # the default of train_jobs
+    require_usable_gpu(torch.device("cuda", 0))
+    assert gpu.settings == [os.environ["PYTORCH_CUDA_ALLOC_CONF"]] == ["expandable_segments:False"]
+    out, err = capsys.readouterr()
+    assert (out, err.count("warning: memory may run out earlier")) == ("", 1)
+
+
+@pytest.mark.parametrize("setting", ["expandable_segments:True", "expandable_segments:True,max_split_size_mb:64"])
+def test_segments_that_gpu_lacks_have_a_fix(machine: Machine, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    """Neither a choice of the user nor an allocator that does not accept the change lets the job start."""
+    VirtualGpu(monkeypatch, able=False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", setting)
+    with pytest.raises(MachineError, match="does not compute") as caught:
+        require_usable_gpu(torch.device("cuda", 0))
+    assert "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False" in str(caught.value.fix)
+
+
 def test_unsupported_gpu_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100-SXM2-32GB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from train_jobs.tools.gpu_report import torchrun
 from train_jobs.tools.preflight import check_device, find_device, main
 
+NAMELESS = """
+import socket, sys
+from train_jobs.tools.gpu_report import torchrun
+socket.sethostname("name-without-address")
+done = torchrun(2, "-m", "train_jobs.tools.preflight", "--device", "cpu", seconds=60)
+sys.exit(done.stderr if done.returncode else 0)
+"""
 SICK = """
 import os, sys, torch
 import train_jobs.tools.preflight as preflight
@@ -20,14 +29,9 @@ sys.exit(preflight.main(["--device", "cpu"]))
 """
 
 
-def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_faulty_process_is_named_by_all(tmp_path: Path) -> None:
     (tmp_path / "sick.py").write_text(SICK)
-    done = torchrun(str(tmp_path / "sick.py"))
+    done = torchrun(2, str(tmp_path / "sick.py"))
     assert done.returncode == 1  # torchrun's own, whatever the code of a process
     assert "an ECC error" in done.stderr
     assert "preflight: rank 1 on " in done.stderr
@@ -37,8 +41,17 @@ def test_faulty_process_is_named_by_all(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_healthy_processes_pass() -> None:
-    done = torchrun("-m", "train_jobs.tools.preflight", "--device", "cpu")
+    done = torchrun(2, "-m", "train_jobs.tools.preflight", "--device", "cpu")
     assert (done.returncode, done.stdout.count("no problem")) == (0, 1), done.stderr
+
+
+@pytest.mark.long
+def test_name_of_machine_needs_no_address() -> None:
+    command = ["unshare", "--map-root-user", "--uts", sys.executable, "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*command, ""]).returncode:
+        pytest.skip("may not change the name of the machine")
+    done = subprocess.run([*command, NAMELESS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

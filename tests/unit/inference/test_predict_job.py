@@ -289,6 +289,19 @@ def test_predict_command_prints_summary(saved, jsonl, texts, tmp_path, capsys):
     assert json.loads((out / "error-0.json").read_text())["error"]["kind"] == "spec"
 
 
+def test_summary_names_attention_kernel_of_all_processes(saved, run, jsonl, texts, monkeypatch, capsys):
+    asked = []
+
+    def agree(world, precision, head_size, **more):
+        asked.append((precision, head_size, more["section"]))
+        return ["warning: attention is slower without FlashAttention"]
+
+    monkeypatch.setattr(predict, "agree_on_kernels", agree)
+    run(classifier(saved), jsonl(rows_of(texts)), batching={"precision": "fp32"})
+    assert "warning: attention is slower without FlashAttention\n" in capsys.readouterr().out
+    assert asked == [("fp32", 16, "batching")]
+
+
 @pytest.mark.long
 def test_processes_share_windows(saved, run, jsonl, texts, tmp_path):
     folder, source = classifier(saved), jsonl(rows_of(texts))

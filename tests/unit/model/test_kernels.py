@@ -23,8 +23,8 @@ class OneOfTwo(World):
         return min(value, self.others.pop(0))
 
 
-def world(others: list[int]) -> OneOfTwo:
-    made = OneOfTwo(rank=0, local_rank=0, size=2, device=torch.device("cuda", 0))
+def world(others: list[int], device: str = "cuda:0") -> OneOfTwo:
+    made = OneOfTwo(rank=0, local_rank=0, size=2, device=torch.device(device))
     object.__setattr__(made, "others", others)
     return made
 
@@ -53,8 +53,15 @@ def test_peer_without_kernel_turns_it_off_with_warning() -> None:
 
 
 def test_different_precisions_are_refused() -> None:
-    with pytest.raises(SpecError, match="different arithmetic"):
+    with pytest.raises(SpecError, match="different arithmetic") as caught:
         agree_on_kernels(world([1, -1]), "bf16", 64, compile_wanted=True)
+    assert "train.precision=fp16" in str(caught.value.fix)
+
+
+def test_different_precisions_of_cpus_have_their_own_fix() -> None:
+    with pytest.raises(SpecError, match="different arithmetic") as caught:
+        agree_on_kernels(world([2, -2], "cpu"), "bf16", 64, compile_wanted=False, section="batching")
+    assert "batching.precision=fp32" in str(caught.value.fix)
 
 
 def test_missing_compiler_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def text(made: Plan) -> str:
         ((A100, T4), {"CUDA_VISIBLE_DEVICES": "0"}, (1, "NVIDIA A100-SXM4-40GB", 40960)),
         ((A100, T4), {"CUDA_VISIBLE_DEVICES": "GPU-5f3c"}, (1, "Tesla T4", 15360)),
         (("NVIDIA GB10, [N/A]",), {}, (1, "NVIDIA GB10", None)),
+        ((A100,), {"CUDA_VISIBLE_DEVICES": "MIG-3b1c8a0e"}, (1, "NVIDIA A100-SXM4-40GB MIG", None)),
     ],
 )
 def test_local_gpus_are_found_by_name_and_memory(
@@ -75,6 +76,7 @@ def test_local_gpus_give_time_and_memory(folder: Path) -> None:
     other = text(plan(gpus(folder, "NVIDIA GeForce RTX 4090, 24564 MiB"), *BASE))
     assert re.search(r"time .* \(19% to 45% of the data sheet, as published for the A100\)", other)
     assert " time " not in text(plan(gpus(folder, "NVIDIA GeForce GTX 1080, 8192 MiB"), *BASE))
+    assert " time " not in text(plan(gpus(folder, A100, CUDA_VISIBLE_DEVICES="MIG-3b1c8a0e"), *BASE))
 
 
 def test_too_large_micro_batch_warns_with_largest_that_fits(folder: Path) -> None:

@@ -6,11 +6,10 @@ depend only on (seed, step, rank), so a resumed run draws the same ones.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -37,6 +36,8 @@ from train_jobs.engine.runtime.devices import (
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.optim.factory import LR_SCALE
 from train_jobs.optim.lamb import Lamb
+
+NO_STEP = "no step was made, so there is no checkpoint; the same command starts training"
 
 
 class Loop:
@@ -127,15 +128,26 @@ class Loop:
         )
         self.gradients.zero_()
 
-    def cost_of_determinism(self) -> tuple[float, float]:
-        """Return the seconds of a micro batch's forward and backward pass with deterministic algorithms and without."""
+    def cost_of_determinism(self) -> tuple[float, float] | None:
+        """Measure a micro batch's forward and backward pass with deterministic algorithms and without.
+
+        Returns:
+            Seconds of both. None: the micro batch does not fit; the first step halves it.
+        """
+        found = None
         with preserving_state(self.task, self.world):
-            found = time_determinism(
-                lambda: try_micro_batch(
-                    self.task, self.micro_batch_size, world=self.world, precision=self.policy.precision
-                ),
-                self.world.device,
-            )
+            try:
+                found = time_determinism(
+                    lambda: try_micro_batch(
+                        self.task, self.micro_batch_size, world=self.world, precision=self.policy.precision
+                    ),
+                    self.world.device,
+                )
+            except (RuntimeError, MemoryError) as problem:
+                if not is_out_of_memory(problem):
+                    raise
+        if found is None:
+            release_memory(self.world.device)
         self.gradients.zero_()
         return found
 
@@ -147,9 +159,9 @@ class Loop:
         # memory is needed while no activations are: counting both is a little too careful.
         weights = len(self.gradients.flat)
         own = self.optimizer.own_elements if isinstance(self.optimizer, ShardedOptimizer) else weights
-        moments = 0 if self.state.step else 2 * own
-        copied = self.world.is_main and self.world.device.type == "cpu" and self.services.checkpoints.asynchronous
         optimizer = self.optimizer.inner if isinstance(self.optimizer, ShardedOptimizer) else self.optimizer
+        moments = 0 if self.state.step or optimizer.state else 2 * own  # an earlier phase's moments exist at step 0
+        copied = self.world.is_main and self.world.device.type == "cpu" and self.services.checkpoints.asynchronous
         gpu = self.world.device.type == "cuda"
         temporary = optimizer.temporary_bytes if gpu and isinstance(optimizer, Lamb) else 0
         return temporary + self.gradients.flat.element_size() * (moments + (3 * weights if copied else 0))
@@ -178,9 +190,7 @@ class Loop:
         self.services.cadence.restart()
         self.services.budget.start(self.state.seconds)
         try:
-            with contextlib.ExitStack() as stack:
-                if self.world.device.type == "cuda" if self.policy.prefetch is None else self.policy.prefetch:
-                    self._next_share = stack.enter_context(Prefetcher(self._make_share))
+            with self.prefetching():
                 self._train()
         except BaseException:
             try:
@@ -188,6 +198,19 @@ class Loop:
             except StorageError as problem:  # printed only: the error that ended the run must be raised
                 self.services.progress.line(str(problem))
             raise
+
+    @contextmanager
+    def prefetching(self) -> Iterator[None]:
+        """Let a thread make the shares of the next steps during the body, if the policy or the device wants that."""
+        if not (self.world.device.type == "cuda" if self.policy.prefetch is None else self.policy.prefetch):
+            yield
+            return
+        with Prefetcher(self._make_share) as ahead:
+            self._next_share = ahead
+            try:
+                yield
+            finally:
+                self._next_share = self._make_share
 
     def _train(self) -> None:
         while not self.ended:
@@ -396,7 +419,7 @@ class Loop:
             self.save()
             self._collect(wait=True)
             self.world.barrier()  # torchrun kills the other ranks as soon as one exits
-        raise self.services.stop.preempted()
+        raise self.services.stop.preempted(None if self.state.step else NO_STEP)
 
     def _compute_gradients(self, share: Share, totals: torch.Tensor, *, following: Cursor) -> BackwardResult:
         """Compute the gradients of the global batch, reduced over all processes and clipped.

@@ -6,18 +6,24 @@ old is reported as such, and not as the first error that follows from it.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 
 import torch
 
+from train_jobs import ALLOCATOR_VARIABLE, EXPANDABLE
 from train_jobs.config import MachineError
 
 MINIMUM_DRIVERS = {11: 450, 12: 525, 13: 580}
 """First NVIDIA driver for each CUDA release (NVIDIA, CUDA Compatibility, "Minor Version Compatibility", table 1)."""
 SMI_SECONDS = 20.0
+DRIVER_ERROR = "CUDA driver error"
+"""Start of torch's errors of the driver interface, which the allocator calls for expandable segments only."""
+FIXED_SEGMENTS = "expandable_segments:False"
 UPDATE = (
     "update the driver; or, on a data-centre GPU, put the libraries of cuda-compat first:"
     " LD_LIBRARY_PATH=/usr/local/cuda-13.0/compat; or install a torch for CUDA {older}, see docs/gpu.md"
@@ -124,10 +130,30 @@ def require_usable_gpu(device: torch.device) -> None:
     try:
         require_code(device)
         torch.cuda.set_device(device)
-        torch.ones(1, device=device).add(1).item()
+        _compute(device)
     except RuntimeError as problem:  # an ECC error, a GPU that fell off the bus, a mode that excludes other processes
+        fix = "nvidia-smi, and dmesg for errors of the driver; then restart the machine"
+        if DRIVER_ERROR in str(problem):
+            fix = f"export {ALLOCATOR_VARIABLE}={FIXED_SEGMENTS} (docs/gpu.md)"
         raise MachineError(
             f"cannot use GPU {device.index or 0}: it does not compute",
             facts={"says": (str(problem).splitlines() or ["nothing"])[0][:200]},
-            fix="nvidia-smi, and dmesg for errors of the driver; then restart the machine",
+            fix=fix,
         ) from problem
+
+
+def _compute(device: torch.device) -> None:
+    """Allocate memory on the GPU and compute, without expandable segments if the GPU does not support them."""
+    try:
+        torch.ones(1, device=device).add(1).item()
+    except RuntimeError as problem:
+        # Expandable segments need CUDA's virtual memory management, which vGPUs and some machines under WSL2 lack. The
+        # variable is ours by its value; a choice of the user stays.
+        if DRIVER_ERROR not in str(problem) or os.environ.get(ALLOCATOR_VARIABLE) != EXPANDABLE:
+            raise
+        os.environ[ALLOCATOR_VARIABLE] = FIXED_SEGMENTS  # processes that this one starts need it too
+        torch._C._accelerator_setAllocatorSettings(FIXED_SEGMENTS)
+        torch.ones(1, device=device).add(1).item()
+        # not on stdout: gpu_report writes JSON lines there
+        text = f"warning: memory may run out earlier: this GPU has no expandable segments ({problem})"
+        print(text, file=sys.stderr, flush=True)

@@ -63,9 +63,13 @@ class StopRequest:
             signal.signal(signal.SIGINT, self._handle_sigint)
         listen_for_eviction(self._handle_eviction, os.environ)
 
-    def preempted(self) -> Preempted:
-        """Return the exception to raise once everything is saved."""
-        return Preempted(CTRL_C if self.interrupted else SIGTERM)
+    def preempted(self, resume_hint: str | None = None) -> Preempted:
+        """Return the exception to raise once everything is saved.
+
+        Args:
+            resume_hint: see `Preempted`.
+        """
+        return Preempted(CTRL_C if self.interrupted else SIGTERM, resume_hint=resume_hint)
 
     @contextmanager
     def interruptible(self, resume_hint: str) -> Iterator[None]:
@@ -90,7 +94,7 @@ class StopRequest:
         # steps.
         if self.requested and self._resume_hint is not None:
             resume_hint, self._resume_hint = self._resume_hint, None  # a second request must not interrupt the clean-up
-            raise Preempted(self.preempted().by, resume_hint=resume_hint)
+            raise self.preempted(resume_hint)
 
     def _handle_sigterm(self, signum: int, frame: FrameType | None) -> None:
         self.requested = True

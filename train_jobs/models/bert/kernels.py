@@ -12,7 +12,9 @@ from train_jobs.models.bert.encoder import missing_for_compiling
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def agree_on_kernels(world: World, precision: str, head_size: int, *, compile_wanted: bool) -> list[str]:
+def agree_on_kernels(
+    world: World, precision: str, head_size: int, *, compile_wanted: bool, section: str = "train"
+) -> list[str]:
     """Let all processes use the same precision and attention kernel; every process must call it.
 
     Args:
@@ -20,6 +22,7 @@ def agree_on_kernels(world: World, precision: str, head_size: int, *, compile_wa
         precision: bf16, fp16 or fp32, as this process resolved it.
         head_size: hidden size of an attention head.
         compile_wanted: whether the model is compiled on a machine that can.
+        section: section of the configuration that has the precision.
 
     Returns:
         Lines of a job's summary on GPUs: the kernel, and a warning for each fallback to a slower path. None on CPUs.
@@ -30,10 +33,11 @@ def agree_on_kernels(world: World, precision: str, head_size: int, *, compile_wa
     number = list(_DTYPES).index(precision)
     lowest, highest = world.minimum(number), -world.minimum(-number)
     if lowest != highest:
+        common = "fp32" if world.device.type == "cpu" else "fp16"
         raise SpecError(
-            "cannot train: the processes of the job have GPUs with different arithmetic",
+            "cannot start: the processes of the job have devices with different arithmetic",
             facts={"precision auto": f"{list(_DTYPES)[lowest]} and {list(_DTYPES)[highest]}, by rank"},
-            fix="--set train.precision=fp16, which all of them support",
+            fix=f"--set {section}.precision={common}, which all of them support",
         )
     if world.device.type != "cuda":
         return []
