@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 
+from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.cloud_supervisor import look
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
@@ -141,6 +143,19 @@ def test_supervisor_respects_the_users_cancel(submit: Submit, azure: AzureDouble
     end(azure, f"{run.name}-a2", PREEMPTED)
     look_once(run)
     assert azure.jobs.get(f"{run.name}-a3") is not None
+
+
+def test_cancel_disables_the_schedule_before_deleting_it(submit: Submit, azure: AzureDouble) -> None:
+    """Azure, and the double, refuse to delete an enabled schedule, which would be billed on and on."""
+    run = submit()
+    azure.move(run.name, "Running")
+    name, scope = f"supervise-{run.name}", (azure.place.resource_group, azure.place.workspace)
+    wire = AzureBackend(Path("home"), os.environ).wire({})
+    with pytest.raises(HttpResponseError, match="must be disabled"):
+        wire._ml().schedules.service_client.begin_delete(*scope, name)
+    run.cancel()
+    assert schedules(azure) == []
+    wire.delete_schedule(name)
 
 
 def test_supervisor_restarts_a_simulated_preemption(submit: Submit, azure: AzureDouble, look_once: Any) -> None:

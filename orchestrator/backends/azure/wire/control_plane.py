@@ -260,6 +260,12 @@ class Wire:
 
     def delete_schedule(self, name: str) -> None:
         """Delete a schedule, and wait; without an error if it does not exist."""
+        found = self.schedule(name)
+        if found is None:
+            return
+        properties = {key: value for key, value in found["properties"].items() if key not in _READ_ONLY}
+        if properties.get("isEnabled"):  # Azure refuses to delete an enabled schedule
+            self.put_schedule(name, {"properties": {**properties, "isEnabled": False}})
         with suppress(NotFoundError):
             self._call(
                 f"schedule {name}", lambda ml: ml.schedules.service_client.begin_delete(*self._scope, name).result()
