@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -28,10 +29,10 @@ MAX_MESSAGE_CHARS = 400  # of Azure's message, which repeats itself
 TOO_MANY = 429  # HTTP status: too many requests
 _AGAIN = "run the same command again"
 # By Azure's code or message first: quota and capacity arrive with several status codes, some of which (400, 409) have
-# other meanings too.
+# other meanings too. Not those of throttling and of outages, whose messages mention limits and quotas too.
 _BY_TEXT: tuple[tuple[str, type[UserError], str, str], ...] = (
     (
-        r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*limit",
+        r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*(cores?\b|vcpu)",
         QuotaError,
         "the quota does not allow it",
         "request quota: https://ml.azure.com/quota",
@@ -92,7 +93,7 @@ def explain(problem: Any, what: str) -> UserError:
     status: Any = getattr(problem, "status_code", None)
     code = error_code(problem)
     facts = {"reason": reason(problem), **({"code": code} if code else {})}
-    if status is not None:
+    if status is not None and not is_transient(problem):
         for pattern, kind, message, fix in _BY_TEXT:
             if re.search(pattern, f"{code} {facts['reason']}", re.IGNORECASE):
                 return kind(f"{what}: {message}", facts=facts, fix=fix)
@@ -200,4 +201,6 @@ def retry_after(problem: Any) -> float | None:
     for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
         with suppress(KeyError, ValueError):
             return float(headers[name]) / unit
+    with suppress(KeyError, ValueError):  # HTTP also allows a date
+        return max(0.0, parsedate_to_datetime(headers["Retry-After"]).timestamp() - time.time())
     return None
