@@ -205,6 +205,21 @@ def test_download_of_a_running_job_has_no_partial_files(run: Run, azure: AzureDo
     assert everything == {"checkpoints", "metrics.jsonl", "plan.json", "spec.yaml"}
 
 
+def test_markers_of_folders_are_no_outputs(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+    """Blobfuse and ADLS Gen2 write an empty blob for each folder."""
+    azure.move(run.name, "Completed")
+    checkpoint(outputs(azure, run), 4)
+    container, top = azure.storage.datastores["workspaceblobstore"], f"orchestrator/runs/{run.name}/outputs"
+    for folder in ("model", "checkpoints", "checkpoints/step-00000004"):
+        azure.storage.write(container, f"{top}/{folder}", [b""], {"hdi_isfolder": "true"}, "")
+    (outputs(azure, run) / "model" / "config.json").write_text("{}")
+    here = run.download("model", "checkpoints", to=tmp_path / "to")
+    found = sorted(path.name for folder in here for path in folder.rglob("*") if path.is_file())
+    assert found == ["COMMIT.json", "config.json", "model.safetensors"]
+    run._backend.delete(run.name)
+    assert [blob.name for blob in azure.storage.blobs(container, top)] == []
+
+
 def test_download_of_damaged_checkpoint_is_refused(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     checkpoint(outputs(azure, run), 4)
     (outputs(azure, run) / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"WEIGHTS" * 1000)

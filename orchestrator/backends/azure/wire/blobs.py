@@ -32,6 +32,7 @@ COPIED = 1024**3  # bytes that Azure copies in one request; its limit for a bloc
 COPY_SECONDS = 3600  # validity of the signature with which Azure reads the source of a copy
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 SHA256 = "sha256"  # key of the blob's hash in its metadata
+FOLDER_MARK = "hdi_isfolder"  # key in the metadata of empty blobs that mounts and ADLS Gen2 write for folders
 PART = ".part"  # suffix of a file in download
 NO_SUCH_RANGE = 416  # HTTP status: the blob ends before it
 
@@ -84,12 +85,6 @@ class Files:
         Raises:
             UserError: Azure cannot be reached, or refused.
         """
-        # blobs have no folders, only names with a prefix: without the slash, RUN would include the files of RUN-2
-        assert folder.endswith("/"), "RUN is a prefix of RUN-2"
-        with translated_errors(f"datastore folder {folder}"):
-            found = _retry_while_busy(
-                lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
-            )
         blobs = (
             Blob(
                 str(blob.name)[len(folder) :],
@@ -99,10 +94,20 @@ class Files:
                 bytes(blob.content_settings.content_md5 or b"") or None,
                 blob.last_modified.timestamp(),
             )
-            for blob in found
+            for blob in self._entries(folder)
+            if not (blob.metadata or {}).get(FOLDER_MARK)
         )
         # some programs write empty blobs as markers of folders
         return [blob for blob in blobs if blob.name and not blob.name.endswith("/")]
+
+    def _entries(self, folder: str) -> list[Any]:
+        """Return the SDK's properties of all blobs below a folder, markers of folders included."""
+        # blobs have no folders, only names with a prefix: without the slash, RUN would include the files of RUN-2
+        assert folder.endswith("/"), "RUN is a prefix of RUN-2"
+        with translated_errors(f"datastore folder {folder}"):
+            return _retry_while_busy(
+                lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
+            )
 
     def upload(
         self, folder: str, files: Mapping[str, Content], progress: Progress | None = None, *, copy_below: str = ""
@@ -224,10 +229,11 @@ class Files:
         _in_parallel(partial(self._fetch_one, folder, to), wanted, sum(blob.size for blob in wanted), progress)
 
     def delete(self, folder: str) -> None:
-        """Delete all files below a folder."""
-        for blob in self.list(folder):
-            with translated_errors(f"datastore file {blob.name}"):
-                self._container.delete_blob(folder + blob.name)
+        """Delete all files below a folder, and the markers of its folders."""
+        # the marker of a folder after what is in it: ADLS Gen2 deletes only empty folders
+        for name in sorted((str(blob.name) for blob in self._entries(folder)), reverse=True):
+            with translated_errors(f"datastore file {name}"):
+                self._container.delete_blob(name)
 
     def _put(self, name: str, content: Content, digest: str) -> None:
         """Send one file in blocks, except those that Azure has from an interrupted upload."""
