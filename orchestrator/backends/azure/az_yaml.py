@@ -314,9 +314,21 @@ def job_file(name: str, job: Body) -> dict[str, Any]:
     }
     if "limits" in body:
         document["limits"] = {"timeout": duration_seconds(body["limits"]["timeout"])}
+    if "maxInstanceCount" in body["resources"]:
+        document["resources"]["max_instance_count"] = body["resources"]["maxInstanceCount"]
+    if "services" in body:
+        document["services"] = {name: _ssh(service) for name, service in body["services"].items()}
     if "identity" in body:
-        document["identity"] = {"type": IDENTITIES[body["identity"]["identityType"]]}
+        identity = body["identity"]
+        client = {"client_id": identity["clientId"]} if "clientId" in identity else {}
+        document["identity"] = {"type": IDENTITIES[identity["identityType"]], **client}
     return document
+
+
+def _ssh(service: Body) -> dict[str, Any]:
+    """Return the one service that our jobs have."""
+    nodes, keys = service["nodes"]["nodesValueType"].lower(), service["properties"]["sshPublicKeys"]
+    return {"type": "ssh", "nodes": nodes, "ssh_public_keys": keys}
 
 
 def _short(arm_id: str) -> str:

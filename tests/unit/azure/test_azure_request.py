@@ -62,6 +62,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "azure.data": "azureml:corpus:3",
         "azure.preflight": False,
     },
+    "own-identity": {
+        "azure.identity": "managed",
+        "azure.identity_client_id": "00000000-0000-4000-8000-000000000009",
+        "azure.ssh_public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGn me@here",
+    },
     "serverless-spot": {"compute.cluster": "serverless", "compute.tier": "spot", "compute.nodes": 2},
     "bare-cluster": {
         "compute.sku": None,
