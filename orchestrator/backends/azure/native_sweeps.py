@@ -155,7 +155,7 @@ class AzureSweeps(Backend, SweepsNatively):
         tags = ((wire.job(name) or {}).get("properties") or {}).get("tags") or {}
         if tags.get(SWEEP_TAG) != name:
             return None
-        files, folder = Files(wire.store(tags["orchestrator.datastore"])), places.job_folder(name)
+        files, folder = Files(wire, tags["orchestrator.datastore"]), places.job_folder(name)
         return {document: files.read(folder + document).decode() for document in (PLAN, REQUEST, SWEEP)}
 
     def _request(self, documents: Mapping[str, str]) -> tuple[Wire, Body]:

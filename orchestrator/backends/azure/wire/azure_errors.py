@@ -27,6 +27,7 @@ T = TypeVar("T")
 PAUSES = (1.0, 4.0, 15.0)  # seconds before a request is sent again, unless Azure gives a time
 MAX_MESSAGE_CHARS = 400  # of Azure's message, which repeats itself
 TOO_MANY = 429  # HTTP status: too many requests
+NOT_AUTHENTICATED = "AuthenticationFailed"  # of the blob service, for a wrong or expired signature
 _AGAIN = "run the same command again"
 # By Azure's code or message first: quota and capacity arrive with several status codes, some of which (400, 409) have
 # other meanings too. Not those of throttling and of outages, whose messages mention limits and quotas too.
@@ -99,6 +100,9 @@ def explain(problem: Any, what: str) -> UserError:
                 return kind(f"{what}: {message}", facts=facts, fix=fix)
     if status is None and (found := _without_reply(problem, what, facts)) is not None:
         return found
+    if status == 403 and code == NOT_AUTHENTICATED:
+        text = "the storage account does not accept the key or the signature, which may have expired"
+        return AuthError(f"{what}: {text}", facts=facts, fix=f"{_AGAIN}; if it fails again, set this machine's clock")
     if status == 403 and ".blob." in _host(problem):
         text, role = _STORAGE_REFUSED
         return AuthError(f"{what}: {text}", facts=facts, fix=role)
