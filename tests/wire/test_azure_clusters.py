@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.azure.sizes import store_sizes
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
@@ -249,6 +250,17 @@ def test_cluster_that_changed_its_size_is_refused_once(cluster: Cluster, azure: 
     with pytest.raises(ConflictError, match=f"has size {T4}, and the plan was made for Standard_NC48ads_A100_v4"):
         orchestrator.submit(plan)
     assert plan_on(tmp_path).compute.processes_per_node == 1
+
+
+def test_existing_cluster_may_have_an_unknown_size(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    """Azure returns sizes in capitals, also those that are not in the table."""
+    cluster(*CREATE, "-y")
+    azure.state.resources["computes/gpu"]["properties"]["properties"]["vmSize"] = "STANDARD_D4DS_V4"
+    with pytest.raises(SpecError, match="the GPUs of cluster gpu are unknown"):
+        plan_on(tmp_path)
+    rows = [{"name": "Standard_D4ds_v4", "vCPUs": 4, "memoryGB": 16}]
+    store_sizes(tmp_path / "home", rows, "eastus")
+    assert plan_on(tmp_path).compute.size == "Standard_D4ds_v4"
 
 
 def test_existing_spot_cluster_has_restarts_of_spot(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
