@@ -221,6 +221,21 @@ def test_plan_shows_schedule_and_cost(submit: Submit, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("section", "warned"),
+    [({}, True), ({"identity_client_id": "00000000-0000-4000-8000-000000000009"}, False)]
+    + [({"supervise_cluster": "small"}, False), ({"supervise": "here"}, False)],
+)
+def test_serverless_supervisor_needs_an_identity(tmp_path: Path, section: dict[str, Any], warned: bool) -> None:
+    """A new workspace has only a system-assigned identity, which serverless machines do not get."""
+    write_corpus(tmp_path / "corpus.txt")
+    compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
+    own = {"backend": "azure", "compute": compute, "azure": {"supervise": "cloud", **section}}
+    write_spec(tmp_path / "job.yaml", data={"text": [str(tmp_path / "corpus.txt")]}, **own)
+    plan = orchestrator_of(tmp_path).plan(file=tmp_path / "job.yaml")
+    assert any("the supervisor cannot sign in" in warning for warning in plan.warnings) == warned
+
+
+@pytest.mark.parametrize(
     ("section", "environment", "message"),
     [
         ({"identity": "user"}, {}, "would need your own identity"),

@@ -197,8 +197,16 @@ class AzureSite(Site):
 
     def warnings(self, spec: JobSpec) -> Iterator[str]:
         """Warn about secrets among the job's variables, and about an identity that serverless machines lack."""
-        if spec.compute.cluster == SERVERLESS and spec.settings_of(AzureSpec).identity == "managed":
-            yield "azure.identity managed: serverless machines have only a user-assigned identity of the workspace"
+        azure = spec.settings_of(AzureSpec)
+        only = "serverless machines have only a user-assigned identity of the workspace"
+        if spec.compute.cluster == SERVERLESS and azure.identity == "managed":
+            yield f"azure.identity managed: {only}"
+        supervisor = azure.supervise == "cloud" and azure.supervise_cluster == SERVERLESS
+        if supervisor and azure.identity_client_id is None:
+            yield (
+                f"azure.supervise cloud: {only}, and without one the supervisor cannot sign in:"
+                " set azure.identity_client_id to its client id, or azure.supervise_cluster to a cluster with an identity"
+            )
         if secrets := [name for name in spec.environment.variables if SECRET.search(name)]:
             yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
 
