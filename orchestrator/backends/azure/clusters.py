@@ -16,7 +16,7 @@ from orchestrator.backends.azure.prices import Prices, price_of_size, read_price
 from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, find_size, same_family
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
 from orchestrator.backends.capabilities import ClusterChange, Clusters
-from orchestrator.specs.compute import CLUSTER_NAME
+from orchestrator.specs.compute import CLUSTER_NAME, region_name
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 from train_jobs.config.fields import Config
 
@@ -169,7 +169,7 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
         wanted = _with_scale(wanted, {**_scale(wanted), MAX_NODES: nodes})
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
-    if "location" in wanted and str(found.get("location")).lower() != wanted["location"]:
+    if "location" in wanted and region_name(str(found.get("location"))) != wanted["location"]:
         raise ConflictError(
             f"cluster {name} is in region {found.get('location')}, not {wanted['location']}",
             fix=f"--cluster with another name, or orchestrator cluster delete --name {name}",

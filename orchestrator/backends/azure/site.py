@@ -17,7 +17,7 @@ from orchestrator.backends.azure.options import (
     find_workspace,
     is_remote,
 )
-from orchestrator.specs.compute import ComputeSpec, Gpu, MachineChoice, ResolvedCompute
+from orchestrator.specs.compute import ComputeSpec, Gpu, MachineChoice, ResolvedCompute, region_name
 from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
 from orchestrator.support.errors import SpecError, UserError
@@ -102,7 +102,8 @@ class AzureSite(Site):
         from orchestrator.backends.azure.prices import read_prices
 
         if compute.price_per_hour is None and compute.size is not None and not compute.choices:
-            return compute.model_copy(update=_price_fields(compute.size, None, home, read_prices(home), spot=spot))
+            prices = read_prices(home)
+            return compute.model_copy(update=_price_fields(compute.size, compute.region, home, prices, spot=spot))
         if not compute.choices:
             return compute
         priced = compute.choices
@@ -111,7 +112,7 @@ class AzureSite(Site):
             fields = [_price_fields(one.size, one.region, home, prices, spot=spot) for one in priced]
             copies = [one.model_copy(update=found) for one, found in zip(priced, fields, strict=True)]
             priced = tuple(sorted(copies, key=lambda one: (one.price_per_hour is None, one.price_per_hour or 0.0)))
-        first = priced[0].model_dump(exclude={"region"}, exclude_none=True)
+        first = priced[0].model_dump(exclude_none=True)
         return compute.model_copy(update={**first, "choices": priced})
 
     def stale_facts(self, compute: ResolvedCompute, home: Path) -> Iterator[str]:
@@ -150,6 +151,7 @@ class AzureSite(Site):
         from orchestrator.backends.azure.prices import price_columns, read_prices, refresh_prices
         from orchestrator.backends.azure.sizes import SIZES, all_sizes, parse_gpus, sizes_with
 
+        region = region_name(region) if region else None
         if region is not None:
             _refresh_sizes(home, region)
         chosen = sizes_with(*parse_gpus(gpus)) if gpus else all_sizes(home)
@@ -281,6 +283,7 @@ def _common_machines(wanted: ComputeSpec, found: Sequence[ResolvedCompute]) -> R
     least = {
         "threads_per_process": min(one.threads_per_process for one in found),
         "memory_bytes": None if None in memory else min(one for one in memory if one is not None),
+        "region": None if wanted.cluster == SERVERLESS else wanted.regions[0],
         "choices": choices if len(choices) > 1 else (),
     }
     return found[0].model_copy(update=least)

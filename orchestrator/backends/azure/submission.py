@@ -150,7 +150,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 def _plan_on(plan: Plan, choice: MachineChoice) -> Plan:
     """Return the plan for one of its machines, on a cluster of their own."""
-    spec, found = plan.spec, choice.model_dump(exclude={"region"}, exclude_none=True)
+    spec, found = plan.spec, choice.model_dump(exclude_none=True)
     name = str(spec.compute.cluster)
     if name != SERVERLESS:
         digest = hashlib.sha256(f"{choice.size}@{choice.region}".lower().encode()).hexdigest()
