@@ -117,6 +117,14 @@ def test_request_equals_golden_file(name: str, make_plan: MakePlan) -> None:
     assert found == json.loads(path.read_text())
 
 
+def test_user_without_a_name_is_a_number(make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `docker run --user 54321`: the number has no entry in passwd."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert request_of(make_plan()).job["properties"]["tags"]["orchestrator.user"] == "54321"
+
+
 def test_submission_shows_inputs_outputs_and_options(make_plan: MakePlan, tmp_path: Path) -> None:
     plan = make_plan({"azure.shm_size": "2g"})
     submission = plan_submission(plan, request_of(plan), tmp_path)
