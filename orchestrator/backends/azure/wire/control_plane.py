@@ -17,6 +17,7 @@ from copy import copy
 from io import StringIO
 from itertools import islice
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.options import Workspace
@@ -399,6 +400,13 @@ def quiet() -> None:
     """Silence Azure's SDK, which warns of each experimental class through logging. Call this once it is loaded."""
     for name in ("azure", "azure.ai.ml", "azure.ai.ml._utils._experimental", "msal"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def content_hash(path: Path) -> str:
+    """Return the hash by which the SDK recognises code that it has uploaded; without files that .amlignore names."""
+    from azure.ai.ml._utils._asset_utils import get_content_hash, get_ignore_file
+
+    return str(get_content_hash(path, get_ignore_file(path)))
 
 
 def rest_body(job: Any) -> Body:
