@@ -149,6 +149,16 @@ def test_explain_maps_status_to_error_kind(problem: RefusedError, kind: type[Exc
     assert found.message.startswith("job one: ")
 
 
+def test_token_of_another_tenant_names_the_right_one() -> None:
+    text = (
+        "The access token is from the wrong issuer 'https://sts.windows.net/aaaa/'. It must match the tenant "
+        "'https://sts.windows.net/bbbb/' associated with this subscription."
+    )
+    found = explain(RefusedError(401, "InvalidAuthenticationTokenTenant", text), "clusters")
+    assert type(found) is AuthError
+    assert "az login --tenant bbbb" in str(found.fix)
+
+
 def test_reason_is_one_short_line_without_secrets() -> None:
     found = explain(RefusedError(500, "Odd", f"it\n\nfailed: sig={SECRET} Bearer {SECRET} " + "x" * 1000), "job one")
     reason = str(found.facts["reason"])

@@ -51,6 +51,7 @@ _STORAGE_REFUSED = (
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SDK_DETAILS = re.compile(r"Details:\s*\(x\)\s*(.+?)\s*Resolutions:")  # the rest is advice about `az`
+_TENANT = re.compile(r"must match (?:the tenant|one of the tenants) 'https://[^/']+/([\w.-]+)")
 _TLS = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
 _BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
     None: (ServiceError, "Azure cannot be reached", _AGAIN),
@@ -107,7 +108,9 @@ def explain(problem: Any, what: str) -> UserError:
         text, role = _STORAGE_REFUSED
         return AuthError(f"{what}: {text}", facts=facts, fix=role)
     if status == 401:
-        return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix=sign_in_command())
+        tenant = _TENANT.search(facts["reason"])
+        fix = sign_in_command() if tenant is None else _tenant_fix(tenant[1])
+        return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix=fix)
     if status in _BY_STATUS:
         known, message, advice = _BY_STATUS[status]
         return known(f"{what}: {message}", facts=facts, fix=advice)
@@ -149,6 +152,12 @@ def sign_in_command() -> str:
     if shutil.which("az"):
         return "az login"
     return "export ORCHESTRATOR_AZURE_SIGN_IN=browser, or install az and run: az login"
+
+
+def _tenant_fix(tenant: str) -> str:
+    """Return the command that signs in to the tenant of the subscription: to sign in again to another does not help."""
+    install = "" if shutil.which("az") else "install az and run: "
+    return f"{install}az login --tenant {tenant}, or set AZURE_TENANT_ID to it with a service principal of that tenant"
 
 
 def _host(problem: Any) -> str:
