@@ -222,8 +222,12 @@ def test_plan_shows_schedule_and_cost(submit: Submit, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("section", "warned"),
-    [({}, True), ({"identity_client_id": "00000000-0000-4000-8000-000000000009"}, False)]
-    + [({"supervise_cluster": "small"}, False), ({"supervise": "here"}, False)],
+    [
+        ({}, True),
+        ({"identity_client_id": "00000000-0000-4000-8000-000000000009"}, False),
+        ({"supervise_cluster": "small"}, False),
+        ({"supervise": "here"}, False),
+    ],
 )
 def test_serverless_supervisor_needs_an_identity(tmp_path: Path, section: dict[str, Any], warned: bool) -> None:
     """A new workspace has only a system-assigned identity, which serverless machines do not get."""

@@ -207,15 +207,13 @@ class AzureSite(Site):
         if supervisor and azure.identity_client_id is None:
             yield (
                 f"azure.supervise cloud: {only}, and without one the supervisor cannot sign in:"
-                " set azure.identity_client_id to its client id, or azure.supervise_cluster to a cluster with an identity"
+                " set azure.identity_client_id, or azure.supervise_cluster to a cluster with an identity"
             )
         if secrets := [name for name in spec.environment.variables if SECRET.search(name)]:
             yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
 
 
-def _machines_of_cluster(
-    workspace: Workspace, name: str, environ: Mapping[str, str], *, sized: bool
-) -> dict[str, str]:
+def _machines_of_cluster(workspace: Workspace, name: str, environ: Mapping[str, str], *, sized: bool) -> dict[str, str]:
     """Return the keys of `compute` that an existing cluster decides: the tier, and the size if it is needed."""
     from orchestrator.backends.azure.known_clusters import known_cluster
     from orchestrator.backends.azure.wire.control_plane import Wire

@@ -118,7 +118,7 @@ def test_request_equals_golden_file(name: str, make_plan: MakePlan) -> None:
 
 
 def test_user_without_a_name_is_a_number(make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `docker run --user 54321`: the number has no entry in passwd."""
+    """`docker run --user 54321` gives a number that has no entry in passwd."""
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)

@@ -176,7 +176,7 @@ class Wire:
             NotFoundError: the workspace has no such datastore.
         """
         known = self._stores.get(name)
-        if known is None or time.time() - known[0] > STORE_SECONDS:  # a clock that goes on while a laptop sleeps
+        if known is None or time.time() - known[0] > STORE_SECONDS:  # monotonic() stops in a sleeping laptop
             try:
                 found = retry_reading(
                     lambda: self._call(f"datastore {name}", lambda ml: _datastore_info(ml.datastores, name))
