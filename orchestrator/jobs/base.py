@@ -155,7 +155,7 @@ class Plan(Config):
 HASH_DIGITS = 8  # of a run's hash: a home folder has thousands of runs, for which collisions are improbable
 # keys that do not affect a result
 PRICES = {"price_per_hour", "highest_price_per_hour"}
-COMPUTE_NOT_SHAPING = {"master_port", *PRICES, "size", "gpu", "memory_bytes", "choices", "concurrent_runs"}
+COMPUTE_NOT_SHAPING = {"master_port", *PRICES, "size", "region", "gpu", "memory_bytes", "choices", "concurrent_runs"}
 
 
 class TrainingPlan(Plan):

@@ -93,13 +93,13 @@ def resolve_spec(
     problems.extend(with_start.problems)
     problems.extend(missing_paths(merged, which.paths, site_of(_backend(merged))))
     with problems.collecting():
-        spec = load.build(model, merged)
-        problems.extend(_exposed_secrets(spec, merged))
-        compute = _resolve_compute(spec, merged, environ, gpus=which.gpus)
+        given = load.build(model, merged)
+        problems.extend(_exposed_secrets(given, merged))
+        spec, compute = _resolve_compute(given, merged, environ, gpus=which.gpus)
         if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
             which.check_shares(spec, compute)
     problems.raise_all("spec", REQUIRED_FLAGS)
-    changes = _changes(spec, _preset_values(model, load.merge(presets).tree), merged)
+    changes = _changes(given, _preset_values(model, load.merge(presets).tree), merged)
     changes = {path: change for path, change in changes.items() if change.origin != with_start.source}
     return Resolved(
         spec=spec,
@@ -270,10 +270,16 @@ def _with_plain_model_names(layer: load.ConfigLayer, kind: JobKind) -> load.Conf
     return load.ConfigLayer(layer.source, {**layer.tree, **named}, layer.lines)
 
 
-def _resolve_compute(spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool) -> ResolvedCompute:
+def _resolve_compute(
+    spec: JobSpec, merged: load.Merged, environ: Mapping[str, str], *, gpus: bool
+) -> tuple[JobSpec, ResolvedCompute]:
+    """Return the spec with the tier of its machines, and the machines."""
     site = site_of(spec.backend)
     try:
-        return site.machines(site.completed(spec, environ, gpus=gpus), environ, gpus=gpus)
+        found = site.completed(spec, environ, gpus=gpus)
+        # the size stays out of the spec, where it would mean a cluster to create or change
+        compute = spec.compute.model_copy(update={"tier": found.tier})
+        return spec.model_copy(update={"compute": compute}), site.machines(found, environ, gpus=gpus)
     except SpecError as failure:
         key = str(failure.facts["key"])
         failure.facts["where"] = merged.origin(tuple(key.split(".")))

@@ -24,6 +24,14 @@ def _cluster_name(name: str) -> str:
     return name
 
 
+def region_name(text: str) -> str:
+    """Return Azure's name of a region: westeurope for `West Europe` and `WestEurope`."""
+    return "".join(text.split()).lower()
+
+
+_Region = Annotated[str, AfterValidator(region_name)]
+
+
 class MachineChoice(Config):
     """One of several machine sizes and regions that a job may run on."""
 
@@ -62,6 +70,8 @@ class ResolvedCompute(Config):
     """Source of the price, unless it is `compute.price_per_hour`."""
     size: str | None = None
     """Machine size of the cluster; None: this machine, or a cluster whose size was not given."""
+    region: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Region of the cluster, if the spec gives it; None: the workspace's."""
     gpu: str | None = None
     """Name of its GPUs; None: it has no GPU, or its model is unknown."""
     memory_bytes: int | None = None
@@ -100,7 +110,7 @@ class ComputeSpec(Config):
     sku: str | Annotated[list[str], Field(min_length=1)] | None = None
     """Machine size of the cluster, see `orchestrator skus`. A list: sizes with equally many GPUs, tried in the order of
     their price until quota and capacity suffice, each with its own cluster. None: use an existing cluster unchanged."""
-    region: str | Annotated[list[str], Field(min_length=1)] | None = None
+    region: _Region | Annotated[list[_Region], Field(min_length=1)] | None = None
     """Region of the cluster, or regions, which are tried like sizes. None: the workspace's region."""
     tier: Annotated[Literal["dedicated", "spot"], BeforeValidator(current_tier)] = "dedicated"
     """Tier of the machines. spot: at a rate that varies with region and demand, up to the price of dedicated machines;

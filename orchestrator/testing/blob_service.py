@@ -35,6 +35,8 @@ SIGNED = (
 """Query parameters that the account's key signs after the resource."""
 ENCRYPTED = {"x-ms-request-server-encrypted": "true"}
 METADATA = "x-ms-meta-"
+FOLDER_MARK = "hdi_isfolder"
+"""Key in the metadata of an empty blob that marks a folder, as mounts write it: blobs may have its name as prefix."""
 
 
 @dataclass(frozen=True)
@@ -132,20 +134,22 @@ class Storage:
         path = self.path(container, name)
         with suppress(FileNotFoundError, NotADirectoryError):
             stat = path.stat()
-            if not path.is_dir():
+            if not path.is_dir() or path in self._described:
                 return self._blob(name, path, stat)
         raise Refusal(404, "BlobNotFound", "The specified blob does not exist.")
 
     def _blob(self, name: str, path: Path, stat: os.stat_result) -> StoredBlob:
         metadata, content_type = self._described.get(path, ({}, "application/octet-stream"))
-        tag = hashlib.sha256(f"{stat.st_mtime_ns} {stat.st_size} {sorted(metadata.items())}".encode()).hexdigest()
+        size = 0 if FOLDER_MARK in metadata else stat.st_size
+        tag = hashlib.sha256(f"{stat.st_mtime_ns} {size} {sorted(metadata.items())}".encode()).hexdigest()
         modified = formatdate(stat.st_mtime, usegmt=True)
-        return StoredBlob(name, path, stat.st_size, modified, f'"0x{tag[:16].upper()}"', metadata, content_type)
+        return StoredBlob(name, path, size, modified, f'"0x{tag[:16].upper()}"', metadata, content_type)
 
     def blobs(self, container: str, prefix: str = "") -> Iterator[StoredBlob]:
         """Yield the blobs whose names have a prefix, sorted by name."""
         root = self.path(container)
-        names = [os.path.relpath(Path(folder, file), root) for folder, _, files in os.walk(root) for file in files]
+        found = [Path(folder, name) for folder, inner, files in os.walk(root) for name in (*inner, *files)]
+        names = [os.path.relpath(path, root) for path in found if not path.is_dir() or path in self._described]
         for name in sorted(name for name in names if name.startswith(prefix)):
             with suppress(FileNotFoundError):  # a job may delete it at this moment
                 yield self._blob(name, root / name, (root / name).stat())
@@ -168,6 +172,10 @@ class Storage:
         # Written elsewhere and renamed: a job that reads the blob through its mount sees the old content or the new
         # one, as on Azure, never half of it.
         path = self.path(container, name)
+        if FOLDER_MARK in metadata and not any(parts):
+            path.mkdir(parents=True, exist_ok=True)
+            self._described[path] = metadata, content_type
+            return self.find(container, name)
         staged = self.folder.parent / "staged" / uuid.uuid4().hex
         staged.parent.mkdir(parents=True, exist_ok=True)
         with staged.open("wb") as file:
@@ -240,11 +248,15 @@ class Storage:
             Refusal: it does not exist.
         """
         path = self.find(container, name).path
-        path.unlink(missing_ok=True)
         self._described.pop(path, None)
+        left = [path, *path.parents] if path.is_dir() else path.parents
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
         with suppress(OSError):  # rmdir of the first folder that is not empty
-            for parent in path.relative_to(self.folder / container).parents[:-1]:
-                (self.folder / container / parent).rmdir()
+            for folder in left:
+                if folder == self.folder / container or folder in self._described:
+                    break
+                folder.rmdir()
 
 
 @dataclass
@@ -416,7 +428,7 @@ def _read(call: Call, blob: StoredBlob) -> Reply:
     if call.method == "HEAD":
         return Reply(200, b"", {**headers, "Content-Length": str(blob.size)})
     if (wanted := call.headers.get("x-ms-range") or call.headers.get("range")) is None:
-        return Reply(200, blob.path.read_bytes(), headers)
+        return Reply(200, b"" if FOLDER_MARK in blob.metadata else blob.path.read_bytes(), headers)
     matched = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted.strip())
     if matched is None or int(matched[1]) >= blob.size:
         raise Refusal(

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.azure.sizes import store_sizes
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
 from orchestrator.jobs.base import Plan
+from orchestrator.runs.restarts import RestartLimits
 from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.testing import AzureDouble
 from tests.conftest import write_corpus, write_spec
@@ -250,8 +252,50 @@ def test_cluster_that_changed_its_size_is_refused_once(cluster: Cluster, azure: 
     assert plan_on(tmp_path).compute.processes_per_node == 1
 
 
+def test_existing_cluster_may_have_an_unknown_size(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    """Azure returns sizes in capitals, also those that are not in the table."""
+    cluster(*CREATE, "-y")
+    azure.state.resources["computes/gpu"]["properties"]["properties"]["vmSize"] = "STANDARD_D4DS_V4"
+    with pytest.raises(SpecError, match="the GPUs of cluster gpu are unknown"):
+        plan_on(tmp_path)
+    rows = [{"name": "Standard_D4ds_v4", "vCPUs": 4, "memoryGB": 16}]
+    store_sizes(tmp_path / "home", rows, "eastus")
+    assert plan_on(tmp_path).compute.size == "Standard_D4ds_v4"
+
+
+def test_existing_spot_cluster_has_restarts_of_spot(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    cluster(*CREATE, "--tier", "spot", "-y")
+    for more in ({}, {"processes_per_node": 1}, {"tier": "spot"}):
+        plan = plan_on(tmp_path, **more)
+        assert plan.spec.compute.tier == "spot"
+        assert RestartLimits.from_spec(plan.spec.model_dump(mode="json")).preemptions is None
+        assert not any("compute.tier" in warning for warning in plan.warnings)
+    assert "upper bound of the unknown Spot rate" in str(plan.compute.price_origin)
+    run = Orchestrator("azure", home=tmp_path / "home").submit(plan)
+    sent = azure.job(run.name).properties
+    assert "ORCHESTRATOR_MACHINE_METADATA" in sent["environmentVariables"]
+
+
+def test_existing_dedicated_cluster_ignores_the_tier(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    cluster(*CREATE, "-y")
+    plan = plan_on(tmp_path, tier="spot")
+    assert plan.spec.compute.tier == "dedicated"
+    assert "compute.tier has no effect: the cluster's machines are dedicated" in plan.warnings
+
+
+def test_cluster_that_changed_its_tier_is_refused_once(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
+    cluster(*CREATE, "-y")
+    plan = plan_on(tmp_path)
+    cluster("delete", "--name", "gpu", "-y")
+    cluster(*CREATE, "--tier", "spot", "-y")
+    with pytest.raises(ConflictError, match="has tier spot, and the plan was made for dedicated"):
+        Orchestrator("azure", home=tmp_path / "home").submit(plan)
+    assert plan_on(tmp_path).spec.compute.tier == "spot"
+
+
 def test_unknown_cluster_without_answer_is_a_clear_error(cluster: Cluster, azure: AzureDouble, tmp_path: Path) -> None:
     azure.fail_next("*", status=403, times=100)
     with pytest.raises(SpecError, match="the size of cluster gpu is not known here") as failure:
         plan_on(tmp_path)
     assert "--processes N" in str(failure.value.fix)
+    assert plan_on(tmp_path, processes_per_node=1).spec.compute.tier == "dedicated", "no answer is needed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.cli.main import main
 from orchestrator.testing import AzureDouble
@@ -60,3 +61,5 @@ def test_elastic_job_runs_on_the_machines_that_there_are(
     (job,) = running_azure.jobs.all()
     resources = job.properties["resources"]
     assert (resources["instanceCount"], resources["maxInstanceCount"]) == (1, 3)
+    assert submit(*machines, "--dry-run", "-o", "yaml", program=("0",)) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["resources"]["max_instance_count"] == 3

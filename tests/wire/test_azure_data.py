@@ -71,7 +71,7 @@ def test_added_file_alone_is_sent(
 @pytest.fixture
 def two_folders(azure: AzureDouble) -> blobs.Files:
     """Return a datastore with a text in one folder."""
-    files = blobs.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
+    files = blobs.Files(AzureBackend(Path("unused")).wire({}), "workspaceblobstore")
     files.upload("data/one/", {"a.txt": b"some text"})
     return files
 

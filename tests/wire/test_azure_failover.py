@@ -95,6 +95,23 @@ def test_cluster_that_cannot_grow_is_kept(
     assert {size for size, _ in clusters(azure).values()} == {T4, A100}
 
 
+@pytest.mark.parametrize("region", ["West Europe", "WestEurope"])
+def test_region_may_have_its_display_name(
+    azure: AzureDouble, orchestrator: Orchestrator, make_plan: MakePlan, tmp_path: Path, region: str
+) -> None:
+    entries = {
+        T4: {"dedicated": 0.9, "region": "japaneast", "date": "2026-11-20"},
+        f"{T4}@westeurope": {"dedicated": 0.6, "region": "westeurope", "date": "2026-11-20"},
+    }
+    write_cache(tmp_path / "home" / PRICES_FILE, entries)
+    plan = make_plan(sku=T4, region=region)
+    assert plan.compute.price_per_hour == 0.6
+    for _ in range(2):
+        orchestrator.submit(plan, new=True)
+    assert [*clusters(azure).values()] == [(T4, "westeurope")]
+    assert plan.run_hash == make_plan(sku=T4).run_hash
+
+
 def test_regions_are_ordered_by_their_prices(tmp_path: Path, make_plan: MakePlan) -> None:
     entries = {
         f"{T4}@{region}": {"dedicated": price, "region": region, "date": "2026-11-20"}

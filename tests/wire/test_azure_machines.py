@@ -27,7 +27,7 @@ def test_refresh_stores_spot_rates_and_sizes(
     new = VmSize("Standard_NX8_B9_v9", "standardNXFamily", 8, 64, gpus=2, price=9.0)
     monkeypatch.setitem(SIZES, new.name.lower(), new)
     azure.prices.set(T4, 0.5)
-    assert main(["skus", "--refresh", "--region", "westeurope", "-o", "json"]) == 0
+    assert main(["skus", "--refresh", "--region", "West Europe", "-o", "json"]) == 0
     out, err = capsys.readouterr()
     rows = {row["name"]: row for row in json.loads(out)}
     assert (rows[T4]["price"], rows[T4]["spot_price"], rows[T4]["price_region"]) == (0.5, 0.15, "westeurope")

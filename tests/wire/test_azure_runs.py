@@ -205,6 +205,21 @@ def test_download_of_a_running_job_has_no_partial_files(run: Run, azure: AzureDo
     assert everything == {"checkpoints", "metrics.jsonl", "plan.json", "spec.yaml"}
 
 
+def test_markers_of_folders_are_no_outputs(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
+    """Blobfuse and ADLS Gen2 write an empty blob for each folder."""
+    azure.move(run.name, "Completed")
+    checkpoint(outputs(azure, run), 4)
+    container, top = azure.storage.datastores["workspaceblobstore"], f"orchestrator/runs/{run.name}/outputs"
+    for folder in ("model", "checkpoints", "checkpoints/step-00000004"):
+        azure.storage.write(container, f"{top}/{folder}", [b""], {"hdi_isfolder": "true"}, "")
+    (outputs(azure, run) / "model" / "config.json").write_text("{}")
+    here = run.download("model", "checkpoints", to=tmp_path / "to")
+    found = sorted(path.name for folder in here for path in folder.rglob("*") if path.is_file())
+    assert found == ["COMMIT.json", "config.json", "model.safetensors"]
+    run._backend.delete(run.name)
+    assert [blob.name for blob in azure.storage.blobs(container, top)] == []
+
+
 def test_download_of_damaged_checkpoint_is_refused(run: Run, azure: AzureDouble, tmp_path: Path) -> None:
     checkpoint(outputs(azure, run), 4)
     (outputs(azure, run) / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"WEIGHTS" * 1000)
@@ -280,7 +295,7 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
 
     monkeypatch.setattr(blobs, "BLOCK", 1000)
     content = bytes(range(256)) * 20
-    files = blobs.Files(AzureBackend(Path("unused")).wire({}).store("workspaceblobstore"))
+    files = blobs.Files(AzureBackend(Path("unused")).wire({}), "workspaceblobstore")
     sent, lost = [], blobs._retry_while_busy
 
     def fail_fourth(ask: Callable[[], Any]) -> Any:
@@ -301,6 +316,36 @@ def test_interrupted_upload_is_resumed(azure: AzureDouble, monkeypatch: pytest.M
     assert files.upload("some/folder/", {"one.bin": content, "two.txt": b"2"}) == 0
     assert len(azure.requests("PUT *")) == before  # existing files are not sent again
     assert files.upload("some/folder/", {"two.txt": b"3"}) == 1
+
+
+def test_transfer_outlasts_its_signature(azure: AzureDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK asks for a signature of one hour; a large file takes longer."""
+    from orchestrator.backends.azure.backend import AzureBackend
+    from orchestrator.backends.azure.wire import blobs, control_plane
+
+    monkeypatch.setattr(blobs, "BLOCK", 1000)
+    wire, content = AzureBackend(Path("unused")).wire({}), bytes(range(256)) * 20
+    files, requests, ask_again = blobs.Files(wire, "workspaceblobstore"), [], blobs._retry_while_busy
+
+    def expire_third(ask: Callable[[], Any]) -> Any:
+        requests.append(ask)
+        answer = ask_again(ask)
+        if len(requests) % 4 == 3:
+            azure.storage._signatures.clear()
+            monkeypatch.setattr(control_plane, "STORE_SECONDS", -1)
+        return answer
+
+    monkeypatch.setattr(blobs, "_retry_while_busy", expire_third)
+    assert files.upload("some/folder/", {"one.bin": content}) == len(content)
+    monkeypatch.setattr(control_plane, "STORE_SECONDS", 1800)
+    files.fetch("some/folder/", files.list("some/folder/"), tmp_path / "to")
+    assert (tmp_path / "to" / "one.bin").read_bytes() == content
+    monkeypatch.setattr(control_plane, "STORE_SECONDS", 1800)
+    wire.store("workspaceblobstore")
+    azure.storage._signatures.clear()
+    with pytest.raises(AuthError, match="does not accept the key or the signature") as failure:
+        files.read("some/folder/one.bin")
+    assert "role" not in str(failure.value)
 
 
 def test_handle_finds_run_from_another_machine(run: Run, azure: AzureDouble, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 
+from orchestrator.backends.azure.backend import AzureBackend
 from orchestrator.backends.azure.cloud_supervisor import look
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
@@ -143,6 +145,19 @@ def test_supervisor_respects_the_users_cancel(submit: Submit, azure: AzureDouble
     assert azure.jobs.get(f"{run.name}-a3") is not None
 
 
+def test_cancel_disables_the_schedule_before_deleting_it(submit: Submit, azure: AzureDouble) -> None:
+    """Azure, and the double, refuse to delete an enabled schedule, which would be billed on and on."""
+    run = submit()
+    azure.move(run.name, "Running")
+    name, scope = f"supervise-{run.name}", (azure.place.resource_group, azure.place.workspace)
+    wire = AzureBackend(Path("home"), os.environ).wire({})
+    with pytest.raises(HttpResponseError, match="must be disabled"):
+        wire._ml().schedules.service_client.begin_delete(*scope, name)
+    run.cancel()
+    assert schedules(azure) == []
+    wire.delete_schedule(name)
+
+
 def test_supervisor_restarts_a_simulated_preemption(submit: Submit, azure: AzureDouble, look_once: Any) -> None:
     run = submit()
     azure.move(run.name, "Running")
@@ -203,6 +218,25 @@ def test_plan_shows_schedule_and_cost(submit: Submit, capsys: pytest.CaptureFixt
     supervisor = json.loads(capsys.readouterr().out)["request"]["supervisor"]
     trigger = supervisor["body"]["properties"]["trigger"]
     assert trigger == {"triggerType": "Recurrence", "frequency": "Minute", "interval": 10}
+
+
+@pytest.mark.parametrize(
+    ("section", "warned"),
+    [
+        ({}, True),
+        ({"identity_client_id": "00000000-0000-4000-8000-000000000009"}, False),
+        ({"supervise_cluster": "small"}, False),
+        ({"supervise": "here"}, False),
+    ],
+)
+def test_serverless_supervisor_needs_an_identity(tmp_path: Path, section: dict[str, Any], warned: bool) -> None:
+    """A new workspace has only a system-assigned identity, which serverless machines do not get."""
+    write_corpus(tmp_path / "corpus.txt")
+    compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
+    own = {"backend": "azure", "compute": compute, "azure": {"supervise": "cloud", **section}}
+    write_spec(tmp_path / "job.yaml", data={"text": [str(tmp_path / "corpus.txt")]}, **own)
+    plan = orchestrator_of(tmp_path).plan(file=tmp_path / "job.yaml")
+    assert any("the supervisor cannot sign in" in warning for warning in plan.warnings) == warned
 
 
 @pytest.mark.parametrize(

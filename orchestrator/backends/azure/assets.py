@@ -202,12 +202,12 @@ def asset_files(plan: Plan, asset: Asset, scratch: Path) -> dict[str, Content]:
     return dict(next(one.list_files() for one in uploaded(plan) if data_name(one) == asset.name))
 
 
-def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path], Mapping[str, Content]]) -> None:
+def ensure_asset(wire: Wire, datastore: str, asset: Asset, files: Callable[[Path], Mapping[str, Content]]) -> None:
     """Upload and create an asset unless the workspace has it.
 
     Args:
         wire: the workspace.
-        store: its datastore.
+        datastore: name of its datastore.
         asset: the asset.
         files: returns the asset's files, name below its folder -> content; called with an empty folder to use.
 
@@ -228,11 +228,12 @@ def ensure_asset(wire: Wire, store: Store, asset: Asset, files: Callable[[Path],
             content = files(Path(scratch))
             # code and environments are small: copying one of their files takes more requests than sending it
             versions = f"{asset.folder.rstrip('/').rpartition('/')[0]}/" if asset.kind == "data" else ""
-            sent = Files(store).upload(asset.folder, content, progress, copy_below=versions)
+            sent = Files(wire, datastore).upload(asset.folder, content, progress, copy_below=versions)
         report(f"{label}: {counted(len(content), 'file')}, {bytes_text(sent)} uploaded")
     # After the upload, because a version never changes: an asset whose upload was interrupted would stay incomplete
     # for ever. Blobs that already exist are not sent again, so repeating an interrupted upload is cheap.
-    wire.put_asset(asset.kind, asset.name, asset.version, fill_placeholders(asset.body, store))
+    body = fill_placeholders(asset.body, wire.store(datastore))
+    wire.put_asset(asset.kind, asset.name, asset.version, body)
     if asset.kind == "environments":
         report(f"{label}: Azure builds it when it is first used, which takes about 10 minutes")
     return None

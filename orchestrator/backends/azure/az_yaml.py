@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.backends.azure.wire.control_plane import Body, duration_seconds, quiet, rest_body
+from orchestrator.backends.azure.wire.control_plane import Body, content_hash, duration_seconds, quiet, rest_body
 from orchestrator.support.errors import SpecError
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, dotted, read_source
 from train_jobs.artifacts.yaml_values import read_yaml
@@ -49,7 +49,7 @@ class JobFile:
     name: str
     """The file's own name for the job, else its display name with a hash of its content."""
     digest: str
-    """Hash of the document, 8 hex digits."""
+    """Hash of the document and of its local code, 8 hex digits."""
     warnings: tuple[str, ...] = ()
     """Duplicate keys, each with its line: Azure's SDK silently takes the last value."""
 
@@ -111,14 +111,21 @@ def read_job_file(path: Path) -> JobFile:
     if problems:
         raise SpecError(f"{path} has {len(problems)} problem{'s' if len(problems) > 1 else ''}", problems=problems)
     content = json.dumps(layer.tree, sort_keys=True, default=str)
-    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     with _refusals(path, layer):
         job = _load(path)
+        digest = hashlib.sha256(f"{content}{_code_hash(path, layer.tree)}".encode()).hexdigest()[:8]
         # The SDK would draw random words for the name, so that submitting the file twice would start two jobs.
         job.name = job.name or _name(str(job.display_name or path.stem), digest)
         file = JobFile(path, layer.tree, job, job.name, digest, warnings)
         file.body()  # checks inputs and names, which loading does not
     return file
+
+
+def _code_hash(path: Path, tree: Mapping[str, Any]) -> str:
+    """Return the hash of the local code that a job file names; empty without any."""
+    code = _mapping(tree, "trial").get("code", tree.get("code"))
+    folder = path.parent / str(code)
+    return content_hash(folder) if code is not None and folder.exists() else ""
 
 
 def _name(title: str, digest: str) -> str:
@@ -314,9 +321,21 @@ def job_file(name: str, job: Body) -> dict[str, Any]:
     }
     if "limits" in body:
         document["limits"] = {"timeout": duration_seconds(body["limits"]["timeout"])}
+    if "maxInstanceCount" in body["resources"]:
+        document["resources"]["max_instance_count"] = body["resources"]["maxInstanceCount"]
+    if "services" in body:
+        document["services"] = {name: _ssh(service) for name, service in body["services"].items()}
     if "identity" in body:
-        document["identity"] = {"type": IDENTITIES[body["identity"]["identityType"]]}
+        identity = body["identity"]
+        client = {"client_id": identity["clientId"]} if "clientId" in identity else {}
+        document["identity"] = {"type": IDENTITIES[identity["identityType"]], **client}
     return document
+
+
+def _ssh(service: Body) -> dict[str, Any]:
+    """Return the one service that our jobs have."""
+    nodes, keys = service["nodes"]["nodesValueType"].lower(), service["properties"]["sshPublicKeys"]
+    return {"type": "ssh", "nodes": nodes, "ssh_public_keys": keys}
 
 
 def _short(arm_id: str) -> str:

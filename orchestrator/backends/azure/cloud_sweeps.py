@@ -75,4 +75,4 @@ class AzureCloudSweeps(AzureSweeps, SupervisesSweeps):
 
     def _files_at(self, place: str) -> Files:
         # always the default datastore: a step knows only the workspace and the name
-        return Files(self._wire_at(place).store(AzureSpec().datastore))
+        return Files(self._wire_at(place), AzureSpec().datastore)

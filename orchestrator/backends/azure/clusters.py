@@ -16,7 +16,7 @@ from orchestrator.backends.azure.prices import Prices, price_of_size, read_price
 from orchestrator.backends.azure.sizes import SIZES, Size, check_runs_torch, find_size, same_family
 from orchestrator.backends.azure.wire.control_plane import Body, Wire, duration, duration_seconds, writable
 from orchestrator.backends.capabilities import ClusterChange, Clusters
-from orchestrator.specs.compute import CLUSTER_NAME
+from orchestrator.specs.compute import CLUSTER_NAME, region_name
 from orchestrator.support.errors import ConflictError, NotFoundError, QuotaError, SpecError, UsageError
 from train_jobs.config.fields import Config
 
@@ -43,6 +43,8 @@ class Cluster(Config):
     """Body to send if the cluster does not exist or differs. None: it must exist, and is not changed; or serverless."""
     size: str | None = None
     """Size that the plan relies on; None: any."""
+    tier: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Tier that the plan of a run on an existing cluster relies on; None: any."""
     silent: list[str] = Field(default=[])
     """Scale settings of the body that the user did not give: those of an existing cluster stay as they are, except
     that its maximum number of machines may grow."""
@@ -70,7 +72,9 @@ def plan_cluster(plan: Plan) -> Cluster:
     silent = [name for key, name in SCALE.items() if f"compute.{key}" not in plan.changes]
     several = body is not None and compute.max_nodes is None and machines_at_a_time(plan) > compute.nodes
     least = compute.nodes if several else None
-    return Cluster(name=str(compute.cluster), body=body, size=plan.compute.size, silent=silent, least_nodes=least)
+    tier = compute.tier if body is None and compute.cluster != SERVERLESS else None
+    wanted = {"size": plan.compute.size, "tier": tier, "silent": silent, "least_nodes": least}
+    return Cluster(name=str(compute.cluster), body=body, **wanted)
 
 
 def machines_at_a_time(plan: Plan) -> int:
@@ -85,10 +89,10 @@ def machines_at_a_time(plan: Plan) -> int:
 def _with_network(body: Body, azure: AzureSpec) -> Body:
     """Return the body of a new cluster with the network and the identity of the spec."""
     properties = body["properties"]
-    inner = {**properties["properties"], "enableNodePublicIp": azure.node_public_ip}
+    machines = {**properties["properties"], "enableNodePublicIp": azure.node_public_ip}
     if azure.subnet is not None:
-        inner["subnet"] = {"id": azure.subnet}
-    found: Body = {"properties": {**properties, "properties": inner}}
+        machines["subnet"] = {"id": azure.subnet}
+    found: Body = {"properties": {**properties, "properties": machines}}
     if azure.cluster_identity == "system":
         found["identity"] = {"type": "SystemAssigned"}
     elif azure.cluster_identity != "none":
@@ -151,12 +155,13 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
                 facts={"where": f"workspace {wire.workspace.workspace}"},
                 fix=f"orchestrator cluster create --name {name} --sku Standard_NC4as_T4_v3 --max-nodes 1",
             )
-        have = _inner(found).get("vmSize")
-        if cluster.size is not None and str(have).lower() != cluster.size.lower():
-            raise ConflictError(
-                f"cluster {name} has size {have}, and the plan was made for {cluster.size}",
-                fix="the same command again",
-            )
+        have = {"size": inner(found).get("vmSize"), "tier": tier_of(found)}
+        for what, planned in (("size", cluster.size), ("tier", cluster.tier)):
+            if planned is not None and str(have[what]).lower() != planned.lower():
+                raise ConflictError(
+                    f"cluster {name} has {what} {have[what]}, and the plan was made for {planned}",
+                    fix="the same command again",
+                )
         return f"cluster {name}: exists, left as it is, {shape_text(found)}"
     if found is None:
         location = str(wanted.get("location") or wire.location())
@@ -164,7 +169,7 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
         wanted = _with_scale(wanted, {**_scale(wanted), MAX_NODES: nodes})
         wire.put_compute(name, {"location": location, **wanted})
         return f"cluster {name}: created, {shape_text(wanted)}"
-    if "location" in wanted and str(found.get("location")).lower() != wanted["location"]:
+    if "location" in wanted and region_name(str(found.get("location"))) != wanted["location"]:
         raise ConflictError(
             f"cluster {name} is in region {found.get('location')}, not {wanted['location']}",
             fix=f"--cluster with another name, or orchestrator cluster delete --name {name}",
@@ -175,7 +180,7 @@ def provision(wire: Wire, cluster: Cluster, *, fix_template: str = FEWER) -> str
         return f"cluster {name}: exists, {shape_text(found)}"
     if any((before.get(key) or 0) < (after.get(key) or 0) for key in (MIN_NODES, MAX_NODES)):  # only growth needs quota
         # machines that already run count as used in the quota: counting them again would refuse a change that fits
-        held = max(before.get(MIN_NODES) or 0, _inner(found).get("currentNodeCount") or 0)
+        held = max(before.get(MIN_NODES) or 0, inner(found).get("currentNodeCount") or 0)
         wanted, location = _with_scale(wanted, after), str(found.get("location") or wire.location())
         nodes = check_quota(wire, location, wanted, held=held, fix_template=fix_template, least=cluster.least_nodes)
         after[MAX_NODES] = max(nodes, before.get(MAX_NODES) or 0)
@@ -230,7 +235,7 @@ def differences(name: str, found: Body, wanted: Body, scale: Body) -> list[str]:
         ConflictError: its size or tier would have to change, which Azure does not allow.
     """
     for key, what in FIXED.items():
-        have, need = _inner(found).get(key), _inner(wanted)[key]
+        have, need = inner(found).get(key), inner(wanted)[key]
         if str(have).lower() != str(need).lower():
             have, need = (TIER_NAMES.get(str(value), value) for value in (have, need))
             raise ConflictError(
@@ -262,10 +267,10 @@ def check_quota(
     Raises:
         QuotaError: it does not fit; names sizes that do.
     """
-    size, nodes = find_size(_inner(wanted)["vmSize"]), int(_scale(wanted)[MAX_NODES])
+    size, nodes = find_size(inner(wanted)["vmSize"]), int(_scale(wanted)[MAX_NODES])
     if size is None:
         return nodes  # cores unknown: Azure checks it, and refuses later and less clearly
-    spot = _inner(wanted)["vmPriority"] != TIERS["dedicated"]
+    spot = inner(wanted)["vmPriority"] != TIERS["dedicated"]
     usages = wire.usages(location)
     of_spot = (one for one in usages if SPOT_QUOTA.search(one["name"]))  # all families share one quota
     usage = next(of_spot, None) if spot else _usage_of(size, usages)
@@ -300,17 +305,22 @@ def _fits(size: Size, nodes: int, usages: list[Body]) -> bool:
     return usage is not None and size.cores * nodes <= usage["limit"] - usage["used"]
 
 
-def _inner(body: Body) -> Body:
+def inner(body: Body) -> Body:
     """Return the properties of a cluster, inside the properties of every compute."""
     return dict(body["properties"]["properties"])
 
 
+def tier_of(body: Body) -> str:
+    """Return the tier of a cluster: dedicated or spot."""
+    return TIER_NAMES.get(str(inner(body).get("vmPriority")), "spot")
+
+
 def _scale(body: Body) -> Body:
-    return dict(_inner(body).get("scaleSettings") or {})
+    return dict(inner(body).get("scaleSettings") or {})
 
 
 def _with_scale(body: Body, scale: Body) -> Body:
-    return {**body, "properties": {**body["properties"], "properties": {**_inner(body), "scaleSettings": scale}}}
+    return {**body, "properties": {**body["properties"], "properties": {**inner(body), "scaleSettings": scale}}}
 
 
 def _comparable(value: Any) -> Any:
@@ -320,8 +330,8 @@ def _comparable(value: Any) -> Any:
 
 def shape_text(body: Body) -> str:
     """Return size and scale of a cluster: `0 to 4 x Standard_NC4as_T4_v3, spot`."""
-    scale, tier = _scale(body), "" if _inner(body).get("vmPriority") == TIERS["dedicated"] else ", spot"
-    return f"{scale.get(MIN_NODES, 0)} to {scale.get(MAX_NODES, 0)} x {_inner(body).get('vmSize')}{tier}"
+    scale, tier = _scale(body), "" if tier_of(body) == "dedicated" else ", spot"
+    return f"{scale.get(MIN_NODES, 0)} to {scale.get(MAX_NODES, 0)} x {inner(body).get('vmSize')}{tier}"
 
 
 class AzureClusters(Clusters):
@@ -412,17 +422,17 @@ class AzureClusters(Clusters):
 
 def _row(body: Body, prices: Prices) -> dict[str, Any]:
     """Return a cluster as `orchestrator cluster list` prints it."""
-    outer, inner, scale = body["properties"], _inner(body), _scale(body)
-    name, spot = inner.get("vmSize"), inner.get("vmPriority") != TIERS["dedicated"]
+    outer, machines, scale = body["properties"], inner(body), _scale(body)
+    name, tier = machines.get("vmSize"), tier_of(body)
     size = next((one for one in SIZES if one.name.lower() == str(name).lower()), None)
-    price = price_of_size(size, spot=spot, refreshed=prices) if size else None
+    price = price_of_size(size, spot=tier == "spot", refreshed=prices) if size else None
     hourly = price.usd if price else None
-    kept, current = scale.get(MIN_NODES) or 0, inner.get("currentNodeCount") or 0
+    kept, current = scale.get(MIN_NODES) or 0, machines.get("currentNodeCount") or 0
     return {
         "name": body["name"],
         "state": outer.get("provisioningState"),
         "size": name,
-        "tier": "spot" if spot else "dedicated",
+        "tier": tier,
         "min_nodes": kept,
         "max_nodes": scale.get(MAX_NODES),
         "nodes": current,

@@ -70,7 +70,7 @@ class AzureDataAssets(DataAssets):
         uri = places.datastore_uri(datastore, folder + below)
         self._check_free(name, version, uri)
         asset = Asset(kind=DATA, name=name, version=version, body=_body(kind, uri), folder=folder)
-        ensure_asset(self._wire, self._wire.store(datastore), asset, lambda _: files)
+        ensure_asset(self._wire, datastore, asset, lambda _: files)
         return version
 
     def _create_remote(self, name: str, uri: str, version: str | None) -> None:

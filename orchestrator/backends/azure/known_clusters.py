@@ -1,20 +1,31 @@
-"""Machine sizes of existing clusters, so that a spec without a size can be planned: asked once, then known offline."""
+"""Size and tier of existing clusters, so that a spec without a size can be planned: asked once, then known offline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.backends.azure.catalogue import today
+from orchestrator.backends.azure.clusters import inner, tier_of
 from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.places import read_cache, write_cache
 from orchestrator.backends.azure.wire.control_plane import Body, Wire
 
-CLUSTERS_FILE = Path("cache", "azure-clusters.json")  # below the home folder: id of a cluster -> {size, date}
+CLUSTERS_FILE = Path("cache", "azure-clusters.json")  # below the home folder: id of a cluster -> {size, tier, date}
 
 
-def cluster_size(home: Path, wire: Wire, name: str) -> str | None:
-    """Return the machine size of an existing cluster: the last known one, else by one request.
+class KnownCluster(NamedTuple):
+    """The machines of an existing cluster."""
+
+    size: str
+    """Azure's name of their size."""
+    tier: str
+    """dedicated or spot."""
+
+
+def known_cluster(home: Path, wire: Wire, name: str) -> KnownCluster | None:
+    """Return the machines of an existing cluster: the last known ones, else by one request.
 
     Args:
         home: the user's orchestrator folder.
@@ -22,34 +33,24 @@ def cluster_size(home: Path, wire: Wire, name: str) -> str | None:
         name: of the cluster.
 
     Returns:
-        Azure's name of the size; None: the cluster does not exist.
+        None: the cluster does not exist.
 
     Raises:
         UserError: it is not known here, and Azure cannot be asked.
     """
-    known = read_cache(home / CLUSTERS_FILE).get(_id(wire.workspace, name))
-    if known is not None:
-        return str(known["size"])
-    found = wire.compute(name)
-    return None if found is None else remember_cluster(home, wire.workspace, name, found)
-
-
-def remember_cluster(home: Path, workspace: Workspace, name: str, body: Body) -> str:
-    """Record the size of a cluster, and return it.
-
-    Args:
-        home: the user's orchestrator folder.
-        workspace: of the cluster.
-        name: of the cluster.
-        body: the cluster as Azure returned it.
-    """
-    size = str(body["properties"]["properties"]["vmSize"])
-    _change(home, {_id(workspace, name): {"size": size, "date": today().isoformat()}})
-    return size
+    known = read_cache(home / CLUSTERS_FILE).get(_id(wire.workspace, name), {})
+    if "tier" in known:  # entries of earlier versions have only the size
+        return KnownCluster(str(known["size"]), str(known["tier"]))
+    body = wire.compute(name)
+    if body is None:
+        return None
+    found = KnownCluster(str(inner(body)["vmSize"]), tier_of(body))
+    _change(home, {_id(wire.workspace, name): {**found._asdict(), "date": today().isoformat()}})
+    return found
 
 
 def forget_cluster(home: Path, workspace: Workspace, name: str) -> None:
-    """Delete the recorded size of a cluster that has another one by now."""
+    """Delete the recorded machines of a cluster that has others by now."""
     _change(home, {_id(workspace, name): None})
 
 

@@ -155,7 +155,7 @@ class AzureSweeps(Backend, SweepsNatively):
         tags = ((wire.job(name) or {}).get("properties") or {}).get("tags") or {}
         if tags.get(SWEEP_TAG) != name:
             return None
-        files, folder = Files(wire.store(tags["orchestrator.datastore"])), places.job_folder(name)
+        files, folder = Files(wire, tags["orchestrator.datastore"]), places.job_folder(name)
         return {document: files.read(folder + document).decode() for document in (PLAN, REQUEST, SWEEP)}
 
     def _request(self, documents: Mapping[str, str]) -> tuple[Wire, Body]:
@@ -326,7 +326,8 @@ def sweep_request(spec: SweepSpec, request: AzureRequest) -> AzureRequest:
     found = rest_body(sweep_job(spec, request))["properties"]
     # The SDK would resolve names of assets by requests to the workspace, and a dry run makes none: take the ids of the
     # trial's own request.
-    found |= {**sweep_sections(own), "inputs": own["inputs"]}
+    identity = {"identity": own["identity"]} if "identity" in own else {}
+    found |= {**sweep_sections(own), **identity, "inputs": own["inputs"]}
     shared = ("codeId", "environmentId", *(() if "computeId" in own else ("resources",)))
     found["trial"] |= {key: own[key] for key in shared}
     found["tags"] = {**found["tags"], "orchestrator.request": body_digest(found)}

@@ -182,15 +182,14 @@ def find_workspace(
 def _read_config(folder: Path) -> dict[str, str]:
     here = folder.absolute()
     places = [place for parent in (here, *here.parents) for place in (parent / ".azureml", parent)]
-    path = next((found for place in places if (found := place / "config.json").is_file()), None)
-    if path is None:
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise SpecError(
-            f"cannot read {path}", facts={"reason": problem}, fix="download it again from the studio"
-        ) from None
-    if not isinstance(document, dict) or "workspace_name" not in document:
-        return {}  # the file of another program: many projects have a config.json
-    return {key: str(value) for key, value in document.items()}
+    for path in (found for place in places if (found := place / "config.json").is_file()):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as problem:
+            raise SpecError(
+                f"cannot read {path}", facts={"reason": problem}, fix="download it again from the studio"
+            ) from None
+        # else the file of another program: many projects have a config.json
+        if isinstance(document, dict) and "workspace_name" in document:
+            return {key: str(value) for key, value in document.items()}
+    return {}

@@ -17,7 +17,7 @@ from orchestrator.backends.azure.options import (
     find_workspace,
     is_remote,
 )
-from orchestrator.specs.compute import ComputeSpec, Gpu, MachineChoice, ResolvedCompute
+from orchestrator.specs.compute import ComputeSpec, Gpu, MachineChoice, ResolvedCompute, region_name
 from orchestrator.specs.job import PACKAGES, JobSpec
 from orchestrator.specs.site import Rule, Site
 from orchestrator.support.errors import SpecError, UserError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from orchestrator.backends.azure.sizes import Size
 
 SCALE_KEYS = ("min_nodes", "max_nodes", "idle_seconds")
-CLUSTER_KEYS = ("tier", *SCALE_KEYS)  # keys of `compute` that shape a cluster
 GB = 10**9
 THREADS_UNKNOWN = 4  # of each process on machines whose cores are unknown
 
@@ -38,7 +37,7 @@ class AzureSite(Site):
     """Azure ML."""
 
     options: ClassVar[type[Config]] = AzureSpec
-    compute_keys = ("cluster", "sku", "region", *CLUSTER_KEYS)
+    compute_keys = ("cluster", "sku", "region", "tier", *SCALE_KEYS)
     data_key = (AZURE, "data")
     this_python = False
     own_tracking = True
@@ -74,20 +73,22 @@ class AzureSite(Site):
         return _common_machines(wanted, [_machines(wanted, size) for size in sizes])
 
     def completed(self, spec: JobSpec, environ: Mapping[str, str], *, gpus: bool) -> ComputeSpec:
-        """Return the section `compute` with the size of an existing cluster, where it decides the number of processes.
+        """Return the section `compute` with the tier of an existing cluster, and its size where that decides.
 
-        A cluster that this machine has not seen yet is asked for by one request.
+        The size decides the number of processes, if the spec does not. A cluster that this machine has not seen yet is
+        asked for by one request.
 
         Raises:
-            SpecError: Azure cannot be asked.
+            SpecError: Azure cannot be asked for a size that decides.
         """
         compute = spec.compute
-        decided = compute.sku is not None or compute.processes_per_node != "auto" or compute.device == "cpu"
-        if decided or compute.cluster in {None, SERVERLESS}:
+        if compute.sku is not None or compute.cluster in {None, SERVERLESS}:
             return compute
         workspace = find_workspace(spec.settings_of(AzureSpec).model_dump(), environ, Path.cwd())
-        size = None if workspace.missing else _size_of_cluster(workspace, str(compute.cluster), environ)
-        return compute if size is None else compute.model_copy(update={"sku": size})
+        if workspace.missing:
+            return compute
+        decides = compute.processes_per_node == "auto" and compute.device != "cpu"
+        return compute.model_copy(update=_machines_of_cluster(workspace, str(compute.cluster), environ, sized=decides))
 
     def price(self, compute: ResolvedCompute, home: Path, *, spot: bool) -> ResolvedCompute:
         """Return the compute settings with the list price of one machine, in USD an hour, unless the user gave a price.
@@ -101,7 +102,8 @@ class AzureSite(Site):
         from orchestrator.backends.azure.prices import read_prices
 
         if compute.price_per_hour is None and compute.size is not None and not compute.choices:
-            return compute.model_copy(update=_price_fields(compute.size, None, home, read_prices(home), spot=spot))
+            prices = read_prices(home)
+            return compute.model_copy(update=_price_fields(compute.size, compute.region, home, prices, spot=spot))
         if not compute.choices:
             return compute
         priced = compute.choices
@@ -110,7 +112,7 @@ class AzureSite(Site):
             fields = [_price_fields(one.size, one.region, home, prices, spot=spot) for one in priced]
             copies = [one.model_copy(update=found) for one, found in zip(priced, fields, strict=True)]
             priced = tuple(sorted(copies, key=lambda one: (one.price_per_hour is None, one.price_per_hour or 0.0)))
-        first = priced[0].model_dump(exclude={"region"}, exclude_none=True)
+        first = priced[0].model_dump(exclude_none=True)
         return compute.model_copy(update={**first, "choices": priced})
 
     def stale_facts(self, compute: ResolvedCompute, home: Path) -> Iterator[str]:
@@ -149,6 +151,7 @@ class AzureSite(Site):
         from orchestrator.backends.azure.prices import price_columns, read_prices, refresh_prices
         from orchestrator.backends.azure.sizes import SIZES, all_sizes, parse_gpus, sizes_with
 
+        region = region_name(region) if region else None
         if region is not None:
             _refresh_sizes(home, region)
         chosen = sizes_with(*parse_gpus(gpus)) if gpus else all_sizes(home)
@@ -183,39 +186,51 @@ class AzureSite(Site):
 
     def ignored(self, spec: JobSpec) -> Iterable[Rule]:
         """Return keys that have no effect on Azure."""
-        serverless = spec.compute.cluster == SERVERLESS
+        serverless, existing = spec.compute.cluster == SERVERLESS, spec.compute.sku is None
         return [
             ("compute.master_port", True, "Azure chooses the port"),
             ("notify.on", True, "a job on Azure does not know the webhook"),
             *((f"tracking.{key}", True, "the workspace keeps the MLflow runs") for key in ("uri", "artifacts")),
             *((f"compute.{key}", serverless, "serverless compute has no cluster") for key in SCALE_KEYS),
             ("compute.region", serverless, "serverless jobs run in the region of the workspace"),
-            *(
-                (f"compute.{key}", spec.compute.sku is None, "the cluster is left as it is")
-                for key in ("region", *CLUSTER_KEYS)
-            ),
+            *((f"compute.{key}", existing, "the cluster is left as it is") for key in ("region", *SCALE_KEYS)),
+            ("compute.tier", existing and spec.compute.tier == "dedicated", "the cluster's machines are dedicated"),
         ]
 
     def warnings(self, spec: JobSpec) -> Iterator[str]:
         """Warn about secrets among the job's variables, and about an identity that serverless machines lack."""
-        if spec.compute.cluster == SERVERLESS and spec.settings_of(AzureSpec).identity == "managed":
-            yield "azure.identity managed: serverless machines have only a user-assigned identity of the workspace"
+        azure = spec.settings_of(AzureSpec)
+        only = "serverless machines have only a user-assigned identity of the workspace"
+        if spec.compute.cluster == SERVERLESS and azure.identity == "managed":
+            yield f"azure.identity managed: {only}"
+        supervisor = azure.supervise == "cloud" and azure.supervise_cluster == SERVERLESS
+        if supervisor and azure.identity_client_id is None:
+            yield (
+                f"azure.supervise cloud: {only}, and without one the supervisor cannot sign in:"
+                " set azure.identity_client_id, or azure.supervise_cluster to a cluster with an identity"
+            )
         if secrets := [name for name in spec.environment.variables if SECRET.search(name)]:
             yield f"{', '.join(secrets)}: variables of a job can be read by all users of the workspace"
 
 
-def _size_of_cluster(workspace: Workspace, name: str, environ: Mapping[str, str]) -> str | None:
-    from orchestrator.backends.azure.known_clusters import cluster_size
+def _machines_of_cluster(workspace: Workspace, name: str, environ: Mapping[str, str], *, sized: bool) -> dict[str, str]:
+    """Return the keys of `compute` that an existing cluster decides: the tier, and the size if it is needed."""
+    from orchestrator.backends.azure.known_clusters import known_cluster
     from orchestrator.backends.azure.wire.control_plane import Wire
 
     try:
-        return cluster_size(home_folder(environ), Wire(workspace), name)
+        found = known_cluster(home_folder(environ), Wire(workspace), name)
     except UserError as problem:
+        if not sized:  # a plan needs no network; submission compares the tier
+            return {}
         raise SpecError(
             f"cannot choose the number of processes: the size of cluster {name} is not known here",
             facts={"key": "compute.cluster", "reason": problem.message},
             fix="--processes N, or --sku SIZE of orchestrator skus",
         ) from problem
+    if found is None:
+        return {}
+    return {"tier": found.tier, **({"sku": found.size} if sized else {})}
 
 
 def _refresh_sizes(home: Path, region: str) -> None:
@@ -266,6 +281,7 @@ def _common_machines(wanted: ComputeSpec, found: Sequence[ResolvedCompute]) -> R
     least = {
         "threads_per_process": min(one.threads_per_process for one in found),
         "memory_bytes": None if None in memory else min(one for one in memory if one is not None),
+        "region": None if wanted.cluster == SERVERLESS else wanted.regions[0],
         "choices": choices if len(choices) > 1 else (),
     }
     return found[0].model_copy(update=least)

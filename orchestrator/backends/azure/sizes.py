@@ -122,7 +122,8 @@ def find_size(
         return found
     if (row := {key.lower(): row for key, row in (refreshed or {}).items()}.get(name.lower())) is not None:
         return Size(**row["size"])
-    if not re.fullmatch(r"Standard_[A-Z]+\d+[A-Za-z0-9]*(_[A-Za-z0-9]+)*", name):
+    # Azure returns the sizes of clusters in capitals; some names have a number of cores after a hyphen
+    if not re.fullmatch(r"Standard_[A-Z]+\d+[\w-]*", name, re.IGNORECASE | re.ASCII):
         raise SpecError(
             f"unknown machine size {name!r}{did_you_mean(name, [size.name for size in SIZES])}",
             facts={"key": where},

@@ -150,7 +150,7 @@ def build_request(plan: Plan, run: str, workspace: Workspace) -> AzureRequest:
 
 def _plan_on(plan: Plan, choice: MachineChoice) -> Plan:
     """Return the plan for one of its machines, on a cluster of their own."""
-    spec, found = plan.spec, choice.model_dump(exclude={"region"}, exclude_none=True)
+    spec, found = plan.spec, choice.model_dump(exclude_none=True)
     name = str(spec.compute.cluster)
     if name != SERVERLESS:
         digest = hashlib.sha256(f"{choice.size}@{choice.region}".lower().encode()).hexdigest()
@@ -365,9 +365,17 @@ def job_tags(plan: Plan, run: str, workspace: Workspace) -> dict[str, str]:
         "orchestrator.snapshot": plan.snapshot.digest,
         "orchestrator.data": plan.data.sha256,
         "orchestrator.datastore": plan.spec.settings_of(AzureSpec).datastore,
-        "orchestrator.user": getpass.getuser(),
+        "orchestrator.user": _user(),
         **({"orchestrator.commit": commit} if commit else {}),
     }
+
+
+def _user() -> str:
+    """Return the name of the user, or the number of a user without an entry in passwd, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError: from Python 3.13 on
+        return str(os.getuid())
 
 
 def job_command(plan: Plan) -> str:

@@ -191,7 +191,9 @@ def put_compute(service: ResourceManager, call: Call, name: str) -> Reply:
         "modifiedOn": now(),
         **({"provisioningErrors": [{"error": error}]} if error else {}),
     }
-    document = {**body, "properties": properties, "location": body.get("location", service.state.place.region)}
+    # Azure returns its own name of a region, whatever the request has
+    location = "".join(body.get("location", service.state.place.region).split()).lower()
+    document = {**body, "properties": properties, "location": location}
     cluster, new = service.state.put(f"computes/{name}", "computes", document)
     # The reply shows the beginning of the operation, a later GET its result: clients must poll the operation, as on
     # Azure.

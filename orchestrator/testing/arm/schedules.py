@@ -48,7 +48,13 @@ def delete_schedule(service: ResourceManager, call: Call, name: str) -> Reply:
     """Delete a schedule, as a long-running operation; jobs that it has started continue.
 
     A second DELETE of the same schedule is answered with 204, as the specification states.
+
+    Raises:
+        Refusal: it is enabled ("A schedule must be disabled to be deleted", Microsoft's documentation of schedules).
     """
+    found = service.state.resources.get(f"schedules/{name}")
+    if found is not None and found["properties"]["isEnabled"]:
+        raise Refusal(400, "UserError", f"Schedule {name} must be disabled before it can be deleted.")
     if service.state.resources.pop(f"schedules/{name}", None) is None:
         return Reply(204)
     return service.accepted("mfe")

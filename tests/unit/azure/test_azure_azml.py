@@ -92,6 +92,16 @@ def test_command_job_is_sent_unchanged(write: Write) -> None:
     assert read_job_file(write(COMMAND.replace("epochs: 1", "epochs: 2"))).name != file.name
 
 
+@pytest.mark.parametrize("text", [COMMAND, SWEEP])
+def test_edited_code_is_another_job(write: Write, text: str) -> None:
+    """The name of a file without one follows from its content, and that of its code."""
+    path = write(text)
+    first = read_job_file(path).name
+    assert read_job_file(path).name == first
+    (path.parent / "src" / "train.py").write_text("print('fixed')\n")
+    assert read_job_file(path).name != first
+
+
 def test_sweep_job_is_sent_unchanged(write: Write) -> None:
     file = read_job_file(write(SWEEP))
     body = rest_body(file.job)["properties"]

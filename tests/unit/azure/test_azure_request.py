@@ -62,6 +62,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "azure.data": "azureml:corpus:3",
         "azure.preflight": False,
     },
+    "own-identity": {
+        "azure.identity": "managed",
+        "azure.identity_client_id": "00000000-0000-4000-8000-000000000009",
+        "azure.ssh_public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGn me@here",
+    },
     "serverless-spot": {"compute.cluster": "serverless", "compute.tier": "spot", "compute.nodes": 2},
     "bare-cluster": {
         "compute.sku": None,
@@ -110,6 +115,14 @@ def test_request_equals_golden_file(name: str, make_plan: MakePlan) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     assert found == json.loads(path.read_text())
+
+
+def test_user_without_a_name_is_a_number(make_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`docker run --user 54321` gives a number that has no entry in passwd."""
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert request_of(make_plan()).job["properties"]["tags"]["orchestrator.user"] == "54321"
 
 
 def test_submission_shows_inputs_outputs_and_options(make_plan: MakePlan, tmp_path: Path) -> None:

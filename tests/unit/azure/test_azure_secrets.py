@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,10 @@ from orchestrator.support.errors import (
 from orchestrator.support.redact import REDACTED, redact
 
 SECRET = "c2VjcmV0LXNpZ25hdHVyZQ%3D%3D"
+THROTTLED = (
+    "Number of 'write' requests for subscription 'S' actor 'A' exceeded the limit of '1200' for time interval "
+    "'01:00:00'. Please try again after '5' minutes."
+)
 TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwcyJ9.c2lnbmF0dXJl"
 
 
@@ -110,12 +116,12 @@ def test_sign_in_keeps_first_working_credential(monkeypatch: pytest.MonkeyPatch)
 class RefusedError(Exception):
     """Error like azure-core's HttpResponseError."""
 
-    def __init__(self, status: int | None, code: str = "", message: str = "no") -> None:
+    def __init__(self, status: int | None, code: str = "", message: str = "no", after: str = "7") -> None:
         super().__init__(message)
         self.status_code = status
         self.message = message
         self.error = type("Error", (), {"code": code, "message": message})()
-        self.response = type("Response", (), {"headers": {"Retry-After": "7"}})()
+        self.response = type("Response", (), {"headers": {"Retry-After": after}})()
 
 
 @pytest.mark.parametrize(
@@ -130,6 +136,10 @@ class RefusedError(Exception):
         (RefusedError(500), ServiceError),
         (RefusedError(400), RequestRefused),
         (RefusedError(400, "ClusterCoreQuotaReached"), QuotaError),
+        (RefusedError(400, "UserError", "The request exceeds the limit of 24 vCPUs."), QuotaError),
+        (RefusedError(400, "UserError", "Tag value exceeds the maximum limit of 256 characters"), RequestRefused),
+        (RefusedError(429, "SubscriptionRequestsThrottled", THROTTLED), ServiceError),
+        (RefusedError(503, "ServiceUnavailable", "Quota service unavailable"), ServiceError),
         (RefusedError(200, "AllocationFailed"), CapacityError),
     ],
 )
@@ -137,6 +147,16 @@ def test_explain_maps_status_to_error_kind(problem: RefusedError, kind: type[Exc
     found = explain(problem, "job one")
     assert type(found) is kind
     assert found.message.startswith("job one: ")
+
+
+def test_token_of_another_tenant_names_the_right_one() -> None:
+    text = (
+        "The access token is from the wrong issuer 'https://sts.windows.net/aaaa/'. It must match the tenant "
+        "'https://sts.windows.net/bbbb/' associated with this subscription."
+    )
+    found = explain(RefusedError(401, "InvalidAuthenticationTokenTenant", text), "clusters")
+    assert type(found) is AuthError
+    assert "az login --tenant bbbb" in str(found.fix)
 
 
 def test_reason_is_one_short_line_without_secrets() -> None:
@@ -157,6 +177,9 @@ def test_transient_errors_have_a_pause() -> None:
     ]
     assert retry_after(RefusedError(429)) == 7.0
     assert retry_after(ValueError()) is None
+    assert retry_after(RefusedError(429, after=formatdate(time.time() + 60, usegmt=True))) == pytest.approx(60, abs=3)
+    assert retry_after(RefusedError(429, after=formatdate(time.time() - 60, usegmt=True))) == 0
+    assert retry_after(RefusedError(429, after="soon")) is None
 
 
 def test_traceback_has_no_secret(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,6 +112,15 @@ def with_placeholders(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def test_sweep_has_the_identity_of_its_trials() -> None:
+    client = "00000000-0000-4000-8000-000000000009"
+    access = {"identity": "managed", "identity_client_id": client, "ssh_public_key": "ssh-ed25519 AAAAC3Nza me@here"}
+    sweep = resolve(space=RATE, trial={"azure": access})
+    body = sweep_request(sweep.spec, plan_and_request(sweep)[1]).job
+    assert body["properties"]["identity"] == {"identityType": "Managed", "clientId": client}
+    assert mismatches("jobs", VERSION, body) == []
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_sweep_body_equals_golden_file(name: str) -> None:
     sweep = resolve(**SWEEPS[name])

@@ -174,14 +174,13 @@ def stage(wire: Wire, submission: Submission, home: Path, more: Mapping[str, str
     _check_data(wire, request)
     target = first_available(wire, targets_of(request, submission.documents), home)
     request, submission = target.request, replace(submission, request=target.request, documents=target.documents)
-    store = wire.store(request.datastore)
     for asset in request.assets:
-        ensure_asset(wire, store, asset, partial(asset_files, plan, asset))
+        ensure_asset(wire, request.datastore, asset, partial(asset_files, plan, asset))
         remember_asset(home, request.workspace, asset)
     # last of the uploads, and in the run's own folder: assets are shared, and an interrupted call may leave them
     documents = {name: text.encode() for name, text in {**submission.documents, **(more or {})}.items()}
     inline = {name: content for one in submission.inputs if one.inline for name, content in one.list_files().items()}
-    Files(store).upload(places.job_folder(request.name), {**documents, **inline})
+    Files(wire, request.datastore).upload(places.job_folder(request.name), {**documents, **inline})
     return submission
 
 

@@ -222,9 +222,8 @@ def _ensure_assets(run: Observer) -> tuple[str, str]:
     wire, files = run.wire, _script()
     version = hashlib.sha256(b"".join(files.values())).hexdigest()[: places.DIGITS]
     code, environment = code_asset(CODE, version, places.content_folder("serve", version)), image(ENVIRONMENT).asset()
-    store = wire.store(run.request["datastore"])
     for asset in (code, environment):
-        ensure_asset(wire, store, asset, lambda scratch: files)
+        ensure_asset(wire, run.request["datastore"], asset, lambda scratch: files)
     return environment.version, code.version
 
 

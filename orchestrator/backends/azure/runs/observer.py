@@ -67,7 +67,7 @@ class Observer:
 
     def files(self) -> Files:
         """Return the files of its datastore."""
-        return Files(self.wire.store(self.request["datastore"]))
+        return Files(self.wire, self.request["datastore"])
 
     def mark(self, mark: str) -> None:
         """Report a command of the user to the run's supervisor in Azure, if it has one."""
@@ -357,7 +357,7 @@ def adopt(wire: Wire, folder: RecordFolder) -> None:
             f"unknown run {folder.name!r} in workspace {place}",
             fix=f"orchestrator sweep show azure://{place}/{trial[0]}" if trial else "orchestrator list -b azure",
         )
-    files, place = Files(wire.store(datastore)), places.job_folder(folder.name)
+    files, place = Files(wire, datastore), places.job_folder(folder.name)
     documents = {name: files.read(place + name).decode() for name in (PLAN, REQUEST, SPEC, CONFIG, TAGS)}
     marks = {blob.name for blob in files.list(places.marks_folder(folder.name))}
     try:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,12 +27,13 @@ T = TypeVar("T")
 PAUSES = (1.0, 4.0, 15.0)  # seconds before a request is sent again, unless Azure gives a time
 MAX_MESSAGE_CHARS = 400  # of Azure's message, which repeats itself
 TOO_MANY = 429  # HTTP status: too many requests
+NOT_AUTHENTICATED = "AuthenticationFailed"  # of the blob service, for a wrong or expired signature
 _AGAIN = "run the same command again"
 # By Azure's code or message first: quota and capacity arrive with several status codes, some of which (400, 409) have
-# other meanings too.
+# other meanings too. Not those of throttling and of outages, whose messages mention limits and quotas too.
 _BY_TEXT: tuple[tuple[str, type[UserError], str, str], ...] = (
     (
-        r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*limit",
+        r"quota|cores? limit|VmSizeNotSupported|exceed\w* .*(cores?\b|vcpu)",
         QuotaError,
         "the quota does not allow it",
         "request quota: https://ml.azure.com/quota",
@@ -49,6 +51,7 @@ _STORAGE_REFUSED = (
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SDK_DETAILS = re.compile(r"Details:\s*\(x\)\s*(.+?)\s*Resolutions:")  # the rest is advice about `az`
+_TENANT = re.compile(r"must match (?:the tenant|one of the tenants) 'https://[^/']+/([\w.-]+)")
 _TLS = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE)
 _BY_STATUS: dict[int | None, tuple[type[UserError], str, str | None]] = {
     None: (ServiceError, "Azure cannot be reached", _AGAIN),
@@ -92,17 +95,22 @@ def explain(problem: Any, what: str) -> UserError:
     status: Any = getattr(problem, "status_code", None)
     code = error_code(problem)
     facts = {"reason": reason(problem), **({"code": code} if code else {})}
-    if status is not None:
+    if status is not None and not is_transient(problem):
         for pattern, kind, message, fix in _BY_TEXT:
             if re.search(pattern, f"{code} {facts['reason']}", re.IGNORECASE):
                 return kind(f"{what}: {message}", facts=facts, fix=fix)
     if status is None and (found := _without_reply(problem, what, facts)) is not None:
         return found
+    if status == 403 and code == NOT_AUTHENTICATED:
+        text = "the storage account does not accept the key or the signature, which may have expired"
+        return AuthError(f"{what}: {text}", facts=facts, fix=f"{_AGAIN}; if it fails again, set this machine's clock")
     if status == 403 and ".blob." in _host(problem):
         text, role = _STORAGE_REFUSED
         return AuthError(f"{what}: {text}", facts=facts, fix=role)
     if status == 401:
-        return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix=sign_in_command())
+        tenant = _TENANT.search(facts["reason"])
+        fix = sign_in_command() if tenant is None else _tenant_fix(tenant[1])
+        return AuthError(f"{what}: Azure does not accept the token", facts=facts, fix=fix)
     if status in _BY_STATUS:
         known, message, advice = _BY_STATUS[status]
         return known(f"{what}: {message}", facts=facts, fix=advice)
@@ -144,6 +152,12 @@ def sign_in_command() -> str:
     if shutil.which("az"):
         return "az login"
     return "export ORCHESTRATOR_AZURE_SIGN_IN=browser, or install az and run: az login"
+
+
+def _tenant_fix(tenant: str) -> str:
+    """Return the command that signs in to the tenant of the subscription: to sign in again to another does not help."""
+    install = "" if shutil.which("az") else "install az and run: "
+    return f"{install}az login --tenant {tenant}, or set AZURE_TENANT_ID to it with a service principal of that tenant"
 
 
 def _host(problem: Any) -> str:
@@ -200,4 +214,6 @@ def retry_after(problem: Any) -> float | None:
     for name, unit in (("retry-after-ms", 1000.0), ("Retry-After", 1.0)):
         with suppress(KeyError, ValueError):
             return float(headers[name]) / unit
+    with suppress(KeyError, ValueError):  # HTTP also allows a date
+        return max(0.0, parsedate_to_datetime(headers["Retry-After"]).timestamp() - time.time())
     return None

@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.wire.azure_errors import TOO_MANY, retry_after, translated_errors
-from orchestrator.backends.azure.wire.control_plane import Store
+from orchestrator.backends.azure.wire.control_plane import Store, Wire
 from orchestrator.backends.base import Progress
 from orchestrator.jobs.inputs import Content
 from orchestrator.support.errors import ConflictError, NotFoundError
@@ -32,6 +33,7 @@ COPIED = 1024**3  # bytes that Azure copies in one request; its limit for a bloc
 COPY_SECONDS = 3600  # validity of the signature with which Azure reads the source of a copy
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 SHA256 = "sha256"  # key of the blob's hash in its metadata
+FOLDER_MARK = "hdi_isfolder"  # key in the metadata of empty blobs that mounts and ADLS Gen2 write for folders
 PART = ".part"  # suffix of a file in download
 NO_SUCH_RANGE = 416  # HTTP status: the blob ends before it
 
@@ -54,29 +56,46 @@ class Blob(NamedTuple):
 
 
 class Files:
-    """Files of one container.
+    """Files of one datastore.
 
     The SDK repeats a request up to six times after a lost connection or an error of the server, with growing pauses.
     Busy replies are retried here, see `_retry_while_busy`.
 
     Args:
-        store: address of the container, with the permission to use it.
+        wire: the workspace.
+        datastore: its name.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, wire: Wire, datastore: str) -> None:
+        self._wire, self._datastore = wire, datastore
+        self._connected: tuple[Store, Any] | None = None
+        self._lock = Lock()
 
-    @cached_property
+    @property
+    def _store(self) -> Store:
+        return self._wire.store(self._datastore)
+
+    @property
     def _container(self) -> Any:
+        """The client of the container. Get it for each request: a transfer takes longer than its signature is valid."""
         from azure.storage.blob import ContainerClient, ExponentialRetry
 
-        return ContainerClient(
-            self._store.url,
-            self._store.container,
-            credential=self._store.credential,
-            max_single_get_size=BLOCK,
-            retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=6),
-        )
+        with self._lock:
+            store = self._store
+            if self._connected is None or self._connected[0] is not store:
+                client = ContainerClient(
+                    store.url,
+                    store.container,
+                    credential=store.credential,
+                    max_single_get_size=BLOCK,
+                    retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=6),
+                )
+                self._connected = store, client
+            return self._connected[1]
+
+    def _blob(self, name: str) -> Any:
+        """Return the client of a blob, for one request."""
+        return self._container.get_blob_client(name)
 
     def list(self, folder: str) -> list[Blob]:
         """Return the files below a folder, which ends with a slash; their names are relative to it.
@@ -84,12 +103,6 @@ class Files:
         Raises:
             UserError: Azure cannot be reached, or refused.
         """
-        # blobs have no folders, only names with a prefix: without the slash, RUN would include the files of RUN-2
-        assert folder.endswith("/"), "RUN is a prefix of RUN-2"
-        with translated_errors(f"datastore folder {folder}"):
-            found = _retry_while_busy(
-                lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
-            )
         blobs = (
             Blob(
                 str(blob.name)[len(folder) :],
@@ -99,10 +112,20 @@ class Files:
                 bytes(blob.content_settings.content_md5 or b"") or None,
                 blob.last_modified.timestamp(),
             )
-            for blob in found
+            for blob in self._entries(folder)
+            if not (blob.metadata or {}).get(FOLDER_MARK)
         )
         # some programs write empty blobs as markers of folders
         return [blob for blob in blobs if blob.name and not blob.name.endswith("/")]
+
+    def _entries(self, folder: str) -> Sequence[Any]:
+        """Return the SDK's properties of all blobs below a folder, markers of folders included."""
+        # blobs have no folders, only names with a prefix: without the slash, RUN would include the files of RUN-2
+        assert folder.endswith("/"), "RUN is a prefix of RUN-2"
+        with translated_errors(f"datastore folder {folder}"):
+            return _retry_while_busy(
+                lambda: list(self._container.list_blobs(name_starts_with=folder, include=["metadata"]))
+            )
 
     def upload(
         self, folder: str, files: Mapping[str, Content], progress: Progress | None = None, *, copy_below: str = ""
@@ -188,10 +211,9 @@ class Files:
 
         condition = MatchConditions.IfMissing if version is None else MatchConditions.IfNotModified
         options = {"match_condition": condition, **({} if version is None else {"etag": version})}
-        client = self._container.get_blob_client(name)
         with translated_errors(f"upload of {name}"):
             try:
-                written = client.upload_blob(content, overwrite=version is not None, **options)
+                written = self._blob(name).upload_blob(content, overwrite=version is not None, **options)
             except HttpResponseError as problem:
                 if problem.status_code in {409, 412}:
                     raise ConflictError(
@@ -204,7 +226,7 @@ class Files:
         """Return the size of a file in bytes; None: it does not exist."""
         try:
             with translated_errors(f"datastore file {name}"):
-                return int(self._container.get_blob_client(name).get_blob_properties().size)
+                return int(self._blob(name).get_blob_properties().size)
         except NotFoundError:
             return None
 
@@ -224,32 +246,32 @@ class Files:
         _in_parallel(partial(self._fetch_one, folder, to), wanted, sum(blob.size for blob in wanted), progress)
 
     def delete(self, folder: str) -> None:
-        """Delete all files below a folder."""
-        for blob in self.list(folder):
-            with translated_errors(f"datastore file {blob.name}"):
-                self._container.delete_blob(folder + blob.name)
+        """Delete all files below a folder, and the markers of its folders."""
+        # the marker of a folder after what is in it: ADLS Gen2 deletes only empty folders
+        for name in sorted((str(blob.name) for blob in self._entries(folder)), reverse=True):
+            with translated_errors(f"datastore file {name}"):
+                self._container.delete_blob(name)
 
     def _put(self, name: str, content: Content, digest: str) -> None:
         """Send one file in blocks, except those that Azure has from an interrupted upload."""
         from azure.storage.blob import BlobBlock
 
         metadata = {SHA256: digest}
-        client = self._container.get_blob_client(name)
         with translated_errors(f"upload of {name}"):
             if _size(content) <= BLOCK:
                 data = b"".join(_blocks(content))
-                _retry_while_busy(lambda: client.upload_blob(data, overwrite=True, metadata=metadata))
+                _retry_while_busy(lambda: self._blob(name).upload_blob(data, overwrite=True, metadata=metadata))
                 return
-            known = _uncommitted(client)
+            known = _uncommitted(self._blob(name))
             blocks = []
             for block in _blocks(content):
                 # The id is the block's hash: a block that Azure has from an interrupted upload is not sent again.
                 # Azure demands ids of equal length within a blob.
                 identity = hashlib.sha256(block).hexdigest()[:32]
                 if identity not in known:
-                    _retry_while_busy(partial(client.stage_block, identity, block, length=len(block)))
+                    _retry_while_busy(partial(self._blob(name).stage_block, identity, block, length=len(block)))
                 blocks.append(BlobBlock(block_id=identity))
-            _retry_while_busy(lambda: client.commit_block_list(blocks, metadata=metadata))
+            _retry_while_busy(lambda: self._blob(name).commit_block_list(blocks, metadata=metadata))
 
     def _copy(self, source: str, name: str, size: int, digest: str) -> bool:
         """Copy a blob inside the account; return False if Azure does not, and the file has to be sent.
@@ -259,16 +281,16 @@ class Files:
         from azure.core.exceptions import HttpResponseError
         from azure.storage.blob import BlobBlock
 
-        client, (url, authorization) = self._container.get_blob_client(name), self._readable_url(source)
         blocks = []
         try:
             # in ranges: this works for any size, answers when it is done, and commits blob and hash together
             for start in range(0, size, COPIED):
                 identity, length = f"copy-{start:027}", min(COPIED, size - start)
-                stage = partial(client.stage_block_from_url, identity, url, start, length, **authorization)
+                url, authorization = self._readable_url(source)
+                stage = partial(self._blob(name).stage_block_from_url, identity, url, start, length, **authorization)
                 _retry_while_busy(stage)
                 blocks.append(BlobBlock(block_id=identity))
-            _retry_while_busy(lambda: client.commit_block_list(blocks, metadata={SHA256: digest}))
+            _retry_while_busy(lambda: self._blob(name).commit_block_list(blocks, metadata={SHA256: digest}))
         except HttpResponseError:
             return False
         return True
@@ -277,21 +299,22 @@ class Files:
         """Return the address at which Azure itself can read a blob, and arguments with the permission to do so."""
         from azure.storage.blob import BlobSasPermissions, generate_blob_sas
 
-        client, credential = self._container.get_blob_client(name), self._store.credential
+        url, store = self._blob(name).url, self._store
+        credential = store.credential
         if hasattr(credential, "get_token"):
-            return client.url, {"source_authorization": f"Bearer {credential.get_token(STORAGE_SCOPE).token}"}
+            return url, {"source_authorization": f"Bearer {credential.get_token(STORAGE_SCOPE).token}"}
         if "sig=" in str(credential):  # a signature: the address has it already
-            return client.url, {}
-        account, expiry = self._store.account, datetime.now(UTC) + timedelta(seconds=COPY_SECONDS)
+            return url, {}
+        expiry = datetime.now(UTC) + timedelta(seconds=COPY_SECONDS)
         signature = generate_blob_sas(
-            account,
-            self._store.container,
+            store.account,
+            store.container,
             name,
             account_key=str(credential),
             permission=BlobSasPermissions(read=True),
             expiry=expiry,
         )
-        return f"{client.url}?{signature}", {}
+        return f"{url}?{signature}", {}
 
     def _fetch_one(self, folder: str, to: Path, blob: Blob) -> int:
         target = to / blob.name

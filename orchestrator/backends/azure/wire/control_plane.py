@@ -17,6 +17,7 @@ from copy import copy
 from io import StringIO
 from itertools import islice
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.backends.azure.options import Workspace
@@ -175,7 +176,7 @@ class Wire:
             NotFoundError: the workspace has no such datastore.
         """
         known = self._stores.get(name)
-        if known is None or time.monotonic() - known[0] > STORE_SECONDS:
+        if known is None or time.time() - known[0] > STORE_SECONDS:  # monotonic() stops in a sleeping laptop
             try:
                 found = retry_reading(
                     lambda: self._call(f"datastore {name}", lambda ml: _datastore_info(ml.datastores, name))
@@ -185,7 +186,7 @@ class Wire:
                     f"unknown datastore {name!r} in workspace {self._scope[1]}", fix="--set azure.datastore=NAME"
                 ) from None
             store = Store(*itemgetter("storage_account", "account_url", "container_name", "credential")(found))
-            known = self._stores[name] = time.monotonic(), store
+            known = self._stores[name] = time.time(), store
         return known[1]
 
     def job(self, name: str) -> Body | None:
@@ -260,6 +261,12 @@ class Wire:
 
     def delete_schedule(self, name: str) -> None:
         """Delete a schedule, and wait; without an error if it does not exist."""
+        found = self.schedule(name)
+        if found is None:
+            return
+        properties = {key: value for key, value in found["properties"].items() if key not in _READ_ONLY}
+        if properties.get("isEnabled"):  # Azure refuses to delete an enabled schedule
+            self.put_schedule(name, {"properties": {**properties, "isEnabled": False}})
         with suppress(NotFoundError):
             self._call(
                 f"schedule {name}", lambda ml: ml.schedules.service_client.begin_delete(*self._scope, name).result()
@@ -393,6 +400,13 @@ def quiet() -> None:
     """Silence Azure's SDK, which warns of each experimental class through logging. Call this once it is loaded."""
     for name in ("azure", "azure.ai.ml", "azure.ai.ml._utils._experimental", "msal"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def content_hash(path: Path) -> str:
+    """Return the hash by which the SDK recognises code that it has uploaded; without files that .amlignore names."""
+    from azure.ai.ml._utils._asset_utils import get_content_hash, get_ignore_file
+
+    return str(get_content_hash(path, get_ignore_file(path)))
 
 
 def rest_body(job: Any) -> Body:
