@@ -208,7 +208,7 @@ def test_prune_keeps_the_model_of_an_unfinished_sweep(tmp_path: Path) -> None:
     (sweep.path / "lock").touch()
     sweep.write_record(
         SweepRecord.model_validate(
-            {field: "x" for field in ("kind", "snapshot")}
+            dict.fromkeys(("kind", "snapshot"), "x")
             | {field: {} for field in ("sweep", "compute", "changes")}
             | {"name": "search", "created": 1.0, "warnings": [], "trial": plan_from(tmp_path / "runs" / "one")["job"]}
         )
