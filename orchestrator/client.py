@@ -27,7 +27,7 @@ from orchestrator.run import Run
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.access import open_home, shared_group
 from orchestrator.support.errors import ConflictError, NotFoundError, StorageError, UsageError
-from orchestrator.support.home import HOME_VARIABLE, home_folder, similar_run
+from orchestrator.support.home import HOME_VARIABLE, SWEEPS, home_folder, similar_run
 from train_jobs.artifacts.host import disable_telemetry
 
 if TYPE_CHECKING:  # loaded when called: listing runs needs none of them
@@ -327,6 +327,7 @@ class Orchestrator:
 
         return plan_pruning(
             self.runs(),
+            self._unfinished_sweeps(),
             {backend.name: backend for backend in self._backends()},
             self._home,
             keep_last=keep_last,
@@ -336,7 +337,7 @@ class Orchestrator:
         )
 
     def prune(self, pruning: Pruning) -> Pruned:
-        """Delete what `pruning` lists, except runs that were resumed since.
+        """Delete what `pruning` lists, except runs that were resumed, or that other runs need, since.
 
         Args:
             pruning: the result of `pruning`.
@@ -346,7 +347,17 @@ class Orchestrator:
         """
         from orchestrator.backends.retention import prune
 
-        return prune(pruning, {backend.name: backend for backend in self._backends()}, self._home)
+        backends = {backend.name: backend for backend in self._backends()}
+        return prune(pruning, self.runs(), self._unfinished_sweeps(), backends, self._home)
+
+    def _unfinished_sweeps(self) -> dict[str, dict[str, Any]]:
+        """Return name -> configuration of a trial, of the sweeps that may start trials on this machine."""
+        found = {}
+        for sweep in self.sweeps.all() if (self._home / SWEEPS).is_dir() else ():
+            with suppress(OSError, ValueError):  # damaged, or deleted meanwhile
+                if sweep.may_start_trials:
+                    found[sweep.name] = sweep.folder.record().trial
+        return found
 
     def purging(self, *names: str) -> Purging:
         """Return the traces of runs and sweeps that `purge` would delete, and those that would remain; delete nothing.

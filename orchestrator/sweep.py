@@ -165,6 +165,11 @@ class Sweep:
         """Return the state."""
         return self._control.state()
 
+    @property
+    def may_start_trials(self) -> bool:
+        """Whether a driver on this machine starts trials of it, now or once it is resumed."""
+        return type(self._control) is DriverControl and self.state() != RunState.COMPLETED
+
     def wait(self, timeout: float | None = None) -> SweepStatus:
         """Wait until the sweep has finished; return its status.
 

@@ -18,7 +18,7 @@ from orchestrator.runs.status import Handle, RunState
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import NotFoundError, StorageError
 from train_jobs.artifacts.lineage import METRICS_FILE, seed_folder
-from train_jobs.config import Config, did_you_mean
+from train_jobs.config import Config, closest, did_you_mean
 
 if TYPE_CHECKING:  # listing runs needs none of these, and loading them takes longer than listing fifty
     from orchestrator.backends.log_query import LogBlock, LogQuery
@@ -277,15 +277,15 @@ def no_such_output(run: str, state: RunState, asked: Sequence[str], known: Colle
     """
     first = asked[0] if asked else ""
     # "model" of a run that still trains is missing, not misspelled: suggesting "metrics" would mislead
-    near = did_you_mean(first, known) if first not in WRITTEN_LATER else ""
+    near = closest(first, known) if first not in WRITTEN_LATER else None
     if not near and not state.terminal:
         fix = f"orchestrator wait {run}"
     elif not near and state.resumable:
         fix = f"orchestrator resume {run}"
     else:
-        fix = f"orchestrator download {run} {next(iter(known))}" if known else f"orchestrator status {run}"
+        fix = f"orchestrator download {run} {near or next(iter(known))}" if known else f"orchestrator status {run}"
     return NotFoundError(
-        f"run {run} has no output {', '.join(asked) or 'yet'}{near}",
+        f"run {run} has no output {', '.join(asked) or 'yet'}{did_you_mean(first, [near] if near else [])}",
         facts={"state": state.value, "has": ", ".join(known) or "nothing"},
         fix=fix,
     )

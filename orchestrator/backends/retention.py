@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from pydantic import Field
 from pydantic_core import from_json
 
 from orchestrator.backends import require
-from orchestrator.backends.base import Backend
+from orchestrator.backends.base import PLAN, Backend
 from orchestrator.backends.capabilities import Deletes
 from orchestrator.runs.hidden_folders import delete_folder, remove_tree
 from orchestrator.runs.status import Handle, RunState, RunStatus
@@ -63,6 +64,8 @@ class Pruning(Deletion):
 
     runs: list[Item]
     """Runs, the oldest first."""
+    kept: dict[str, str] = Field(default={})
+    """Run that the rules allow to delete -> why it is kept."""
     leftovers: list[Item]
     """What interrupted submissions and deletions left behind."""
     token_stores: list[Item]
@@ -113,7 +116,8 @@ def expired(
 
 
 def plan_pruning(
-    runs: Iterable[RunStatus],
+    runs: Sequence[RunStatus],
+    sweeps: Mapping[str, Mapping[str, Any]],
     backends: Mapping[str, Backend],
     home: Path,
     *,
@@ -124,8 +128,11 @@ def plan_pruning(
 ) -> Pruning:
     """Return the runs to delete by these rules (see `expired`), and what interrupted commands left on these backends.
 
+    A run whose files another run or a sweep still needs is kept.
+
     Args:
         runs: the newest first.
+        sweeps: name of a sweep that may start more trials -> the configuration of its trials.
         backends: by name.
         home: the user's orchestrator folder.
         keep_last: see `expired`.
@@ -133,10 +140,19 @@ def plan_pruning(
         states: see `expired`.
         stores: also delete token stores that no remaining run uses.
     """
-    gone = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
-    folders = [backends[Handle.parse(status.handle).backend].folder(status.name) for status in gone]
     plans = read_plans(home)
-    unused = [folder_item(home, path) for path in unused_stores(home, plans, folders)]
+    old = expired(runs, keep_last=keep_last, older_than=older_than, states=states, now=time.time())
+    users = _Users(runs, sweeps, backends, plans, {status.handle for status in old})
+    gone: list[tuple[RunStatus, Path | None]] = []
+    kept: dict[str, str] = {}
+    for status in reversed(old):  # the newest first: a run is older than those that start from it
+        folder = backends[Handle.parse(status.handle).backend].folder(status.name)
+        if reason := users.reason(folder):
+            kept[status.name] = reason
+            users.add(status)
+        else:
+            gone.insert(0, (status, folder))
+    unused = [folder_item(home, path) for path in unused_stores(home, plans, [folder for _, folder in gone])]
     return Pruning(
         runs=[
             Item(
@@ -146,8 +162,9 @@ def plan_pruning(
                 state=status.state,
                 ended=status.ended,
             )
-            for status, folder in zip(gone, folders, strict=True)
+            for status, folder in gone
         ],
+        kept=kept,
         leftovers=[
             folder_item(home, path)
             for backend in backends.values()
@@ -159,11 +176,19 @@ def plan_pruning(
     )
 
 
-def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Pruned:
-    """Delete what `pruning` lists, except for runs that were resumed meanwhile, and token stores that are used again.
+def prune(
+    pruning: Pruning,
+    runs: Sequence[RunStatus],
+    sweeps: Mapping[str, Mapping[str, Any]],
+    backends: Mapping[str, Backend],
+    home: Path,
+) -> Pruned:
+    """Delete what `pruning` lists, except for runs that were resumed or are needed again, and stores that are used.
 
     Args:
         pruning: returned by `plan_pruning`, and shown to the user meanwhile.
+        runs: the newest first, as they are now.
+        sweeps: see `plan_pruning`, as they are now.
         backends: by name; those of the runs.
         home: the user's orchestrator folder.
 
@@ -171,15 +196,23 @@ def prune(pruning: Pruning, backends: Mapping[str, Backend], home: Path) -> Prun
         StorageError: something cannot be deleted.
     """
     deleted: list[Item] = []
-    kept: dict[str, str] = {}
-    for item in pruning.runs:
+    kept = dict(pruning.kept)
+    users = _Users(runs, sweeps, backends, read_plans(home), {item.handle for item in pruning.runs})
+    known = {status.handle: status for status in runs}
+    for item in reversed(pruning.runs):  # the newest first, as in `plan_pruning`
         handle = Handle.parse(str(item.handle))
+        backend = backends[handle.backend]
+        users.add_submitted()
         try:
-            require(backends[handle.backend], Deletes).delete(handle.name)
-            deleted.append(item)
+            if reason := users.reason(backend.folder(handle.name)):
+                raise ConflictError(reason)
+            require(backend, Deletes).delete(handle.name)
+            deleted.insert(0, item)
         except (ConflictError, NotFoundError) as problem:
-            # resumed or deleted while the user read the plan: report it, and delete the others
+            # resumed, deleted or needed since the user read the plan: report it, and delete the others
             kept[item.name] = problem.message
+            if item.handle in known:
+                users.add(known[item.handle])
     for item in pruning.leftovers:
         delete_tree(home / item.name)
         deleted.append(item)
@@ -204,6 +237,8 @@ class _PlanFacts(NamedTuple):
     """Hash of its text; None: the plan cannot be read."""
     code_bytes: int | None
     """Size of the code that its run has a copy of; None: unknown."""
+    paths: frozenset[str]
+    """Absolute paths in the configuration of its job."""
 
 
 def read_plans(home: Path) -> dict[Path, _PlanFacts]:
@@ -215,9 +250,80 @@ def plan_facts(document: Path) -> _PlanFacts:
     """Return facts of a plan, or of the manifest of a token store."""
     try:
         plan = from_json(document.read_bytes())  # of pydantic: it takes half the time of `json`
-        return _PlanFacts(str(plan["data"]["sha256"]), plan.get("snapshot", {}).get("total_bytes"))
+        code_bytes = plan.get("snapshot", {}).get("total_bytes")
+        return _PlanFacts(str(plan["data"]["sha256"]), code_bytes, frozenset(_paths(plan.get("job"))))
     except (OSError, ValueError, KeyError, TypeError):
-        return _PlanFacts(None, None)
+        return _PlanFacts(None, None, frozenset())
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """Yield the absolute paths in a configuration."""
+    if isinstance(value, str):
+        if value.startswith(os.sep):
+            yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _paths(inner)
+
+
+class _Users:
+    """Folders of runs that a running or resumable run, or a sweep, still needs: `--model`, `--phase-from`, data.
+
+    Args:
+        runs: all runs.
+        sweeps: see `plan_pruning`.
+        backends: by name.
+        plans: folder of a run -> facts of its plan.
+        without: handles of the runs that may be deleted.
+    """
+
+    def __init__(
+        self,
+        runs: Iterable[RunStatus],
+        sweeps: Mapping[str, Mapping[str, Any]],
+        backends: Mapping[str, Backend],
+        plans: dict[Path, _PlanFacts],
+        without: Collection[str | None],
+    ) -> None:
+        self._users: dict[Path, str] = {}
+        self._plans, self._backends, self._places = plans, backends, set[Path]()
+        for name, trial in sweeps.items():
+            self._need(name, _paths(trial))
+        for status in runs:
+            if (folder := self._folder(status)) is not None:
+                self._places.add(folder.parent)
+            if status.handle not in without:
+                self.add(status)
+
+    def _folder(self, status: RunStatus) -> Path | None:
+        """Return the folder of a run; None: it is on other machines, and so are the files that it reads."""
+        backend = self._backends[Handle.parse(status.handle).backend]
+        return None if backend.remote else backend.folder(status.name)
+
+    def add(self, status: RunStatus) -> None:
+        """Add a run that is kept; one that completed needs no other."""
+        folder = self._folder(status)
+        if folder in self._plans and status.state != RunState.COMPLETED:
+            self._need(status.name, self._plans[folder].paths)
+
+    def add_submitted(self) -> None:
+        """Add the runs that were submitted meanwhile."""
+        for place in self._places:
+            for name in os.listdir(place):  # noqa: PTH208  # once for each deletion: Path would take four times as long
+                folder = place / name
+                if name[0] != "." and folder not in self._plans:
+                    self._plans[folder] = plan_facts(folder / PLAN)
+                    self._need(name, self._plans[folder].paths)
+
+    def reason(self, folder: Path | None) -> str | None:
+        """Return why a run must be kept; None: nothing needs it."""
+        user = None if folder is None else self._users.get(folder.resolve())
+        return None if user is None else f"{user} needs its files"
+
+    def _need(self, user: str, paths: Iterable[str]) -> None:
+        for path in paths:
+            for folder in Path(path).resolve().parents:
+                self._users.setdefault(folder, user)
 
 
 def unused_stores(home: Path, plans: Mapping[Path, _PlanFacts], without: Collection[Path | None]) -> list[Path]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -268,11 +271,21 @@ def _code_of(resolved: Resolved, home: Path, data: Iterable[Path], reuse: Plan |
     """Return the snapshot of the code, and check its entry module."""
     if reuse is not None:
         return reuse.snapshot
-    apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data")}
+    apart = {home.resolve(): "home folder", **dict.fromkeys(data, "data"), **_own_output()}
     snapshot = take_snapshot(code=resolved.spec.code, excluded=apart)
     if "code.entry" in resolved.changes:
         snapshot.check_entry(resolved.spec.code.entry, where=resolved.changes["code.entry"].origin)
     return snapshot
+
+
+def _own_output() -> dict[Path, str]:
+    """Return the files that this process prints to: `orchestrator submit ... > log` changes its log as it runs."""
+    found = {}
+    for descriptor in (1, 2):
+        with suppress(OSError):  # closed
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                found[Path(f"/dev/fd/{descriptor}").resolve()] = "output of this command"
+    return found
 
 
 def remote_data(name: str) -> DataFingerprint:

@@ -19,7 +19,7 @@ from typing import Any
 
 import train_jobs.config
 from orchestrator.snapshot.git import GitFacts, git_facts
-from orchestrator.snapshot.walk import LeftOut, SnapshotFile
+from orchestrator.snapshot.walk import AML_IGNORE, LeftOut, SnapshotFile
 from orchestrator.specs.job import PACKAGES, CodeSpec
 from orchestrator.support.errors import ConflictError, SpecError
 from train_jobs.artifacts.layers import MAX_LISTED
@@ -180,9 +180,11 @@ class Snapshot(Config):
             content = source.read_bytes()
             if SnapshotFile.from_content(file.path, content) == file:
                 return content
-        raise ConflictError(
-            f"cannot copy {source}: it changed while the run was being made", fix="run the same command again"
-        )
+        fix = "run the same command again"
+        if self.folder is not None and top != PACKAGE:
+            ignore = next(iter(self.ignore_files), AML_IGNORE)
+            fix += f"; if a program is writing the file, add it to {ignore} or write it outside {self.folder}"
+        raise ConflictError(f"cannot copy {source}: it changed while the run was being made", fix=fix)
 
 
 def take_snapshot(

@@ -16,11 +16,9 @@ from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
 from orchestrator.support.secret_sources import SecretReference, without_password
-from train_jobs.config.fields import Config
+from train_jobs.config.fields import Config, Text
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # packages that affect results
-# YAML reads `NCCL_DEBUG: 1` as a number, but a variable or a tag is text.
-Text = Annotated[str, Field(coerce_numbers_to_str=True)]
 
 Megabytes = Annotated[float, Field(gt=0)]
 

@@ -9,23 +9,25 @@ A later layer overrides earlier ones, key by key; lists are replaced, not merged
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from train_jobs.artifacts.redaction import redact
 from train_jobs.artifacts.unreadable import unreadable
-from train_jobs.artifacts.yaml_values import DEEPEST, MOST_BYTES, read_yaml, too_large
+from train_jobs.artifacts.yaml_values import DEEPEST, EXPONENT, MOST_BYTES, Line, YamlValues, read_yaml, too_large
 from train_jobs.artifacts.yaml_values import KeyPath as KeyPath
 from train_jobs.artifacts.yaml_values import dotted as dotted
 from train_jobs.config.errors import SpecError, did_you_mean
-from train_jobs.config.fields import NAMED
+from train_jobs.config.fields import AS_WRITTEN, NAMED
 from train_jobs.config.other_tools import our_key
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -83,7 +85,12 @@ class ConfigLayer:
         """Return where the value at `path`, or the nearest section around it, was written."""
         while path and path not in self.lines:
             path = path[:-1]
-        return Origin(self.source, self.lines.get(path))
+        return Origin(self.source, self.lines.get(path) or None)
+
+    def text(self, path: KeyPath) -> str | None:
+        """Return how a number, a truth value or a date was written; None: it is another value, or not from YAML."""
+        line = self.lines.get(path)
+        return line.text if isinstance(line, Line) else None
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,8 @@ class Merged:
     """Nested values."""
     origins: dict[KeyPath, Origin]
     """Path of a value -> where it was written."""
+    texts: dict[KeyPath, str] = field(default_factory=dict)
+    """Path of a number, a truth value or a date -> how it was written."""
 
     def origin(self, path: KeyPath) -> Origin | None:
         """Return where the value at `path`, or the nearest section around it, was written."""
@@ -177,6 +186,7 @@ def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
         SpecError: an assignment lacks `=`, has an empty key, or has a value that is not YAML.
     """
     tree: dict[str, Any] = {}
+    lines: dict[KeyPath, Line] = {}
     problems: list[str] = []
     for text in assignments:
         key, equals, raw = text.partition("=")
@@ -188,45 +198,57 @@ def read_assignments(assignments: Iterable[str], source: str) -> ConfigLayer:
             problems.append(f"{source}: a key of more than {DEEPEST} parts")
             continue
         try:
-            value = _assigned(raw)
+            values = _assigned(raw)
         except SpecError as failure:
             problems.append(f"{source} {text}: {failure.message}")
             continue
-        if key.strip() in NAMED and isinstance(value, str):
+        if key.strip() in NAMED and isinstance(values.tree, str):
             parts.append("name")
-        if not assign(tree, tuple(parts), value):
+        lines |= {(*parts, *path): Line(0, line.text) for path, line in values.lines.items()}
+        if not assign(tree, tuple(parts), values.tree):
             problems.append(f"{source} {text}: a part of {key} is already a plain value")
     if problems:
         raise SpecError(f"{source} has {_count(problems)}", problems=problems)
-    return ConfigLayer(source, tree)
+    return ConfigLayer(source, tree, lines)
 
 
-def _assigned(raw: str) -> Any:
+def _assigned(raw: str) -> YamlValues:
     """Return the value of an assignment, which is read as YAML.
 
     Raises:
         SpecError: the value is not YAML, or a part of it is invalid.
     """
     if not raw.strip():
-        return ""
+        return YamlValues("the value", "", {(): Line(0)})
     try:
         values = read_yaml(raw, "the value")
     except SpecError as failure:
         raise failure if not failure.problems else SpecError("the value is not valid YAML") from None
     if values.problems:
         raise SpecError(values.problems[0].removeprefix("the value:1: ").lstrip(": "))
-    return values.tree
+    return values
 
 
 def assign(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
-    """Set a value in nested dicts, creating sections; return False if a part of `path` is a plain value."""
+    """Set a value in nested dicts, creating sections; return False if a part of `path` is a plain value.
+
+    A section keeps the keys that it has and `value` lacks.
+    """
     for part in path[:-1]:
         section = tree.setdefault(part, {})
         if not isinstance(section, dict):
             return False
         tree = section
-    tree[path[-1]] = value
+    key = path[-1]
+    tree[key] = _joined(tree[key], value) if key in tree else value
     return True
+
+
+def _joined(below: Any, above: Any) -> Any:
+    """Return one value over another; two sections have the keys of both."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return below | {key: _joined(below[key], value) if key in below else value for key, value in above.items()}
 
 
 def merge(layers: Iterable[ConfigLayer]) -> Merged:
@@ -246,21 +268,24 @@ def _overlay(
         if isinstance(value, dict):
             if not isinstance(below.get(key), dict):
                 below[key] = {}
+                merged.texts.pop(here, None)
                 merged.origins[here] = layer.origin(here)
             _overlay(merged, below[key], value, here, layer)
         else:
             # A plain value replaces a section: origins of the section's keys are then wrong.
             for stale in _paths(below.get(key), here):
                 merged.origins.pop(stale, None)
+                merged.texts.pop(stale, None)
             below[key] = value
             merged.origins[here] = layer.origin(here)
+            merged.texts.update((at, text) for at in _paths(value, here) if (text := layer.text(at)) is not None)
 
 
 def _paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the path of a value and, in a section, those of all its keys."""
+    """Yield the path of a value and, in a section or list, those of all its values."""
     yield path
-    if isinstance(value, dict):
-        for key, inner in value.items():
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _paths(inner, (*path, key))
 
 
@@ -275,12 +300,63 @@ def build(model: type[ModelT], merged: Merged) -> ModelT:
         SpecError: with one line per invalid key or value: `file:line: path.to.key: reason`.
     """
     try:
-        return model.model_validate(merged.tree)
+        return model.model_validate(_with_texts(model, merged))
     except ValidationError as failure:
         errors = failure.errors(include_url=False)
         problems = [_problem(model, merged, dict(error)) for error in errors[:MOST_PROBLEMS]]
         more = [f"and {len(errors) - MOST_PROBLEMS} more"] if len(errors) > MOST_PROBLEMS else []
         raise SpecError(f"the configuration has {_count(errors)}", problems=problems + more) from None
+
+
+def _with_texts(model: type[BaseModel], merged: Merged) -> dict[str, Any]:
+    """Return the tree with text as it was written where the model has text and YAML has another value."""
+    as_text: dict[tuple[KeyPath, bool], bool] = {}  # a list of 100,000 numbers has one type
+    texts = {}
+    for path, text in merged.texts.items():
+        kind = tuple(0 if isinstance(part, int) else part for part in path), EXPONENT.match(text) is not None
+        if kind not in as_text:
+            as_text[kind] = _is_text(model, kind[0], number=kind[1])
+        if as_text[kind]:
+            texts[path] = text
+    if not texts:
+        return merged.tree
+    tree = copy.deepcopy(merged.tree)
+    for path, text in texts.items():
+        place: Any = tree
+        for part in path[:-1]:
+            place = place[part]
+        place[path[-1]] = text
+    return tree
+
+
+def _is_text(model: type[BaseModel], path: KeyPath, *, number: bool) -> bool:
+    """Return whether a value is taken as it was written.
+
+    Args:
+        model: the configuration.
+        path: the value's.
+        number: whether only YAML 1.2 reads it as a number; then it is text in every field of text.
+    """
+    kinds = [(kind, marks) for kind, marks in _kinds(model, path) if kind is not NoneType]
+    texts = [(kind in {str, Path} and number) or (kind is str and AS_WRITTEN in marks) for kind, marks in kinds]
+    return bool(texts) and all(texts)
+
+
+def _kinds(annotation: Any, path: KeyPath, marks: Iterable[Any] = ()) -> Iterator[tuple[Any, Iterable[Any]]]:
+    """Yield each type that the value at a path may have, with its marks."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _kinds(arguments[0], path, arguments[1:])
+    elif origin in {Union, UnionType}:
+        for inner in arguments:
+            yield from _kinds(inner, path, marks)
+    elif not path:
+        yield annotation, marks
+    elif origin in {dict, list, tuple}:
+        yield from _kinds(arguments[origin is dict], path[1:])
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel) and path[0] in annotation.model_fields:
+        found = annotation.model_fields[str(path[0])]
+        yield from _kinds(found.annotation, path[1:], found.metadata)
 
 
 def preset_names(folder: Path = PRETRAIN_RECIPES) -> list[str]:

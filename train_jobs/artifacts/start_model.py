@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -442,7 +442,7 @@ def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
         words, problems = [], (f"{where}: {dotted(WORDS)}: cannot read {named}: {why}",)
     else:
         words = [line.strip() for line in lines if line.strip()]
-    return Merged({**merged.tree, "data": {**merged.tree["data"], WORDS[-1]: words}}, merged.origins), problems
+    return replace(merged, tree={**merged.tree, "data": {**merged.tree["data"], WORDS[-1]: words}}), problems
 
 
 def _unfit_tokens(initial: InitialModel, merged: Merged) -> list[str]:

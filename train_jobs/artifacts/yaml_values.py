@@ -6,6 +6,8 @@ aliases of aliases multiply, and deep nesting exhausts the stack.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +22,44 @@ DEEPEST = 50  # sections and lists inside each other; a spec has 6
 LONGEST_NUMBER = 100  # characters; Python would refuse to print a number of more than 4,300 digits
 SMALL = 1 << 14  # characters that Python's parser reads in milliseconds
 # libyaml is ten times as fast as Python's parser; some builds of PyYAML lack it.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WRITER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_FLOAT = "tag:yaml.org,2002:float"
+_NUMBERS = ("tag:yaml.org,2002:int", _FLOAT)
+# PyYAML follows YAML 1.1, which reads `1e-7` as text; JSON and YAML 1.2 read it as a number.
+EXPONENT = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+
+
+class _Loader(_PARSER):  # type: ignore[misc]  # one of two classes
+    """Reads numbers like JSON and YAML 1.2."""
+
+
+class SpecDumper(_WRITER):  # type: ignore[misc]
+    """Writes YAML for `read_yaml`: text that it would read as a number has quotes."""
+
+
+for _kind in (_Loader, SpecDumper):
+    _kind.add_implicit_resolver(_FLOAT, EXPONENT, list("-+.0123456789"))
+
+
+class Line(int):
+    """Line of a value in its document, from 1; 0: the document is a flag."""
+
+    text: str | None
+    """The value as it was written, if it is a number, a truth value or a date; None: any other value."""
+
+    def __new__(cls, number: int, text: str | None = None) -> Line:
+        """Return a line."""
+        line = super().__new__(cls, number)
+        line.text = text
+        return line
+
+    @classmethod
+    def of(cls, node: yaml.Node, value: yaml.Node | None = None) -> Line:
+        """Return the line of a node, with the text of its value."""
+        value = value or node
+        plain = isinstance(value, yaml.ScalarNode) and value.tag.rpartition(":")[2] not in {"str", "null"}
+        return cls(node.start_mark.line + 1, value.value if plain else None)
 
 
 @dataclass
@@ -32,8 +70,8 @@ class YamlValues:
     """Name of the document in messages."""
     tree: Any = None
     """The values; mappings have text as keys."""
-    lines: dict[KeyPath, int] = field(default_factory=dict)
-    """Path of a key or list entry -> its line, from 1."""
+    lines: dict[KeyPath, Line] = field(default_factory=dict)
+    """Path of a key or list entry -> its line; of a document that is one value, () -> 1."""
     problems: list[str] = field(default_factory=list)
     """Duplicate keys and invalid values, each with its place."""
     _count: int = 0
@@ -52,7 +90,7 @@ class YamlValues:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                self.lines[*path, index] = item.start_mark.line + 1
+                self.lines[*path, index] = Line.of(item)
             return [self.construct(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
@@ -69,7 +107,7 @@ class YamlValues:
                 # YAML forbids duplicate keys, but PyYAML silently keeps the last one.
                 first = self.lines[here]
                 self.problems.append(f"{self.source}:{line}: {dotted(here)}: duplicate key (first on line {first})")
-            self.lines[here] = line
+            self.lines[here] = Line.of(key_node, value_node)
             tree[key] = self.construct(value_node, here)
         return tree
 
@@ -77,7 +115,9 @@ class YamlValues:
         try:
             if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
                 raise ValueError(f"a number of more than {LONGEST_NUMBER} characters")
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
+            # the hash 12e4567 is no number
+            return node.value if node.tag == _FLOAT and math.isinf(value) and EXPONENT.match(node.value) else value
         except (yaml.YAMLError, ValueError) as problem:
             what = str(problem)
         except (AttributeError, LookupError, TypeError, OverflowError):  # of a tag that does not fit: `!!timestamp x`
@@ -102,7 +142,9 @@ def read_yaml(text: str, source: str) -> YamlValues:
     try:
         _require_bounded(text, source)
         # The node graph keeps the line of every key; `yaml.safe_load` drops it.
-        node = yaml.compose(text, Loader=_LOADER)
+        node = yaml.compose(text, Loader=_Loader)
+        if isinstance(node, yaml.ScalarNode):
+            values.lines[()] = Line.of(node)
         if node is not None:
             values.tree = values.construct(node)
     except (yaml.YAMLError, UnicodeError) as problem:
@@ -127,7 +169,7 @@ def _require_bounded(text: str, source: str) -> None:
         SpecError: a limit is exceeded, or an alias is inside of what it names.
     """
     open_anchors: list[str | None] = []
-    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         where = f"line {event.start_mark.line + 1}" if event.start_mark else source
         if count > 2 * MOST_VALUES:
             raise too_large(source, f"more than {MOST_VALUES:,} values")

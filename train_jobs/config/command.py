@@ -8,14 +8,14 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from train_jobs.config.fields import CheckedConfig
+from train_jobs.config.fields import CheckedConfig, Text
 
 
 def _words(value: object) -> object:
     return shlex.split(value) if isinstance(value, str) else value
 
 
-Words = Annotated[list[Annotated[str, Field(coerce_numbers_to_str=True)]], BeforeValidator(_words), Field(min_length=1)]
+Words = Annotated[list[Text], BeforeValidator(_words), Field(min_length=1)]
 
 
 class CommandConfig(CheckedConfig):

@@ -118,10 +118,16 @@ def _continued(value: object) -> str:
     return visible_lines(str(value)).replace("\n", "\n      ")
 
 
-def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known word, whatever its case and the spaces around it; None: none is similar."""
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar known word, whatever its case and the spaces around it; None: none is similar.
+
+    Args:
+        word: the word.
+        known: the known words.
+        cutoff: least similarity, from 0 to 1: see `difflib.SequenceMatcher.ratio`.
+    """
     plain = {one.strip().casefold(): one for one in reversed(list(known))}
-    near = difflib.get_close_matches(word.strip().casefold(), plain, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word.strip().casefold(), plain, n=1, cutoff=cutoff)
     return plain[near[0]] if near else None
 
 

@@ -28,6 +28,11 @@ CountAutoOrNone = Annotated[
 ]
 
 
+AS_WRITTEN = "as written"  # mark of a field: `layers.build` gives it the text of a number, a truth value or a date
+# YAML reads `NCCL_DEBUG: 1`, `version: 1.10` and `label: yes` as other values, but these fields are text.
+Text = Annotated[str, Field(coerce_numbers_to_str=True), AS_WRITTEN]
+
+
 class Config(BaseModel):
     """A section of a configuration. The docstring under a field is its help text."""
 

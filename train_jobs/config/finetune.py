@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from train_jobs.config.errors import SpecError, did_you_mean
-from train_jobs.config.fields import CheckedConfig, Config, CountAutoOrNone, is_user_code, one_of
+from train_jobs.config.fields import AS_WRITTEN, CheckedConfig, Config, CountAutoOrNone, is_user_code, one_of
 from train_jobs.config.pretrain import (
     CheckpointConfig,
     Dropout,
@@ -76,7 +76,7 @@ SETTINGS_OF: dict[str, TaskKind | None] = {
 }
 """Dotted keys that only one kind of task uses -> that kind. None: the user's own tables."""
 
-Column = Annotated[str, Field(min_length=1)]
+Column = Annotated[str, Field(min_length=1), AS_WRITTEN]  # names of columns and labels
 
 
 def _one_of_tasks(name: str, tasks: tuple[str, ...]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_BATCH, _EPOCHS, _PRECISION = ("train.global_batch_size",), ("train.epochs",), ("train.precision",)
+_BATCH, _PRECISION = ("train.global_batch_size",), ("train.precision",)
+_EPOCHS = ("train.epochs", "train.steps")  # pretraining counts steps
 _LENGTH, _STEPS, _SEED = ("data.sequence_length", "data.max_length"), ("train.steps",), ("train.seed", "seeds")
 _MASKED, _WARMUP = ("objective.masked_lm_probability",), ("schedule.warmup_fraction",)
 _MODEL, _TRIALS, _CONCURRENT = ("init_from", "model"), ("limits.trials",), ("limits.concurrent",)
@@ -18,10 +19,14 @@ OURS = {
     "bert_model": _MODEL,
     "bf16": _PRECISION,
     "do_lower_case": ("data.lowercase",),
+    "dropout": ("model.hidden_dropout_prob",),
     "early_stopping_patience": ("evaluation.patience",),
+    "epochs": _EPOCHS,
     "eval_steps": ("validation.every", "evaluation.every"),
     "fp16": _PRECISION,
+    "heads": ("model.num_attention_heads",),
     "init_checkpoint": _MODEL,
+    "layers": ("model.num_hidden_layers",),
     "logging_steps": ("train.log_every",),
     "lr": ("optimizer.learning_rate",),
     "lr_scheduler_type": ("schedule.name",),
@@ -52,6 +57,7 @@ OURS = {
     "train_file": ("data.text", "data.train"),
     "validation_file": ("data.validation",),
     "vocab_file": ("data.vocabulary",),
+    "warmup": _WARMUP,
     "warmup_proportion": _WARMUP,
     "warmup_ratio": _WARMUP,
     "warmup_steps": _WARMUP,

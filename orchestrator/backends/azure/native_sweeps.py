@@ -43,6 +43,7 @@ from orchestrator.specs.space import Option, Parameter, Space, all_parameters, j
 from orchestrator.specs.sweep_spec import SweepSpec, TerminationSpec, as_tree, trial_count
 from orchestrator.support.quiet_tqdm import load_quietly
 from train_jobs.artifacts.layers import KeyPath
+from train_jobs.artifacts.yaml_values import EXPONENT
 
 SWEEP = "sweep.json"
 HYPERPARAMETERS = "hyperparameters"  # tag of a trial
@@ -272,7 +273,7 @@ def encoded(option: Option) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         # YAML 1.1 reads Python's 1e-05 as a string, because it has no dot: then send YAML's own form of the number
         return value if yaml.safe_load(str(value)) == value else yaml.safe_dump(value).split()[0]
-    if isinstance(value, str) and yaml.safe_load(value) == value and "'" not in value:
+    if isinstance(value, str) and yaml.safe_load(value) == value and "'" not in value and not EXPONENT.match(value):
         return value
     return _json(value)
 

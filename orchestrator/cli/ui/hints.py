@@ -49,6 +49,7 @@ FLAGS = {
     "--train-file": "--data",
 }
 """Flags of other tools -> ours, except those that are keys here (train_jobs/config/other_tools.py)."""
+SIMILAR = 0.85  # of a misspelled flag: --epochs is no --eps, and a wrong suggestion is worse than none
 _CHOICE = re.compile(r"argument (?P<what>[A-Z]+): invalid choice: '(?P<word>[^']*)' \(choose from (?P<known>.*)\)")
 
 
@@ -85,11 +86,15 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
         flag = flag.replace("_", "-")
         own = [name for name in known if name != "--help"]  # a verb without --set has no use for a suggestion of it
         others = {theirs: ours for theirs, ours in FLAGS.items() if ours.split()[0] in own}
-        keys_of_flags = _keys_of_flags(given) if "--set" in own else {}
-        near = flag if flag in others else closest(flag, [*own, *others, *keys_of_flags])
+        keys_of_flags = _keys_of_flags(flag, given) if "--set" in own else {}
+        meant_flags = [*own, *others, *keys_of_flags]
+        near = flag if flag in meant_flags else closest(flag, meant_flags, SIMILAR)
         if near in keys_of_flags and near not in {*own, *others}:
             key = keys_of_flags[near]
-            return UsageError(f"{message} (did you mean --set {key}=VALUE?)", fix=f"--set {key}=VALUE")
+            ours = f"--set {key}=VALUE"
+            steps_only = "epoch" in near and key == "train.steps"
+            hint = f"pretraining counts steps, not epochs: {ours}" if steps_only else f"did you mean {ours}?"
+            return UsageError(f"{message} ({hint})", fix=ours)
         if near is None:
             return UsageError(message, fix=f"orchestrator {verb} --help")
         meant = others.get(near, near)
@@ -107,12 +112,14 @@ def unknown_arguments(verb: str, unknown: Sequence[str], given: Sequence[str], k
     return UsageError(message, fix=f"orchestrator {verb} --help")
 
 
-def _keys_of_flags(given: Sequence[str]) -> dict[str, str]:
+def _keys_of_flags(flag: str, given: Sequence[str]) -> dict[str, str]:
     """Return the flags that mean a key of the kind of job that is given, and the key.
 
-    A flag is the last word of a single key, or the word of another tool that stands for one.
+    A flag is the last part of a single key, or the word of another tool that stands for one. An unknown flag means the
+    single key whose last part has all its words.
 
     Args:
+        flag: the unknown flag.
         given: the whole command line.
     """
     from orchestrator.jobs.scaffold import spec_models
@@ -126,7 +133,10 @@ def _keys_of_flags(given: Sequence[str]) -> dict[str, str]:
         by_word.setdefault(key.path[-1], set()).add(key.name)
     single = {word: names.pop() for word, names in by_word.items() if len(names) == 1}
     others = {word: ours for word in OURS if (ours := our_key(word, known.__contains__)) is not None}
-    return {f"--{word.replace('_', '-')}": key for word, key in {**others, **single}.items()}
+    words = {*flag.strip("-").split("-")}
+    whole = {key.name for key in plain if words <= {*key.path[-1].split("_")}}
+    found = {flag: whole.pop()} if len(whole) == 1 else {}
+    return found | {f"--{word.replace('_', '-')}": key for word, key in {**others, **single}.items()}
 
 
 def flags_of_parser(parser: argparse.ArgumentParser, verb: str) -> list[str]:

@@ -76,7 +76,7 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows.append(("eta", f"{duration(status.eta - status.now)}, at {when(status.eta)} (estimate)"))
     if status.cost is not None:
         rows.append(("cost", f"{money(status.cost)} for {status.node_hours:.3g} node hours"))
-    rows += _scores(status) if run_kind(status.kind).scored else _figures(status.metrics)
+    rows += _reported(status)
     if "sequences_per_second" in status.metrics:
         rows.append(("speed", _speed(status.metrics)))
     if best := status.best_checkpoint:
@@ -85,6 +85,17 @@ def status_text(status: RunStatus, terminal: Terminal | None = None) -> str:
         rows += status.results.rows
     rows += [(label, place) for label in PATH_FIELDS if (place := getattr(status, label))]
     return "\n".join([visible(status.name), *aligned(rows)])
+
+
+def _reported(status: RunStatus) -> Rows:
+    """Return what a run has reported; the metrics of the user's own command under their own names."""
+    kind = run_kind(status.kind)
+    if kind.scored:
+        return _scores(status)
+    if kind.trains or kind.makes_store:
+        return _figures(status.metrics)
+    shown = ", ".join(f"{visible(name)} {value:.6g}" for name, value in status.metrics.items())
+    return [("metrics", shown)] if shown else []
 
 
 def _scores(status: RunStatus) -> Rows:

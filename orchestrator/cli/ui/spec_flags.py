@@ -77,6 +77,17 @@ class OutputAction(argparse.Action):
             raise argparse.ArgumentError(self, f"invalid choice: {value!r} (choose from {', '.join(STYLES)})")
 
 
+class OneFile(argparse.Action):
+    """-f once: a second file would silently replace the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: Any, option: str | None = None
+    ) -> None:
+        if namespace.file is not None:
+            raise argparse.ArgumentError(self, f"one spec file, not both {namespace.file} and {value}")
+        namespace.file = value
+
+
 HELP = argument("-h", "--help", action=KindHelp, nargs=0, help="show this help message and exit")
 KIND = argument(
     "kind",
@@ -85,7 +96,7 @@ KIND = argument(
     help=f"kind of job: {', '.join(SHIPPED)}; {SWEEP} for many trials of a job; or FILE.yaml, an az ml job",
 )
 SPEC_FLAGS = (
-    argument("-f", "--file", type=Path, help="spec file (YAML)"),
+    argument("-f", "--file", type=Path, action=OneFile, help="spec file (YAML)"),
     argument(
         "--set",
         dest="sets",

@@ -132,6 +132,8 @@ def prune(arguments: argparse.Namespace) -> int:
     if pruning.unused_store_bytes and not arguments.stores:
         unused = bytes_text(pruning.unused_store_bytes)
         hint(f"kept: {unused} of token stores that no remaining run uses; --stores deletes them")
+    for name, why in pruning.kept.items():
+        hint(f"kept: {name}: {why}")
     if arguments.dry_run or not pruning.items:
         text = f"{_listed(pruning.items)}\nwould be deleted: {_amount(pruning)}" if pruning.items else None
         print_result(arguments.output, {"dry_run": arguments.dry_run, **pruning.model_dump(mode="json")}, text)
@@ -146,8 +148,8 @@ def prune(arguments: argparse.Namespace) -> int:
             hint("nothing was deleted")
             return 1
     done = orchestrator.prune(pruning)
-    for name, why in done.kept.items():
-        hint(f"kept: {name}: {why}")
+    for name in done.kept.keys() - pruning.kept.keys():
+        hint(f"kept: {name}: {done.kept[name]}")
     text = f"{_listed(done.deleted)}\nfreed {bytes_text(done.freed_bytes)}"
     print_result(arguments.output, {"dry_run": False, **done.model_dump(mode="json")}, text)
     return 0

@@ -242,13 +242,14 @@ def cost(arguments: argparse.Namespace) -> None:
         raise UsageError("cannot show costs: give either runs or --all", fix="orchestrator cost @last")
     orchestrator = Orchestrator(arguments.backend)
     costs = []
-    for run in [orchestrator.attach(name) for name in arguments.name] or orchestrator.attach_all():
+    named = {str(run.handle): run for run in map(orchestrator.attach, arguments.name)}  # a run once, however named
+    for run in named.values() if named else orchestrator.attach_all():
         try:
             costs.append(run.cost())
         except StorageError as problem:
             if not arguments.all:
                 raise
-            hint(f"warning: {problem.message}; its cost is this run is not counted")
+            hint(f"warning: {problem.message}; its cost is not counted")
     total = _total(costs)
     document = {"runs": [cost.model_dump(mode="json") for cost in costs], "total": total}
     text = _cost_text(costs[0]) if len(costs) == 1 else _cost_table(costs, total) if costs else None

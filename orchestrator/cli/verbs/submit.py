@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
     from orchestrator.run import Run
 
-MACHINES_AND_RESTARTS = ("compute", "max_restarts", "max_preemptions")  # sections of the spec
+OF_THE_JOB = (*OBSERVERS, "card")  # sections of the job that do not change the hash of a run
+OF_THE_SPEC = ("compute", "max_preemptions", "max_restarts", "notify", "tags", "tracking")  # those of the spec
 
 
 def validate(arguments: argparse.Namespace) -> None:
@@ -166,16 +167,16 @@ def _notes(submission: Submission) -> list[str]:
 
 def _ineffective_changes(run: Run, plan: Plan) -> list[str]:
     """Return the user's settings that the existing run of the same hash does not have, as `key=value`."""
-    # Settings of observers, of machines, of restarts and of the backend do not change the hash: a submission that
-    # changes only these returns the existing run, which would silently ignore them.
+    # These settings and those of the backend do not change the hash: a submission that changes only them returns the
+    # existing run, which would silently ignore them.
     existing, found = run.plan(), []
     spec = plan.spec.model_dump(mode="json")
     for path, change in plan.changes.items():
         section, _, key = path.partition(".")
         job = existing["job"]
-        if section in OBSERVERS and section in job and job[section][key] != change.value:
+        if section in OF_THE_JOB and section in job and job[section][key] != change.value:
             found.append(f"{path}={json.dumps(change.value)}")
-        elif section in {*MACHINES_AND_RESTARTS, run.handle.backend}:
+        elif section in {*OF_THE_SPEC, run.handle.backend}:
             before, now = (_value_at(document, path) for document in (existing["spec"], spec))
             if before != now:
                 found.append(f"{path}={json.dumps(now)}")

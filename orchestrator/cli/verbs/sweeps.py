@@ -16,6 +16,7 @@ from orchestrator.support.errors import StorageError, UsageError
 from orchestrator.support.formatting import ago
 from orchestrator.sweep import PlannedSweep, Sweep
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.yaml_values import SpecDumper
 from train_jobs.config.errors import in_shell
 
 
@@ -48,7 +49,7 @@ def best(arguments: argparse.Namespace) -> None:
     sweep = _attached(arguments)
     status, row = sweep.status(), sweep.best()
     if arguments.spec is not None:
-        _write_spec(arguments.spec, yaml.safe_dump(sweep.best_spec(), sort_keys=False))
+        _write_spec(arguments.spec, yaml.dump(sweep.best_spec(), Dumper=SpecDumper, sort_keys=False))
     lines = [f"trial {row.trial} of sweep {status.name}: {status.metric} {row.outcome:.6g}"]
     lines += [f"  {path}  {value}" for path, value in row.settings.items()]
     lines.append(f"  runs  {' '.join(row.runs)}")

@@ -84,7 +84,10 @@ def require_comparable(runs: Sequence[RunReport]) -> None:
 
 
 def _fix(runs: Sequence[RunReport]) -> str:
-    return f"orchestrator report {runs[0].name}"
+    """Return the command that shows one of the runs."""
+    with_page = (run for run in runs if (kind := run_kind(run.status.kind)).trains or kind.scored)
+    run = next(with_page, None)
+    return f"orchestrator status {runs[0].name}" if run is None else f"orchestrator report {run.name}"
 
 
 def grouped(runs: Sequence[RunReport], table: RunTable) -> list[RunGroup]:

@@ -139,6 +139,12 @@ def test_cost_of_a_run(home: Path, orchestrator: Command) -> None:
     assert document["total"]["cost"] == 36.0
 
 
+def test_cost_counts_a_run_once(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 3600.0}])
+    document = orchestrator("cost", "one", "local://one", "one", "-o", "json").json
+    assert (len(document["runs"]), document["total"]["node_hours"]) == (1, 1.0)
+
+
 def test_cost_without_price_shows_hours(home: Path, orchestrator: Command) -> None:
     make_run(home, "one", plan=plan(), attempts=[{"started": 0.0, "ended": 7200.0}])
     lines = orchestrator("cost", "one").out.splitlines()
@@ -173,7 +179,7 @@ def test_cost_of_all_runs_is_their_sum(home: Path, orchestrator: Command) -> Non
             *("(set", "it", "at", "submission:", "--set", "compute.price_per_hour=USD)"),
         ],
     ]
-    assert "run bad: it is damaged; its cost is this run is not counted" in done.err
+    assert "run bad: it is damaged; its cost is not counted" in done.err
     assert orchestrator("cost", "bad").code == 1
 
 

@@ -82,6 +82,27 @@ def test_wrong_assignments_are_explained(orchestrator: Command, assignment: str,
     assert (error.code, message in error.err) == (2, True), error.err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("pretrain --epochs 3", "pretraining counts steps, not epochs: --set train.steps=VALUE"),
+        ("pretrain --num-train-epochs 3", "pretraining counts steps, not epochs: --set train.steps=VALUE"),
+        ("pretrain --warmup 0.1", "did you mean --set schedule.warmup_fraction=VALUE?"),
+        ("pretrain --layers 4", "did you mean --set model.num_hidden_layers=VALUE?"),
+        ("pretrain --heads 4", "did you mean --set model.num_attention_heads=VALUE?"),
+        ("finetune --dropout 0.2", "did you mean --set model.hidden_dropout_prob=VALUE?"),
+        ("pretrain --masked 0.2", "did you mean --set objective.masked_lm_probability=VALUE?"),
+        ("finetune --lerning-rate 1", "did you mean --set optimizer.learning_rate=VALUE?"),
+        ("finetune --metric f1", None),
+        ("pretrain --batch 8", None),  # several keys have the word
+    ],
+)
+def test_suggested_flag_is_the_meant_one_or_none(orchestrator: Command, words: str, meant: str | None) -> None:
+    error = orchestrator("plan", *shlex.split(words))
+    assert (error.code, "--set" in error.err) == (2, meant is not None), error.err
+    assert (meant or "--help") in error.err
+
+
 def test_flag_is_not_proposed_to_a_verb_without_it(orchestrator: Command) -> None:
     refused = orchestrator("status", "--steps", "3")
     assert (refused.code, "--set" in refused.err) == (2, False)

@@ -84,6 +84,23 @@ def test_changed_script_is_another_run(capsys: pytest.CaptureFixture[str]) -> No
     assert name("python", "script.py", "0") != before
 
 
+def test_changes_that_an_existing_run_does_not_get_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", "command", "--set", "code.folder=null", "--tag", "a=1", "-d"]
+    assert main([*words, "--", "true"]) == 0
+    assert main(["wait", "@last"]) == 0
+    capsys.readouterr()
+    changed = ["--tag", "b=2", "--set", "notify.on=[failed]", "--set", "tracking.artifacts=none"]
+    assert main([*words, *changed, "--", "true"]) == 0
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    named = warning.removeprefix("warning: ").partition(" has no effect on the existing run")[0].split(", ")
+    assert sorted(named) == ['notify.on=["failed"]', 'tags.b="2"', 'tracking.artifacts="none"']
+
+
+def test_second_spec_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "pretrain", "-f", "a.yaml", "-f", "b.yaml"]) == 2
+    assert "one spec file, not both a.yaml and b.yaml" in capsys.readouterr().err
+
+
 def test_words_of_another_kind_or_verb_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "command"]) == 2
     assert main(["submit", "pretrain", "--", "python"]) == 2

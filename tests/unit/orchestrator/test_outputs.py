@@ -95,6 +95,9 @@ def test_unknown_output_names_existing_ones(run: Run, folder: RunFolder, tmp_pat
     with pytest.raises(NotFoundError, match=r'has no output modl \(did you mean "model"\?\)') as caught:
         run.download("metrics", "modl", to=tmp_path / "to")
     assert caught.value.facts == {"state": "completed", "has": "checkpoints, code, logs, metrics, model, plan"}
+    with pytest.raises(NotFoundError) as caught:
+        run.download("modl", to=tmp_path / "to")
+    assert caught.value.fix == f"orchestrator download {run.name} model"
     assert not (tmp_path / "to").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -152,6 +153,22 @@ def test_data_and_home_inside_code_not_shipped(folder: Path) -> None:
         "home/": "home folder",
         "vocab.txt": "data",
     }
+
+
+def test_output_of_the_command_is_not_shipped(folder: Path) -> None:
+    """`orchestrator submit ... > code/out.log`: the log grows between plan and copy."""
+    log = folder / "code" / "out.log"
+    for descriptor in (1, 2):
+        kept = os.dup(descriptor)
+        try:
+            with log.open("w") as stream:
+                os.dup2(stream.fileno(), descriptor)
+            made = plan("code.folder=code")
+        finally:
+            os.dup2(kept, descriptor)
+            os.close(kept)
+        assert {entry.path: entry.why for entry in made.snapshot.left_out} == {"out.log": "output of this command"}
+    assert shipped(plan("code.folder=code")) == ["my_pretrain.py", "out.log", "train_jobs/pretrain.py"]
 
 
 @pytest.mark.parametrize("text", ["code", "."])

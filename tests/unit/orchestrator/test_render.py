@@ -50,6 +50,13 @@ def test_failed_run_shows_reason_and_next_commands(capsys: pytest.CaptureFixture
     assert "orchestrator cancel run-1" in capsys.readouterr().err
 
 
+def test_status_shows_the_metrics_of_a_command() -> None:
+    done = status(kind="command", step=3, metrics={"loss": 2.3, "train_mlm_loss": 1.0, "a\x1b[31m": 3e-7})
+    lines = render.status_text(done).splitlines()
+    assert "  metrics    loss 2.3, train_mlm_loss 1, a\\x1b[31m 3e-07" in lines
+    assert not any(line.startswith("  train ") for line in lines)
+
+
 def test_status_has_one_line_of_metrics_per_split() -> None:
     done = status(
         state=RunState.COMPLETED,

@@ -6,6 +6,7 @@ import fcntl
 import json
 import subprocess
 import time
+from contextlib import nullcontext
 from functools import partialmethod
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from orchestrator.backends.retention import expired, read_plans, tree_bytes, unu
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import StorageError
+from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.run_folders import make_run
 
 NOW = 10_000.0
@@ -148,6 +151,72 @@ def test_run_resumed_meanwhile_is_kept_with_its_store(tmp_path: Path) -> None:
     assert list(done.kept) == ["two"]
     assert [item.name for item in done.deleted] == ["one", "token-stores/store-one"]
     assert (tmp_path / "token-stores/store-two/shard-0.arrow").exists()
+
+
+def plan_from(run: Path) -> dict[str, object]:
+    return plan_of_text("a") | {"job": {"init_from": str(run / "outputs" / "model"), "data": {"train": ["/x/a.csv"]}}}
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.FAILED, RunState.CANCELLED, RunState.PREEMPTED])
+def test_prune_keeps_the_model_of_an_unfinished_run(tmp_path: Path, state: RunState) -> None:
+    for age, name in ((9, "zero"), (8, "one")):
+        make_run(tmp_path, name, age=age, plan=plan_from(tmp_path / "runs" / "zero"), ended=1.0)
+    child = make_run(tmp_path, "child", state, plan=plan_from(tmp_path / "runs" / "one"))
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    with child.lock() if state == RunState.RUNNING else nullcontext():
+        pruning = orchestrator.pruning(states=[RunState.COMPLETED])
+        assert pruning.kept == {"one": "child needs its files"}
+        assert [item.name for item in orchestrator.prune(pruning).deleted] == ["zero"]  # `one` is completed
+    if state != RunState.RUNNING:  # the rule names the child too
+        pruning = orchestrator.pruning(keep_last=0)
+        assert [item.name for item in pruning.runs] == ["one", "child"]
+        assert len(orchestrator.prune(pruning).deleted) == 2
+
+
+def test_prune_keeps_the_model_of_a_run_submitted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for age, name in ((9, "one"), (8, "two"), (7, "three")):
+        make_run(tmp_path, name, age=age, plan=plan_of_text("a"), ended=1.0)
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    pruning = orchestrator.pruning(keep_last=0)
+    make_run(tmp_path, "child", RunState.QUEUED, plan=plan_from(tmp_path / "runs" / "two"))
+    delete = LocalBackend.delete
+
+    def submit_and_delete(backend: LocalBackend, run: str) -> None:
+        make_run(tmp_path, f"after-{run}", RunState.QUEUED, plan=plan_from(tmp_path / "runs" / "one"))
+        delete(backend, run)
+
+    monkeypatch.setattr(LocalBackend, "delete", submit_and_delete)
+    done = orchestrator.prune(pruning)
+    assert [item.name for item in done.deleted] == ["three"]
+    assert done.kept == {"two": "child needs its files", "one": "after-three needs its files"}
+
+
+def test_prune_keeps_the_model_of_a_resumed_run(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", age=9, plan=plan_of_text("a"))
+    child = make_run(tmp_path, "child", RunState.FAILED, plan=plan_from(tmp_path / "runs" / "one"))
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    pruning = orchestrator.pruning(keep_last=0)
+    with child.lock():
+        done = orchestrator.prune(pruning)
+    assert (done.deleted, done.kept["one"]) == ([], "child needs its files")
+
+
+def test_prune_keeps_the_model_of_an_unfinished_sweep(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", plan=plan_of_text("a"))
+    sweep = SweepFolder(tmp_path / "sweeps" / "search")
+    sweep.path.mkdir(parents=True)
+    (sweep.path / "lock").touch()
+    sweep.write_record(
+        SweepRecord.model_validate(
+            dict.fromkeys(("kind", "snapshot"), "x")
+            | {field: {} for field in ("sweep", "compute", "changes")}
+            | {"name": "search", "created": 1.0, "warnings": [], "trial": plan_from(tmp_path / "runs" / "one")["job"]}
+        )
+    )
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    for state, kept in ((RunState.FAILED, {"one": "search needs its files"}), (RunState.COMPLETED, {})):
+        sweep.write_state(SweepState(state=state))
+        assert orchestrator.pruning(keep_last=0).kept == kept
 
 
 def test_old_remains_of_interrupted_commands_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

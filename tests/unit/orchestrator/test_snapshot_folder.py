@@ -94,8 +94,10 @@ def test_digest_covers_exactly_the_code(package: Path, code: Path) -> None:
 def test_user_file_changed_meanwhile_is_refused(package: Path, code: Path, tmp_path: Path) -> None:
     snapshot = take(package, code)
     write(code, "my_pretrain.py", text="print('other')\n")
-    with pytest.raises(ConflictError, match=r"code/my_pretrain\.py: it changed while the run was being made"):
+    with pytest.raises(ConflictError, match=r"code/my_pretrain\.py: it changed while the run was being made") as caught:
         snapshot.write(tmp_path / "run")
+    assert caught.value.fix is not None
+    assert f"add it to .amlignore or write it outside {code}" in caught.value.fix
 
 
 def test_files_other_than_code_are_excluded_and_listed(package: Path, code: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.resolve import resolve_spec
@@ -12,6 +13,8 @@ from orchestrator.specs.job import EnvironmentSpec
 from orchestrator.specs.resolved import Flag, find_project
 from orchestrator.support.errors import SpecError
 from tests.conftest import write_bert
+from train_jobs.artifacts.layers import read_file
+from train_jobs.artifacts.yaml_values import SpecDumper
 from train_jobs.config import PretrainConfig
 from train_jobs.config.prepare import SourceConfig
 
@@ -159,6 +162,49 @@ def test_variables_parsed_as_yaml_free_mappings_keep_case() -> None:
     assert spec.data.lowercase is False
     assert spec.environment.variables == {"NCCL_DEBUG": "1"}
     assert spec.tags == {"Team": "nlp"}
+
+
+def test_assignment_of_a_section_keeps_its_other_keys() -> None:
+    sets = ["train.seed=7", "train={steps: 5, log_every: 2}", "train.log_every=3", "optimizer={betas: [0.1, 0.2]}"]
+    spec = resolve_spec("pretrain", sets=[*sets, "optimizer.eps=1e-3", "optimizer=lamb"], environ=NO_GPU).spec
+    assert (spec.train.seed, spec.train.steps, spec.train.log_every) == (7, 5, 3)
+    assert (spec.optimizer.name, spec.optimizer.betas, spec.optimizer.eps) == ("lamb", (0.1, 0.2), 1e-3)
+
+
+WRITTEN = {"version": "1.10", "commit": "012e4567", "octal": "012", "at": "1:30", "count": "1_000", "off": "no"}
+
+
+def test_tags_and_variables_keep_the_written_text(folder: Path) -> None:
+    """YAML 1.1 reads these as other values; a tag and a variable are text."""
+    text = "".join(f"  {key}: {value}\n" for key, value in (WRITTEN | {"day": "2026-11-27", "e": "1e-7"}).items())
+    (folder / "job.yaml").write_text(f"tags:\n{text}environment:\n  variables:\n{text.replace('  ', '    ')}")
+    environ = {**NO_GPU, "ORCHESTRATOR_TAGS__from_variable": "1.10"}
+    sets = ["tags.from_set=1.10", "tags.at=2:30", "tags={off: 1.50}", "environment.variables.count=x"]
+    spec = resolve_spec("pretrain", file=Path("job.yaml"), environ=environ, sets=sets).spec
+    more = {"day": "2026-11-27", "e": "1e-7"}
+    assert spec.environment.variables == WRITTEN | more | {"count": "x"}
+    assert spec.tags == WRITTEN | more | {"from_variable": "1.10", "from_set": "1.10", "at": "2:30", "off": "1.50"}
+
+
+@pytest.mark.parametrize("label", ["1", "yes", "010", "1.0", "1e5"])
+def test_label_and_column_may_look_like_other_values(folder: Path, label: str) -> None:
+    (folder / "train.tsv").write_text("text\tlabel\n")
+    sets = ["task=own", "data.train=train.tsv", "init_from=.", f"data.label={label}", f"data.positive_label={label}"]
+    data = resolve_spec("finetune", sets=sets, environ=NO_GPU).spec.data
+    assert (data.label, data.positive_label) == (label, label)
+
+
+def test_number_with_exponent_is_a_number_where_it_can_be(folder: Path) -> None:
+    """JSON and YAML 1.2 need no dot and no sign; a job reads its config.json, where Python wrote 1e-07."""
+    options = "optimizer.options={eps: 1e-7, a: 1.5E3, b: [2e0, 12e4567], c: '1e-7'}"
+    sets = [options, "optimizer.name=torch.optim:RAdam", "train.steps=1e2", "name=1e5"]
+    spec = resolve_spec("pretrain", sets=sets, environ=NO_GPU).spec
+    assert spec.optimizer.options == {"eps": 1e-7, "a": 1500.0, "b": [2.0, "12e4567"], "c": "1e-7"}
+    assert (spec.train.steps, spec.name) == (100, "1e5")
+    (folder / "config.json").write_text(spec.model_dump_json())
+    assert read_file(folder / "config.json").tree["optimizer"]["options"] == spec.optimizer.options
+    (folder / "spec.yaml").write_text(yaml.dump(spec.model_dump(mode="json"), Dumper=SpecDumper))
+    assert resolve_spec("pretrain", file=Path("spec.yaml"), environ=NO_GPU).spec == spec
 
 
 def test_unknown_variable_warns_reserved_one_ignored() -> None:

@@ -121,6 +121,15 @@ def test_incomparable_runs_are_refused_with_the_reason(plan: dict[str, Any]) -> 
         assert "orchestrator report" in str(refused.value) or "once" in str(refused.value)
 
 
+def test_fix_names_a_run_that_has_a_report(plan: dict[str, Any]) -> None:
+    words, one = subject(plan, "words", kind="prepare", result={}), subject(plan, "one")
+    more = subject(plan, "more", kind="prepare", result={})
+    for runs, fix in (([words, one], "orchestrator report one"), ([words, more], "orchestrator status words")):
+        with pytest.raises(UsageError) as refused:
+            require_comparable(runs)
+        assert refused.value.fix == fix
+
+
 def test_finetunings_of_a_task_are_compared_by_scores(plan: dict[str, Any]) -> None:
     tuned = {**plan, "job": {**plan["job"], "task": "MRPC"}}
     reports = [{"step": step, "time": float(step), "metrics": {"validation_f1": step / 10}} for step in (3, 6)]

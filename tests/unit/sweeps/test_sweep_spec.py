@@ -50,6 +50,15 @@ def test_kind_of_trials_at_top_is_the_only_problem() -> None:
     assert "kind: must be 'sweep'" in other
 
 
+def test_choice_with_an_exponent_is_a_number() -> None:
+    """A warm start compares it with the numbers of earlier trials."""
+    Path("sweep.yaml").write_text("space: {optimizer.learning_rate: [1e-4, 3e-4]}\nlimits: {trials: 2}\n")
+    found = resolve(file=Path("sweep.yaml"), sets=["space.optimizer.eps=[1e-7]"])
+    options = {path: [option.value for option in parameter.options] for path, parameter in found.spec.space.items()}
+    assert options == {"optimizer.learning_rate": [1e-4, 3e-4], "optimizer.eps": [1e-7]}
+    assert found.tree["space"] == options
+
+
 def test_all_problems_are_named_together_with_lines() -> None:
     Path("sweep.yaml").write_text(
         "recipe: learning-rat\n"
