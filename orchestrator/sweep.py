@@ -375,7 +375,7 @@ class Sweep:
 def _is_current(page: Path, row: TrialRow) -> bool:
     """Return whether the page of a trial's run was written after the trial ended."""
     with suppress(FileNotFoundError):
-        return row.state != RunState.RUNNING and page.stat().st_mtime > row.started + row.seconds
+        return row.state != RunState.RUNNING and page.stat().st_mtime > row.until
     return False
 
 

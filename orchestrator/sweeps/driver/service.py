@@ -300,6 +300,7 @@ class ServiceControl(SweepControl):
             outcome=value,
             started=started,
             seconds=(status.ended or time.time()) - started,
+            ended=status.ended,
             cost=status.cost or 0.0,
             why=why,
         )
