@@ -115,12 +115,14 @@ class PlannedSweep:
         ]
         if self.group is not None:
             rows.append(("home", f"shared with group {self.group}, whose members can read and change this sweep"))
-        rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))
+        failed = "" if keep is None else "; failed ones keep theirs for sweep retry"
+        rows.append(("keeps", f"checkpoints and models {kept_text(keep)}{failed}"))
         if not self.backend.remote and (most := max_weight_bytes(spec, self.plan, keep)) is not None:
             count = trials_on_disk(spec, keep)
             several = f" x {spec.replicates} seeds" if spec.replicates > 1 else ""
             each = bytes_text(most // (count * spec.replicates))
-            rows.append(("disk", f"{bytes_text(most)} at most: {count} trials{several} of {each} (estimate)"))
+            unless = "" if keep is None else ", if none fails"
+            rows.append(("disk", f"{bytes_text(most)} at most{unless}: {count} trials{several} of {each} (estimate)"))
         return rows
 
     def _repr_html_(self) -> str:

@@ -122,6 +122,7 @@ class Driver:
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
         self.outcomes: dict[int, float | None] = {}
+        self.failed: set[int] = set()
         self.pruner = WeightPruner(self.record, self.backend)
         self.costs: dict[int, float] = {}
 
@@ -176,6 +177,7 @@ class Driver:
                 end = trial.user_attrs[END]
                 self.costs[number], self.outcomes[number] = end["cost"], end["outcome"]
                 self.seeds[number] = end["seeds"]
+                self.failed |= {number} if end["state"] == "failed" else set()
                 continue
             live = self.live[number] = LiveTrial.of(trial)
             live.resumed = True
@@ -194,7 +196,9 @@ class Driver:
             if self.stop_requested:
                 return RunState.PREEMPTED, "the driver was stopped; its running trials continue"
             # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
-            pruned = self.pruner.prune(self.outcomes)
+            # A failed trial keeps its checkpoints, from which a retry continues.
+            ranked = {number: value for number, value in self.outcomes.items() if number not in self.failed}
+            pruned = self.pruner.prune(ranked)
             limit = reached_limit(self.record, sum(self.costs.values()))
             if limit is not None:
                 for live in self.live.values():
@@ -430,6 +434,7 @@ class Driver:
             why = why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
         self.outcomes[number] = value
+        self.failed |= {number} if state == "failed" else set()
         if value is not None:
             results = [other for other in self.outcomes.values() if other is not None]
             top = best(results, maximize=self.spec.objective.goal == "maximize")
