@@ -428,7 +428,7 @@ class Driver:
 
         number, value = live.number, outcome(self.histories[live.number], self.spec.objective)
         state, why = live.end or ("completed", None)
-        if value is None and state not in {"failed", "completed"}:
+        if value is None and state not in {"failed", "completed", "stopped"}:  # stopped: it diverged
             state = "failed"
         if value is None:
             why = why or f"it never reported {self.spec.objective.metric}"
@@ -447,7 +447,7 @@ class Driver:
         end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": time.time()}
         more = {"seconds": _seconds(statuses), "seeds": self.seeds.get(number, [])}
         self._set_attribute(number, END, {**end, **more})
-        final = {"stopped": TrialState.PRUNED}.get(state) if value is not None else TrialState.FAIL
+        final = {"stopped": TrialState.PRUNED}.get(state, None if value is not None else TrialState.FAIL)
         self.study.tell(number, None if final else value, state=final)
         print(f"trial {number} {state}: {why if value is None else f'{value:.6g}'}", flush=True)
         del self.live[number]

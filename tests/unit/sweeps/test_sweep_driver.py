@@ -168,7 +168,9 @@ def test_diverged_trial_is_stopped_without_a_policy(sweeps: Sweeps) -> None:
     folder = sweeps.run(trial={"validation": {"max_sequences": 14}}, limits={"trials": 1}, steps=100, pause=10)
     (trial,) = folder.study().trials
     assert trial.state == TrialState.PRUNED
-    assert trial.user_attrs["end"]["why"] == "stopped at report 2: validation_loss is nan"
+    end = trial.user_attrs["end"]
+    assert (end["state"], end["outcome"]) == ("stopped", None)
+    assert end["why"] == "stopped at report 2: validation_loss is nan"
 
 
 @pytest.mark.slow
