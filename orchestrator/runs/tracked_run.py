@@ -28,7 +28,7 @@ from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
-from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror
+from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror, search_all
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
 from train_jobs.artifacts.tracking.run_files import log_files
@@ -44,7 +44,7 @@ TRIAL_STATE_TAG = "orchestrator.trial_state"
 BEST_TAG = "orchestrator.best"
 TRIAL_TAGS = (DECISION_TAG, TRIAL_STATE_TAG, BEST_TAG)
 """Tags that a sweep gives to its trials."""
-PARENT_TAG = "mlflow.parentRunId"
+PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 NOTE_TAG = "mlflow.note.content"
 OWN_NOTE_TAG = "orchestrator.note"
 """Tag with the hash of our description: one that a user edited is kept."""
@@ -394,7 +394,7 @@ def _create(client: Any, experiment: str, request: TrackingRequest) -> str:
 def _search(client: Any, experiment: str, tags: Mapping[str, str]) -> list[Any]:
     """Return the active runs of an experiment with these tags, the oldest first."""
     wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    return list(client.search_runs([experiment], wanted, max_results=1000, order_by=["attributes.start_time ASC"]))
+    return list(search_all(client.search_runs, [experiment], wanted, order_by=["attributes.start_time ASC"]))
 
 
 def _set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
@@ -410,7 +410,7 @@ def _parent(client: Any, experiment: str, request: TrackingRequest, run_id: str)
     sweep = request.tags.get(SWEEP_TAG)
     if sweep is None or sweep == request.run_name:
         return {}
-    found = [run for run in _search(client, experiment, {SWEEP_TAG: sweep}) if run.info.run_name == sweep]
+    found = _search(client, experiment, {SWEEP_TAG: sweep, NAME_TAG: sweep})
     return {PARENT_TAG: found[-1].info.run_id} if found else {}
 
 
@@ -419,7 +419,7 @@ def _start_link(client: Any, request: TrackingRequest) -> dict[str, str]:
     handle = request.tags.get(START_TAG, "")
     if "://" not in handle:
         return {}
-    experiments = [one.experiment_id for one in client.search_experiments()]
+    experiments = [one.experiment_id for one in search_all(client.search_experiments)]
     found = client.search_runs(experiments, f"tags.`{HANDLE_TAG}` = '{handle}'", max_results=1)
     return {START_ID_TAG: found[0].info.run_id} if found else {}
 
