@@ -199,9 +199,16 @@ class Sweep:
         return row
 
     def best_spec(self) -> dict[str, Any]:
-        """Return the spec of a job that runs the best trial again."""
-        record = self.folder.record()
-        return merge([ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(self.best().settings))]).tree
+        """Return the spec of a job that runs the best trial again.
+
+        Of a trial with several seeds it has all of them if one job can train them, as a fine-tuning can; else the first.
+        """
+        record, row = self.folder.record(), self.best()
+        layers = [ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(row.settings))]
+        if seeds := record.spec.seeds:
+            several = "seeds" in record.trial
+            layers.append(ConfigLayer("seeds", {"seeds": seeds} if several else {"train": {"seed": seeds[0]}}))
+        return merge(layers).tree
 
     def importance(self) -> dict[str, float]:
         """Return setting -> share of the differences in results, by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255).
