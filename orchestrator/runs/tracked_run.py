@@ -363,21 +363,23 @@ def _existing(client: Any, experiment: str, request: TrackingRequest) -> str | N
     A server may have created it twice, because MLflow's client repeats a request whose answer was lost: the later one
     is deleted.
     """
-    from mlflow.exceptions import MlflowException
-
     if found := _search(client, experiment, request.identity):
         for repeated in found[1:]:
             client.delete_run(repeated.info.run_id)
         return str(found[0].info.run_id)
-    if request.run_id is None:
-        return None
+    return request.run_id if request.run_id is not None and has_run(client, request.run_id) else None
+
+
+def has_run(client: Any, run_id: str) -> bool:
+    """Return whether a store has a run that nobody deleted, such as in MLflow's page."""
+    from mlflow.exceptions import MlflowException
+
     try:
-        known = client.get_run(request.run_id)
+        return str(client.get_run(run_id).info.lifecycle_stage) == "active"
     except MlflowException as problem:
         if problem.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        return None
-    return request.run_id if known.info.lifecycle_stage == "active" else None
+        return False
 
 
 def _create(client: Any, experiment: str, request: TrackingRequest) -> str:
@@ -469,4 +471,9 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
             found = client.get_experiment_by_name(request.experiment)
             if found is None:
                 raise
+    if found.lifecycle_stage == "deleted":  # MLflow keeps the name of a deleted one, and refuses runs in it
+        restore = f"mlflow experiments restore -x {found.experiment_id}"
+        raise ServiceError(
+            f"experiment {request.experiment} is deleted", fix=f"MLFLOW_TRACKING_URI={in_shell(request.uri)} {restore}"
+        )
     return str(found.experiment_id)

@@ -143,6 +143,29 @@ def test_deleted_store_is_rebuilt(home: Path) -> None:
     assert stored(home) == [WHOLE]
 
 
+def test_run_deleted_in_mlflow_is_behind_and_copied_again(home: Path) -> None:
+    run = make_tracked_run(home)
+    first = sync_run(run).run_id
+    MlflowClient(default_uri(home)).delete_run(first)
+    assert is_behind(run, examine(home / "mlflow.db", deep=True).runs)
+    assert project.behind(home).fix == "orchestrator mlflow sync run"
+    assert sync_run(run).run_id != first
+    assert not is_behind(run, examine(home / "mlflow.db", deep=True).runs)
+
+
+def test_deleted_experiment_has_the_command_that_restores_it(home: Path) -> None:
+    run, client = make_tracked_run(home), MlflowClient(default_uri(home))
+    first = sync_run(run).run_id
+    client.delete_experiment("1")
+    with pytest.raises(ServiceError) as refused:
+        sync_run(run)
+    assert refused.value.facts["reason"] == "experiment bert is deleted"
+    restore = f"MLFLOW_TRACKING_URI={default_uri(home)} mlflow experiments restore -x 1"
+    assert refused.value.fix == f"{restore}; then orchestrator mlflow sync run"
+    client.restore_experiment("1")
+    assert sync_run(run).run_id == first
+
+
 def test_run_lost_supervisor_ends_as_failed_at_last_report(home: Path) -> None:
     run = make_tracked_run(home, state=RunState.RUNNING, pid=1)
     found = sync_run(run)
