@@ -14,17 +14,19 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.doctor import project
 from orchestrator.runs.status import RunState
-from orchestrator.runs.tracked_run import default_uri
+from orchestrator.runs.tracked_run import default_uri, sync
 from orchestrator.support.errors import ServiceError
 from tests.conftest import tmpfs
 from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare, schema_versions
+from train_jobs.artifacts.tracking.run_datasets import RunDataset
 
 REPOSITORY = Path(__file__).parents[3]
 WHOLE = ("run", "FINISHED", 80)
@@ -500,6 +502,18 @@ def test_wrong_address_is_refused_before_anything(
     out, err = capsys.readouterr()
     assert (out, word in err, "fix  " in err) == ("", True, True), err
     assert not run.behind_file.exists()
+
+
+def test_texts_beyond_mlflows_limit_are_copied_as_their_number(home: Path) -> None:
+    sources = [{"name": f"part-{number:05d}.txt", "files": 1, "sha256": "a" * 64} for number in range(700)]
+    source = {"uri": "part-00000.txt", "sources": sources, "license": None}
+    many = RunDataset("notes", "b" * 64, "train", source, {"num_rows": 1})
+    request = tracking_request(make_tracked_run(home)).model_copy(update={"datasets": [many]})
+    (found,) = MlflowClient(default_uri(home)).get_run(sync(request).run_id).inputs.dataset_inputs
+    shown = json.loads(found.dataset.source)
+    assert (shown["uri"], shown["sources"], len(shown["sources_sha256"])) == ("part-00000.txt", 700, 64)
+    few = RunDataset("notes", "b" * 64, "train", {**source, "sources": sources[:2]}, {"num_rows": 1})
+    assert json.loads(few.as_input().dataset.source)["sources"] == sources[:2]
 
 
 def test_parameters_are_dotted_names_with_text() -> None:
