@@ -201,7 +201,7 @@ class Sweep:
     def best_spec(self) -> dict[str, Any]:
         """Return the spec of a job that runs the best trial again.
 
-        Of a trial with several seeds it has all of them if one job can train them, as a fine-tuning can; else the first.
+        If the trial has several seeds, it has all of them, or the first if one job cannot train them all.
         """
         record, row = self.folder.record(), self.best()
         layers = [ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(row.settings))]

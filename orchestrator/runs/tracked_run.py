@@ -371,7 +371,7 @@ def _existing(client: Any, experiment: str, request: TrackingRequest) -> str | N
 
 
 def has_run(client: Any, run_id: str) -> bool:
-    """Return whether a store has a run that nobody deleted, such as in MLflow's page."""
+    """Return whether a store has a run that is not deleted, such as in MLflow's page."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -113,9 +113,7 @@ def resolve_sweep(
     return ResolvedSweep(spec, trial, {**merged.tree, **moved})
 
 
-def _driver_problems(
-    spec: SweepSpec, trial: Resolved, moved: Mapping[str, list[int]]
-) -> Iterable[tuple[KeyPath, str]]:
+def _driver_problems(spec: SweepSpec, trial: Resolved, moved: Mapping[str, list[int]]) -> Iterable[tuple[KeyPath, str]]:
     service = capability_of(trial.spec.backend, SweepsNatively)
     if spec.driver == "service" and service is None:
         yield ("driver",), f"backend {trial.spec.backend} of the trial has no sweep service: set driver to here"

@@ -68,7 +68,7 @@ def test_sweep_with_raised_limits_resumes(sweeps: Sweeps, monkeypatch: pytest.Mo
 
 
 def age(folder: SweepFolder, seconds: float) -> None:
-    """Make an ended sweep and all it has recorded older, as if it had been left alone for that time."""
+    """Make an ended sweep and all it has recorded older, as if it had not been touched for that time."""
     study, draft = folder.study(), folder.path / "older"
     older = folder._optuna().create_study(study_name=folder.name, storage=folder._storage(folder._optuna(), draft))
     for trial in study.get_trials():
