@@ -115,12 +115,14 @@ class PlannedSweep:
         ]
         if self.group is not None:
             rows.append(("home", f"shared with group {self.group}, whose members can read and change this sweep"))
-        rows.append(("keeps", f"checkpoints and models {kept_text(keep)}"))
+        failed = "" if keep is None else "; failed ones keep theirs for sweep retry"
+        rows.append(("keeps", f"checkpoints and models {kept_text(keep)}{failed}"))
         if not self.backend.remote and (most := max_weight_bytes(spec, self.plan, keep)) is not None:
             count = trials_on_disk(spec, keep)
             several = f" x {spec.replicates} seeds" if spec.replicates > 1 else ""
             each = bytes_text(most // (count * spec.replicates))
-            rows.append(("disk", f"{bytes_text(most)} at most: {count} trials{several} of {each} (estimate)"))
+            unless = "" if keep is None else ", if none fails"
+            rows.append(("disk", f"{bytes_text(most)} at most{unless}: {count} trials{several} of {each} (estimate)"))
         return rows
 
     def _repr_html_(self) -> str:
@@ -202,9 +204,16 @@ class Sweep:
         return row
 
     def best_spec(self) -> dict[str, Any]:
-        """Return the spec of a job that runs the best trial again."""
-        record = self.folder.record()
-        return merge([ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(self.best().settings))]).tree
+        """Return the spec of a job that runs the best trial again.
+
+        If the trial has several seeds, it has all of them, or the first if one job cannot train them all.
+        """
+        record, row = self.folder.record(), self.best()
+        layers = [ConfigLayer("trial", record.trial), ConfigLayer("space", as_tree(row.settings))]
+        if seeds := record.spec.seeds:
+            several = "seeds" in record.trial
+            layers.append(ConfigLayer("seeds", {"seeds": seeds} if several else {"train": {"seed": seeds[0]}}))
+        return merge(layers).tree
 
     def importance(self) -> dict[str, float]:
         """Return setting -> share of the differences in results, by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255).
@@ -380,7 +389,7 @@ class Sweep:
 def _is_current(page: Path, row: TrialRow) -> bool:
     """Return whether the page of a trial's run was written after the trial ended."""
     with suppress(FileNotFoundError):
-        return row.state != RunState.RUNNING and page.stat().st_mtime > row.started + row.seconds
+        return row.state != RunState.RUNNING and page.stat().st_mtime > row.until
     return False
 
 

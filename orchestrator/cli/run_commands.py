@@ -322,11 +322,12 @@ MANAGE = (
     Command(
         "download",
         "copy outputs of a run",
-        "Copy outputs of a run and print their paths. Copies all of the named outputs, or none.",
+        "Copy outputs of a run, or of the best trial of a sweep, and print their paths. Copies all of the named"
+        " outputs, or none.",
         ["download @last model checkpoints --to results/"],
         "run_files.download",
         [
-            *run(),
+            *run_or_sweep(),
             argument(
                 "outputs",
                 completer=lambda **_: list(OUTPUTS),
@@ -411,7 +412,7 @@ MANAGE = (
                 ["model register @last --name bert --alias champion", "model register SWEEP --name bert"],
                 "cloud.register_model",
                 [
-                    *run(),
+                    *run_or_sweep(),
                     argument(
                         "--name",
                         dest="model_name",

@@ -31,13 +31,12 @@ from orchestrator.runs.tracking_server import (
 )
 from orchestrator.support.errors import AuthError, NotFoundError, ServiceError, StorageError
 from orchestrator.support.redact import HIDDEN, is_secret, redact
-from train_jobs.artifacts.tracking.mlflow_copy import flatten
+from train_jobs.artifacts.tracking.mlflow_copy import flatten, search_all
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, Condition, examine, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import DIGEST_TAG, RunDataset
 from train_jobs.config.errors import did_you_mean, in_shell
 from train_jobs.config.fields import Config
 
-PAGE = 500  # runs in one request
 STATES = {
     "SCHEDULED": RunState.QUEUED,
     "RUNNING": RunState.RUNNING,
@@ -243,12 +242,7 @@ def _checked(uri: str) -> str:
 
 def _experiments(client: Any, name: str | None) -> dict[str, Any]:
     """Return the experiments by id."""
-    found, token = [], None
-    while True:
-        page = client.search_experiments(max_results=PAGE, page_token=token)
-        found += page
-        if not (token := page.token):
-            break
+    found = list(search_all(client.search_experiments))
     if name is None:
         return {one.experiment_id: one for one in found}
     if chosen := [one for one in found if one.name == name]:
@@ -260,14 +254,9 @@ def _experiments(client: Any, name: str | None) -> dict[str, Any]:
 
 
 def _runs(client: Any, experiments: Mapping[str, Any], wanted: str) -> Iterator[MlflowRun]:
-    token = None
-    while experiments:
-        page = client.search_runs(
-            list(experiments), wanted, max_results=PAGE, order_by=["attributes.start_time DESC"], page_token=token
-        )
-        yield from (_read(run, experiments[run.info.experiment_id]) for run in page)
-        if not (token := page.token):
-            break
+    if experiments:
+        for run in search_all(client.search_runs, list(experiments), wanted, order_by=["attributes.start_time DESC"]):
+            yield _read(run, experiments[run.info.experiment_id])
 
 
 def _read(run: Any, experiment: Any) -> MlflowRun:

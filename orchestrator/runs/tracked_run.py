@@ -28,7 +28,7 @@ from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
-from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror
+from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror, search_all
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
 from train_jobs.artifacts.tracking.run_files import log_files
@@ -44,7 +44,7 @@ TRIAL_STATE_TAG = "orchestrator.trial_state"
 BEST_TAG = "orchestrator.best"
 TRIAL_TAGS = (DECISION_TAG, TRIAL_STATE_TAG, BEST_TAG)
 """Tags that a sweep gives to its trials."""
-PARENT_TAG = "mlflow.parentRunId"
+PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 NOTE_TAG = "mlflow.note.content"
 OWN_NOTE_TAG = "orchestrator.note"
 """Tag with the hash of our description: one that a user edited is kept."""
@@ -363,21 +363,23 @@ def _existing(client: Any, experiment: str, request: TrackingRequest) -> str | N
     A server may have created it twice, because MLflow's client repeats a request whose answer was lost: the later one
     is deleted.
     """
-    from mlflow.exceptions import MlflowException
-
     if found := _search(client, experiment, request.identity):
         for repeated in found[1:]:
             client.delete_run(repeated.info.run_id)
         return str(found[0].info.run_id)
-    if request.run_id is None:
-        return None
+    return request.run_id if request.run_id is not None and has_run(client, request.run_id) else None
+
+
+def has_run(client: Any, run_id: str) -> bool:
+    """Return whether a store has a run that is not deleted, such as in MLflow's page."""
+    from mlflow.exceptions import MlflowException
+
     try:
-        known = client.get_run(request.run_id)
+        return str(client.get_run(run_id).info.lifecycle_stage) == "active"
     except MlflowException as problem:
         if problem.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        return None
-    return request.run_id if known.info.lifecycle_stage == "active" else None
+        return False
 
 
 def _create(client: Any, experiment: str, request: TrackingRequest) -> str:
@@ -394,7 +396,7 @@ def _create(client: Any, experiment: str, request: TrackingRequest) -> str:
 def _search(client: Any, experiment: str, tags: Mapping[str, str]) -> list[Any]:
     """Return the active runs of an experiment with these tags, the oldest first."""
     wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    return list(client.search_runs([experiment], wanted, max_results=1000, order_by=["attributes.start_time ASC"]))
+    return list(search_all(client.search_runs, [experiment], wanted, order_by=["attributes.start_time ASC"]))
 
 
 def _set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
@@ -410,7 +412,7 @@ def _parent(client: Any, experiment: str, request: TrackingRequest, run_id: str)
     sweep = request.tags.get(SWEEP_TAG)
     if sweep is None or sweep == request.run_name:
         return {}
-    found = [run for run in _search(client, experiment, {SWEEP_TAG: sweep}) if run.info.run_name == sweep]
+    found = _search(client, experiment, {SWEEP_TAG: sweep, NAME_TAG: sweep})
     return {PARENT_TAG: found[-1].info.run_id} if found else {}
 
 
@@ -419,7 +421,7 @@ def _start_link(client: Any, request: TrackingRequest) -> dict[str, str]:
     handle = request.tags.get(START_TAG, "")
     if "://" not in handle:
         return {}
-    experiments = [one.experiment_id for one in client.search_experiments()]
+    experiments = [one.experiment_id for one in search_all(client.search_experiments)]
     found = client.search_runs(experiments, f"tags.`{HANDLE_TAG}` = '{handle}'", max_results=1)
     return {START_ID_TAG: found[0].info.run_id} if found else {}
 
@@ -469,4 +471,9 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
             found = client.get_experiment_by_name(request.experiment)
             if found is None:
                 raise
+    if found.lifecycle_stage == "deleted":  # MLflow keeps the name of a deleted one, and refuses runs in it
+        restore = f"mlflow experiments restore -x {found.experiment_id}"
+        raise ServiceError(
+            f"experiment {request.experiment} is deleted", fix=f"MLFLOW_TRACKING_URI={in_shell(request.uri)} {restore}"
+        )
     return str(found.experiment_id)

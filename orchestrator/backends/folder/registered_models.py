@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.mlflow_model import model_files, read_export
 from orchestrator.runs.status import SWEEP_TAG, RunStatus
-from orchestrator.runs.tracked_run import run_lock
+from orchestrator.runs.tracked_run import has_run, run_lock, sync_command
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import NotFoundError, ServiceError
 from train_jobs.artifacts.commit import committed
@@ -26,6 +26,7 @@ from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.artifacts.tracking.logged_models import CHECKPOINT_TAG, link_start, runs_that_started_from
+from train_jobs.artifacts.tracking.mlflow_store import sqlite_path
 
 WEIGHTS_TAG = "orchestrator.weights"  # of a version: SHA-256 of model.safetensors
 CONTEXT_TAG = "mlflow.data.context"  # of a dataset of a run: train, validation or test
@@ -72,12 +73,12 @@ def register(
     # of a run on a server, MLflow prints addresses to stdout, which has the result alone
     for name, value in {**DEFAULTS, "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}.items():
         os.environ.setdefault(name, value)
-    if run.mlflow_run_id is None or is_behind(run):  # the logged model refers to the run, and has its metrics
-        sync_run(run)
     from mlflow.exceptions import MlflowException
 
     name = model_name(status, model)
     try:
+        if is_behind(run) or not _is_stored(run, status):  # the logged model refers to the run, and has its metrics
+            sync_run(run)
         with run_lock(run.path):  # two commands at the same time would make two versions
             document = _register(run, status, plan, name, alias)
             logged = _log_checkpoints(run, status, plan) if checkpoints else None
@@ -86,31 +87,60 @@ def register(
         raise ServiceError(
             f"cannot register the model of run {status.name}: MLflow refused it",
             facts={"where": status.tracking_uri, "reason": problem},
-            fix="--name with letters, digits and hyphens",
+            fix="--name with letters, digits and hyphens"
+            if problem.error_code == "INVALID_PARAMETER_VALUE"
+            else f"{sync_command(run.name)}; then register it again",
         ) from problem
+
+
+def _is_stored(run: RunFolder, status: RunStatus) -> bool:
+    """Return whether the run's store has its MLflow run."""
+    path = sqlite_path(status.tracking_uri or "")
+    if run.mlflow_run_id is None or (path is not None and not path.exists()):
+        return False  # MLflow would create a missing store in place, which a kill leaves broken
+    return has_run(_client(status), run.mlflow_run_id)
+
+
+@contextmanager
+def _registered_model(client: Any, name: str) -> Iterator[None]:
+    """Create a registered model unless it exists; delete a new one again if the block fails and it has no version."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+        new = True
+    except MlflowException as problem:
+        if problem.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+        new = False
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to report
+            if new and not client.search_model_versions(f"name = '{name}'"):
+                client.delete_registered_model(name)
+        raise
 
 
 def _register(
     run: RunFolder, status: RunStatus, plan: Mapping[str, Any], name: str, alias: str | None
 ) -> dict[str, Any]:
-    from mlflow.exceptions import MlflowException
-
     client, tags = _client(status), _tags(run, status, plan)
-    with suppress(MlflowException):  # it exists
-        client.create_registered_model(name)
-    # MLflow numbers versions itself and would make another one for the same run: the tag makes a repeat harmless
-    known = [one for one in client.search_model_versions(f"name = '{name}'") if one.tags.get(RUN_TAG) == status.name]
-    version = next((one for one in known if MODEL_TAG in one.tags), None)
-    if version is None:
-        made = _log_model(client, run, plan, tags, Weights(run.name, run.model / WEIGHTS))
-        # by its place: MLflow looks up the source models:/ID in the store of the environment, not in this client's
-        version = client.create_model_version(
-            name,
-            made.artifact_location,
-            run.mlflow_run_id,
-            tags={**made.tags, MODEL_TAG: made.model_id},
-            model_id=made.model_id,
-        )
+    with _registered_model(client, name):
+        versions = client.search_model_versions(f"name = '{name}'")
+        # MLflow numbers versions itself and would make another one for the same run: the tag makes a repeat harmless
+        known = [one for one in versions if one.tags.get(RUN_TAG) == status.name]
+        version = next((one for one in known if MODEL_TAG in one.tags), None)
+        if version is None:
+            made = _log_model(client, run, plan, tags, Weights(run.name, run.model / WEIGHTS))
+            # by its place: MLflow looks up the source models:/ID in the store of the environment, not in this client's
+            version = client.create_model_version(
+                name,
+                made.artifact_location,
+                run.mlflow_run_id,
+                tags={**made.tags, MODEL_TAG: made.model_id},
+                model_id=made.model_id,
+            )
     for started in runs_that_started_from(client, str(run.mlflow_run_id)):
         link_start(client, started, str(run.mlflow_run_id))
     if alias is not None:

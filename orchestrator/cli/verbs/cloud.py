@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend_with
 from orchestrator.backends.capabilities import Provisions, RoutesTraffic
-from orchestrator.cli.ui.targets import attach_run, find_target
+from orchestrator.cli.ui.targets import attach_run, run_or_best
 from orchestrator.cli.ui.terminal import confirm, hint, print_result, table
 from orchestrator.client import Orchestrator
-from orchestrator.run import Run
 from orchestrator.specs.site import builtin_sites
 from orchestrator.specs.tiers import current_tier, old_tier_warning
 from orchestrator.support.access import open_home
@@ -148,9 +147,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def register_model(arguments: argparse.Namespace) -> None:
     """Register the model of a run or of the best trial of a sweep, and print its name and version."""
-    orchestrator = Orchestrator(arguments.backend)
-    found = find_target(orchestrator, arguments.name)
-    run = found if isinstance(found, Run) else orchestrator.attach(found.best().runs[0])
+    run = run_or_best(Orchestrator(arguments.backend), arguments.name, "model register")
     document = run.register_model(arguments.model_name, alias=arguments.alias, checkpoints=arguments.checkpoints)
     if older := document.get("replaces"):
         hint(f"version {older} has no MLmodel file, so MLflow cannot load it: use version {document['version']}")

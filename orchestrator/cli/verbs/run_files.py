@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.log_query import LogQuery, choose_ranks
 from orchestrator.cli.ui.follow import detach_on_interrupt, print_logs
-from orchestrator.cli.ui.targets import attach_run, find_target
+from orchestrator.cli.ui.targets import attach_run, find_target, run_or_best
 from orchestrator.cli.ui.terminal import TransferLine, confirm, hint, print_result, table, write_line
 from orchestrator.client import Orchestrator
 from orchestrator.run import Run
@@ -96,8 +96,8 @@ def download(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "cannot combine --all with names of outputs", fix=f"orchestrator download {arguments.name} --all"
         )
-    run = attach_run(arguments)
     outputs = [] if arguments.all else arguments.outputs or ["model"]
+    run = run_or_best(Orchestrator(arguments.backend), arguments.name, "download", model="model" in outputs)
     line = TransferLine(sys.stderr)
     show = partial(line, run.name) if sys.stderr.isatty() else None
     try:

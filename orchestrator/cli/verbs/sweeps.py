@@ -48,13 +48,16 @@ def best(arguments: argparse.Namespace) -> None:
     """Print the best trial, and write its spec if requested."""
     sweep = _attached(arguments)
     status, row = sweep.status(), sweep.best()
+    spec = sweep.best_spec() if arguments.spec is not None else {}
     if arguments.spec is not None:
-        _write_spec(arguments.spec, yaml.dump(sweep.best_spec(), Dumper=SpecDumper, sort_keys=False))
+        _write_spec(arguments.spec, yaml.dump(spec, Dumper=SpecDumper, sort_keys=False))
     lines = [f"trial {row.trial} of sweep {status.name}: {status.metric} {row.outcome:.6g}"]
     lines += [f"  {path}  {value}" for path, value in row.settings.items()]
     lines.append(f"  runs  {' '.join(row.runs)}")
     print_result(arguments.output, row.model_dump(mode="json"), "\n".join(lines))
     if arguments.spec is not None:
+        if len(row.runs) > 1 and "seeds" not in spec:
+            hint(f"the trial is {len(row.runs)} runs; the spec repeats that of seed {spec['train']['seed']}")
         hint(f"\nnext\n  orchestrator submit {sweep.folder.record().kind} -f {in_shell(arguments.spec)}")
 
 

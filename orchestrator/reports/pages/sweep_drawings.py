@@ -92,7 +92,7 @@ def _setting(status: SweepStatus, path: str, ended: Sequence[TrialRow]) -> Drawi
 
 def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Drawing:
     """Draw the best outcome so far, over trials in the order in which they finished."""
-    rows = sorted(ended, key=lambda row: row.started + row.seconds)
+    rows = sorted(ended, key=lambda row: row.until)
     outcomes = _outcomes(rows)
     best = list(accumulate(outcomes, max if status.goal == "maximize" else min))
     plain = Drawing(
@@ -116,7 +116,7 @@ def _best_so_far(status: SweepStatus, ended: Sequence[TrialRow]) -> Drawing:
 def _timeline(status: SweepStatus) -> Drawing:
     """Draw when each trial ran."""
     begin = min(row.started for row in status.rows)
-    spans = [((row.started - begin) / 60, (row.started + row.seconds - begin) / 60) for row in status.rows]
+    spans = [((row.started - begin) / 60, (row.until - begin) / 60) for row in status.rows]
     plain = Drawing(
         title="Timeline of the trials",
         x_axis=value_axis("minutes", [0.0, *(end for _, end in spans)], most=6),

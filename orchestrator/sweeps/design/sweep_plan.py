@@ -30,7 +30,7 @@ from train_jobs.artifacts.layers import (
 )
 
 SWEEP_PRESETS = PRESETS / "sweep"
-TRIAL, SPACE = "trial", "space"
+TRIAL, SPACE, SEEDS = "trial", "space", "seeds"
 SHORT_FORMS = {"sampling": "name", "early_termination": "policy"}
 """Section -> its key that a plain string stands for: `sampling: tpe` is `sampling: {name: tpe}`."""
 
@@ -52,7 +52,7 @@ class ResolvedSweep:
     trial: Resolved
     """The job that is varied, before the settings of the space are applied."""
     tree: dict[str, Any]
-    """The merged sources, as written."""
+    """The merged sources, as written, but with several seeds of the trial as those of the sweep."""
 
 
 def on_service(spec: SweepSpec, backend: str) -> bool:
@@ -88,29 +88,42 @@ def resolve_sweep(
         )
     spec: SweepSpec | None = None
     trial: Resolved | None = None
+    moved: dict[str, list[int]] = {}
     with problems.collecting():
         spec = build(SweepSpec, merged)
     with problems.collecting(where=merged.origin((TRIAL,))):
-        trial = resolve_spec(_trial_kind(layers), layers=layers, flags=flags or {}, **inherited)
+        kind, given = _trial_kind(layers), dict(flags or {})
+        trial = resolve_spec(kind, layers=layers, flags=given, **inherited)
+        if len(several := getattr(trial.spec, SEEDS, ())) > 1:
+            # One job with all of them would report each seed once, and the luckiest seed would be its outcome.
+            moved = {SEEDS: list(several)} if spec is not None and not spec.seeds else {}
+            given[SEEDS] = Flag(several[:1], "seeds of the sweep")
+            trial = resolve_spec(kind, layers=layers, flags=given, **inherited)
         require_start(trial)
+    spec = spec.model_copy(update=moved) if spec is not None else None
     wrong = list(contradictions(spec)) if spec is not None else []
     if spec is not None and trial is not None and not wrong:
-        wrong = [*trial_problems(spec, trial), *_driver_problems(spec, trial)]
+        wrong = [*trial_problems(spec, trial), *_driver_problems(spec, trial, moved)]
     for path, what in wrong:
         origin = merged.origin(path)
         problems.extend([f"{origin}: {dotted(path)}: {what}" if origin else f"{dotted(path)}: {what}"])
     problems.raise_all("sweep")
     assert spec is not None
     assert trial is not None
-    return ResolvedSweep(spec, trial, merged.tree)
+    return ResolvedSweep(spec, trial, {**merged.tree, **moved})
 
 
-def _driver_problems(spec: SweepSpec, trial: Resolved) -> Iterable[tuple[KeyPath, str]]:
+def _driver_problems(spec: SweepSpec, trial: Resolved, moved: Mapping[str, list[int]]) -> Iterable[tuple[KeyPath, str]]:
     service = capability_of(trial.spec.backend, SweepsNatively)
     if spec.driver == "service" and service is None:
         yield ("driver",), f"backend {trial.spec.backend} of the trial has no sweep service: set driver to here"
     elif spec.driver != "here" and service is not None:
-        yield from service.refusals(spec, trial.spec)
+        for path, what in service.refusals(spec, trial.spec):
+            if moved and path == (SEEDS,):
+                one = f"{service.sweep_service} judges every run by itself: seeds: {moved[SEEDS][:1]}"
+                yield (TRIAL, SEEDS), f"{one}, or --set driver=here"
+            else:
+                yield path, what
 
 
 def _read_layers(file: Path | None, sets: Iterable[str], problems: SpecProblems) -> list[ConfigLayer]:

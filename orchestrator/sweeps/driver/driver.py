@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,7 @@ from orchestrator.backends.capabilities import Resumes
 from orchestrator.backends.run_progress import metric_values
 from orchestrator.jobs.base import Plan
 from orchestrator.runs.restarts import Backoff, Restart, RestartLimits, decide_restart, ends_of
-from orchestrator.runs.status import RunState, RunStatus
+from orchestrator.runs.status import RunState, RunStatus, attempt_seconds
 from orchestrator.specs.compute import visible_gpus
 from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.support.errors import (
@@ -44,7 +44,7 @@ from orchestrator.support.errors import (
 from orchestrator.sweeps.design.points import distributions, propose, values
 from orchestrator.sweeps.driver.history import as_trials
 from orchestrator.sweeps.driver.parent import ParentRun
-from orchestrator.sweeps.driver.sweep_folder import END, ENDING, SweepFolder, append, last_step
+from orchestrator.sweeps.driver.sweep_folder import END, ENDING, RESUMED, SweepFolder, append, last_step
 from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run_names
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached_limit
@@ -83,6 +83,8 @@ class LiveTrial:
     started: float
     end: tuple[str, str] | None = None
     """Its final state and the reason, once decided: its runs are being cancelled. None: it continues."""
+    resumed: bool = False
+    """Whether an earlier driver started it, and its duration until then is not yet in the study."""
     unsubmitted: set[str] = field(default_factory=set)
     """Runs known not to exist yet. Looking up a missing name is slow in a home folder with many runs."""
     progress: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -120,6 +122,7 @@ class Driver:
         self.histories: dict[int, list[float]] = {}
         self.seeds: dict[int, list[list[float]]] = {}
         self.outcomes: dict[int, float | None] = {}
+        self.failed: set[int] = set()
         self.pruner = WeightPruner(self.record, self.backend)
         self.costs: dict[int, float] = {}
 
@@ -174,8 +177,10 @@ class Driver:
                 end = trial.user_attrs[END]
                 self.costs[number], self.outcomes[number] = end["cost"], end["outcome"]
                 self.seeds[number] = end["seeds"]
+                self.failed |= {number} if end["state"] == "failed" else set()
                 continue
             live = self.live[number] = LiveTrial.of(trial)
+            live.resumed = True
             # A decision that was stored before the previous driver was killed, but may not have been carried out.
             stops = [
                 decision.text for (judged, _), decision in self.decided.items() if judged == number and decision.stop
@@ -191,7 +196,9 @@ class Driver:
             if self.stop_requested:
                 return RunState.PREEMPTED, "the driver was stopped; its running trials continue"
             # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
-            pruned = self.pruner.prune(self.outcomes)
+            # A failed trial keeps its checkpoints, from which a retry continues.
+            ranked = {number: value for number, value in self.outcomes.items() if number not in self.failed}
+            pruned = self.pruner.prune(ranked)
             limit = reached_limit(self.record, sum(self.costs.values()))
             if limit is not None:
                 for live in self.live.values():
@@ -276,7 +283,11 @@ class Driver:
         )
         if live.end is None and failed is not None:
             live.end = ("failed", f"{failed.name} {failed.state}: {failed.reason or 'no reason given'}")
-        if live.end is None and hours is not None and time.time() - live.started > hours * HOUR:
+        took = _seconds(statuses)
+        if live.resumed and statuses:
+            self._set_attribute(live.number, RESUMED, {"at": time.time(), "seconds": took})
+            live.resumed = False
+        if live.end is None and hours is not None and took > hours * HOUR:
             live.end = ("timed out", f"took more than {hours:g} h")
         running = [status.name for status in statuses if not status.state.terminal]
         if live.end is not None and running:
@@ -417,12 +428,13 @@ class Driver:
 
         number, value = live.number, outcome(self.histories[live.number], self.spec.objective)
         state, why = live.end or ("completed", None)
-        if value is None and state not in {"failed", "completed"}:
+        if value is None and state not in {"failed", "completed", "stopped"}:  # stopped: it diverged
             state = "failed"
         if value is None:
             why = why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
         self.outcomes[number] = value
+        self.failed |= {number} if state == "failed" else set()
         if value is not None:
             results = [other for other in self.outcomes.values() if other is not None]
             top = best(results, maximize=self.spec.objective.goal == "maximize")
@@ -433,8 +445,9 @@ class Driver:
                 {"step": step, "time": time.time(), "metrics": {"trial": value, "best": top}},
             )
         end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": time.time()}
-        self._set_attribute(number, END, {**end, "seeds": self.seeds.get(number, [])})
-        final = {"stopped": TrialState.PRUNED}.get(state) if value is not None else TrialState.FAIL
+        more = {"seconds": _seconds(statuses), "seeds": self.seeds.get(number, [])}
+        self._set_attribute(number, END, {**end, **more})
+        final = {"stopped": TrialState.PRUNED}.get(state, None if value is not None else TrialState.FAIL)
         self.study.tell(number, None if final else value, state=final)
         print(f"trial {number} {state}: {why if value is None else f'{value:.6g}'}", flush=True)
         del self.live[number]
@@ -474,6 +487,11 @@ class Driver:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self.stop_requested = True
+
+
+def _seconds(statuses: Sequence[RunStatus]) -> float:
+    """Return the duration of a trial, whose runs are parallel; while it was cancelled or had failed, none passes."""
+    return max((attempt_seconds(status.attempts, status.now) for status in statuses), default=0.0)
 
 
 def main() -> int:

@@ -287,7 +287,7 @@ class ServiceControl(SweepControl):
         value = outcome(reports, objective) if counts else None
         if counts and value is None:
             # as in its own status: a trial without a result has completed all the same
-            state = state if state == RunState.COMPLETED else RunState.FAILED.value
+            state = state if state in {RunState.COMPLETED, "stopped"} else RunState.FAILED.value
             why = why or f"it never reported {objective.metric}"
         started = status.started or status.created
         return row_of(
@@ -300,6 +300,7 @@ class ServiceControl(SweepControl):
             outcome=value,
             started=started,
             seconds=(status.ended or time.time()) - started,
+            ended=status.ended,
             cost=status.cost or 0.0,
             why=why,
         )

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
 STUDY = "study.journal"
 CLOUD = "cloud.json"  # exists only in the folder of a sweep that a schedule of its backend takes on
-END = "end"  # attribute of a finished trial: its state, reason, outcome and cost
+END = "end"  # attribute of a finished trial: its state, reason, outcome, cost and duration
+RESUMED = "resumed"  # attribute of a trial that a later driver continued: when, and its duration until then
 ENDING = "ending"  # attribute of a trial whose runs are being cancelled: its final state and the reason
 
 

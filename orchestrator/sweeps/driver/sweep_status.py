@@ -19,7 +19,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.specs.space import all_parameters
 from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import RESUMED, SweepFolder
 from orchestrator.sweeps.policy.termination import best
 from train_jobs.artifacts.files import write_text
 from train_jobs.config.fields import Config
@@ -57,13 +57,20 @@ class TrialRow(Config):
     started: float = 0.0
     """Start, seconds since the epoch."""
     seconds: float = 0.0
-    """Duration, so far if it is running."""
+    """Duration, so far if it is running; without the time while it was cancelled or had failed."""
+    ended: float | None = None
+    """End, seconds since the epoch; None: it is running."""
     cost: float = 0.0
     """USD, if machines have a price."""
     why: str | None = None
     """The decision that stopped it, or the reason of its failure."""
     incumbent: bool = False
     """Whether it is the best finished trial."""
+
+    @property
+    def until(self) -> float:
+        """The moment up to which it is shown: its end, or now."""
+        return self.started + self.seconds if self.ended is None else self.ended
 
 
 class SweepStatus(Config):
@@ -217,7 +224,9 @@ def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
     end = stored.get("end", {}) if trial.state.is_finished() else {}
     # In the study the trials of a cancelled sweep are still running, so that a resumed sweep continues them.
     cancelled = sweep.state == RunState.CANCELLED
-    until = end.get("ended") or (sweep.ended if cancelled else None) or time.time()
+    ended = end.get("ended") or (sweep.ended if cancelled else None)
+    resumed = stored.get(RESUMED, {"at": stored["started"], "seconds": 0.0})
+    so_far = resumed["seconds"] + max((ended or time.time()) - resumed["at"], 0.0)
     return row_of(
         list(trial.intermediate_values.values()),
         maximize=maximize,
@@ -227,7 +236,8 @@ def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
         runs=stored["runs"],
         outcome=end.get("outcome"),
         started=stored["started"],
-        seconds=max(until - stored["started"], 0.0),
+        seconds=end.get("seconds", so_far),
+        ended=ended,
         cost=end.get("cost") or 0.0,
         why=end.get("why"),
     )

@@ -1,6 +1,7 @@
 """Keep the checkpoints and models of a sweep's best trials (`keep_best`), and delete those of the others.
 
-Without this, the checkpoints of every trial stay until a long sweep fills the disk.
+Without this, the checkpoints of every trial stay until a long sweep fills the disk. Failed trials keep theirs, too:
+`sweep retry` continues from them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, m
     Later outcomes only add trials to the result, so deleting before the sweep has finished is safe.
 
     Args:
-        outcomes: results of the finished trials; None: the trial has no result.
+        outcomes: results of the finished trials that have not failed; None: the trial has no result.
         keep: number of trials that keep their weights, in a tie those that started first. None: all.
         maximize: whether more is better.
     """
@@ -58,12 +59,12 @@ def trials_to_prune(outcomes: Mapping[int, float | None], keep: int | None, *, m
 
 
 def trials_on_disk(spec: SweepSpec, keep: int | None) -> int:
-    """Return the maximum number of trials with weights on the disk at the same time."""
+    """Return the maximum number of trials with weights on the disk at the same time, if none fails."""
     return trial_count(spec) if keep is None else min(trial_count(spec), keep + spec.limits.concurrent)
 
 
 def max_weight_bytes(spec: SweepSpec, plan: Plan, keep: int | None) -> int | None:
-    """Return the maximum bytes of all weights on the disk at the same time; None: the job saves no weights."""
+    """Return the maximum bytes of all weights on the disk at the same time, if no trial fails; None: it saves none."""
     return None if plan.weights_bytes is None else trials_on_disk(spec, keep) * spec.replicates * plan.weights_bytes
 
 

@@ -114,10 +114,11 @@ def combine_seeds(seeds: Sequence[Reports], objective: ObjectiveSpec) -> list[fl
 
 
 def outcome(reports: Reports, objective: ObjectiveSpec) -> float | None:
-    """Return the result of a trial; None: it has no finite report to compare."""
-    maximize = objective.goal == "maximize"
-    value = best(reports if objective.reduction == "best" else reports[-1:], maximize=maximize)
-    return value if math.isfinite(value) else None
+    """Return the result of a trial; None: it has no report, or its last one is not finite, as it diverged."""
+    if not reports or not math.isfinite(reports[-1]):
+        return None
+    considered = reports if objective.reduction == "best" else reports[-1:]
+    return best(considered, maximize=objective.goal == "maximize")
 
 
 class _Comparison(NamedTuple):

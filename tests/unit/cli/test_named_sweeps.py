@@ -77,6 +77,38 @@ def test_last_finds_sweeps_and_runs_but_not_trials(home: Path) -> None:
     assert find_target(Orchestrator(), "@last").name == "newer"
 
 
+def test_download_of_a_sweep_is_that_of_its_best_trial(home: Path, orchestrator: Command) -> None:
+    found = make(home, name="search-1a2b3c4d")
+    for number, value in enumerate([3.0, 1.0, 2.0]):
+        add(found, [value], "completed", value)
+        run = make_run(home, f"r{number}")
+        run.model.mkdir()
+        (run.model / "weights").write_text(f"{value}")
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    done = orchestrator("download", "search", "model", "--to", "here")
+    assert done.code == 0, done.err
+    assert Path("here/model/weights").read_text() == "1.0"
+
+
+@pytest.mark.parametrize("words", [("model", "register"), ("download",)])
+def test_best_trial_without_a_model_names_both_ways_on(
+    home: Path, orchestrator: Command, words: tuple[str, ...]
+) -> None:
+    found = make(home, name="search-1a2b3c4d")
+    for number, (state, value) in enumerate([("completed", 3.0), ("timed out", 1.0), ("completed", 2.0)]):
+        add(found, [value], state, value)
+        make_run(home, f"r{number}", RunState.CANCELLED if state == "timed out" else state)
+    found.folder.write_state(SweepState(state=RunState.COMPLETED))
+    done = orchestrator(*words, "search-1a2b3c4d")
+    assert done.code == 1
+    assert "the best trial of sweep search-1a2b3c4d has no final model: it is timed out" in done.err
+    assert "trial 2: 2" in done.err
+    assert f"orchestrator {' '.join(words)} r2; or: orchestrator resume r1," in done.err
+    (home / "runs" / "r1" / "logs" / "rank0.log").write_text("some")
+    done = orchestrator("download", "search-1a2b3c4d", "logs")
+    assert done.code == 0, done.err
+
+
 def test_cancel_and_wait_accept_a_prefix(home: Path, orchestrator: Command) -> None:
     sweep(home)
     for words in (("cancel", "search"), ("wait", "search"), ("attach", "@last"), ("report", "search")):

@@ -12,10 +12,10 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.cli.main import main
-from orchestrator.runs import mlflow_runs
 from orchestrator.runs.mlflow_runs import our_metric, read_runs
 from tests.conftest import Console, Finished, write_spec
 from tests.mlflow_runs import wait_for_copy
+from train_jobs.artifacts.tracking import mlflow_copy
 
 PARAMS = {
     "learning_rate": "0.0500",
@@ -156,7 +156,7 @@ def test_secrets_of_others_are_not_shown(command: Callable[..., Finished], store
 
 
 def test_all_pages_are_read(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlflow_runs, "PAGE", 2)
+    monkeypatch.setattr(mlflow_copy, "PAGE", 2)
     for number in range(5):
         log_run(store, f"run-{number}", {}, experiment=f"experiment-{number % 3}")
     names = [run.name for run in read_runs(str(store))]

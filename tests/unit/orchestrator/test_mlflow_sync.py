@@ -14,17 +14,19 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.doctor import project
 from orchestrator.runs.status import RunState
-from orchestrator.runs.tracked_run import default_uri
+from orchestrator.runs.tracked_run import default_uri, sync
 from orchestrator.support.errors import ServiceError
 from tests.conftest import tmpfs
 from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare, schema_versions
+from train_jobs.artifacts.tracking.run_datasets import RunDataset
 
 REPOSITORY = Path(__file__).parents[3]
 WHOLE = ("run", "FINISHED", 80)
@@ -141,6 +143,29 @@ def test_deleted_store_is_rebuilt(home: Path) -> None:
     assert is_behind(run, examine(home / "mlflow.db", deep=True).runs)
     assert sync_run(run).values == 80
     assert stored(home) == [WHOLE]
+
+
+def test_run_deleted_in_mlflow_is_behind_and_copied_again(home: Path) -> None:
+    run = make_tracked_run(home)
+    first = sync_run(run).run_id
+    MlflowClient(default_uri(home)).delete_run(first)
+    assert is_behind(run, examine(home / "mlflow.db", deep=True).runs)
+    assert project.behind(home).fix == "orchestrator mlflow sync run"
+    assert sync_run(run).run_id != first
+    assert not is_behind(run, examine(home / "mlflow.db", deep=True).runs)
+
+
+def test_deleted_experiment_has_the_command_that_restores_it(home: Path) -> None:
+    run, client = make_tracked_run(home), MlflowClient(default_uri(home))
+    first = sync_run(run).run_id
+    client.delete_experiment("1")
+    with pytest.raises(ServiceError) as refused:
+        sync_run(run)
+    assert refused.value.facts["reason"] == "experiment bert is deleted"
+    restore = f"MLFLOW_TRACKING_URI={default_uri(home)} mlflow experiments restore -x 1"
+    assert refused.value.fix == f"{restore}; then orchestrator mlflow sync run"
+    client.restore_experiment("1")
+    assert sync_run(run).run_id == first
 
 
 def test_run_lost_supervisor_ends_as_failed_at_last_report(home: Path) -> None:
@@ -477,6 +502,18 @@ def test_wrong_address_is_refused_before_anything(
     out, err = capsys.readouterr()
     assert (out, word in err, "fix  " in err) == ("", True, True), err
     assert not run.behind_file.exists()
+
+
+def test_texts_beyond_mlflows_limit_are_copied_as_their_number(home: Path) -> None:
+    sources = [{"name": f"part-{number:05d}.txt", "files": 1, "sha256": "a" * 64} for number in range(700)]
+    source = {"uri": "part-00000.txt", "sources": sources, "license": None}
+    many = RunDataset("notes", "b" * 64, "train", source, {"num_rows": 1})
+    request = tracking_request(make_tracked_run(home)).model_copy(update={"datasets": [many]})
+    (found,) = MlflowClient(default_uri(home)).get_run(sync(request).run_id).inputs.dataset_inputs
+    shown = json.loads(found.dataset.source)
+    assert (shown["uri"], shown["sources"], len(shown["sources_sha256"])) == ("part-00000.txt", 700, 64)
+    few = RunDataset("notes", "b" * 64, "train", {**source, "sources": sources[:2]}, {"num_rows": 1})
+    assert json.loads(few.as_input().dataset.source)["sources"] == sources[:2]
 
 
 def test_parameters_are_dotted_names_with_text() -> None:

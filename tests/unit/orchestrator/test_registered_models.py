@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.tracked_run import default_uri, run_lock, sync
+from orchestrator.support.errors import ServiceError
 from tests.mlflow_runs import make_tracked_run
 from tests.unit.finetuning.finetune_jobs import write_model
 from tests.unit.lineage.test_model_trust import write_keys
@@ -223,8 +226,27 @@ def test_interrupted_upload_is_no_version(run: RunFolder, tmp_path: Path, monkey
         patched.setattr("orchestrator.backends.folder.registered_models.link_or_copy", full)
         with pytest.raises(OSError, match="No space"):
             LocalBackend(tmp_path).register_model("run", "bert")
-    assert not client_of(tmp_path).search_model_versions("name = 'bert'")
+    assert not client_of(tmp_path).search_registered_models()
     assert LocalBackend(tmp_path).register_model("run", "bert")["version"] == "1"
+
+
+def test_run_deleted_in_mlflow_is_copied_again(run: RunFolder, tmp_path: Path) -> None:
+    first = sync_run(run).run_id
+    client_of(tmp_path).delete_run(first)
+    assert LocalBackend(tmp_path).register_model("run", "bert")["version"] == "1"
+    assert client_of(tmp_path).get_model_version("bert", "1").run_id == run.mlflow_run_id != first
+
+
+def test_only_an_invalid_name_has_a_name_as_its_fix(run: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="MLflow refused it") as refused:
+        LocalBackend(tmp_path).register_model("run", "a/b")
+    assert refused.value.fix == "--name with letters, digits and hyphens"
+    assert not client_of(tmp_path).search_registered_models()
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("DROP TABLE model_versions")
+    with pytest.raises(ServiceError, match="MLflow refused it") as broken:
+        LocalBackend(tmp_path).register_model("run", "bert")
+    assert broken.value.fix == "orchestrator mlflow sync run; then register it again"
 
 
 def write_checkpoint(run: RunFolder, step: int, exported: Path) -> Path:

@@ -168,7 +168,9 @@ def test_diverged_trial_is_stopped_without_a_policy(sweeps: Sweeps) -> None:
     folder = sweeps.run(trial={"validation": {"max_sequences": 14}}, limits={"trials": 1}, steps=100, pause=10)
     (trial,) = folder.study().trials
     assert trial.state == TrialState.PRUNED
-    assert trial.user_attrs["end"]["why"] == "stopped at report 2: validation_loss is nan"
+    end = trial.user_attrs["end"]
+    assert (end["state"], end["outcome"]) == ("stopped", None)
+    assert end["why"] == "stopped at report 2: validation_loss is nan"
 
 
 @pytest.mark.slow
@@ -298,6 +300,17 @@ def test_only_the_best_trials_keep_weights(sweeps: Sweeps) -> None:
         warning = run.state().warning
         assert (warning is None) == (number in {1, 4})
         assert warning is None or warning.endswith(f"sweep {folder.name} keeps those of the best 2 trials")
+
+
+def test_failed_trials_keep_checkpoints_for_a_retry(sweeps: Sweeps) -> None:
+    crash = {"validation": {"max_sequences": 13}}  # see quick_trial.py
+    folder = sweeps.run(trial=crash, limits={"trials": 2, "retries": 0}, keep_best=1)
+    assert {trial.user_attrs["end"]["state"] for trial in folder.study().trials} == {"failed"}
+    assert trials_with_weights(sweeps, folder) == {0: 2, 1: 2}
+    folder.reopen_trials([0, 1])
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert len(trials_with_weights(sweeps, folder)) == 2, "both failed again"
 
 
 def test_next_driver_completes_a_killed_deletion(sweeps: Sweeps) -> None:

@@ -66,8 +66,8 @@ def test_plan_shows_kept_trials_and_disk_space(tmp_path: Path) -> None:
         Path("sweep.yaml").write_text(yaml.safe_dump({**document, "keep_best": keep}))
         planned = Sweeps(tmp_path / "home", environ=NO_GPU).plan(file=Path("sweep.yaml"))
         lines[keep] = dict(line.split(maxsplit=1) for line in plan_text(planned).splitlines())
-    assert lines[1]["keeps"] == "checkpoints and models of the best trial"
-    assert "at most: 3 trials x 2 seeds of " in lines[1]["disk"]
+    assert lines[1]["keeps"] == "checkpoints and models of the best trial; failed ones keep theirs for sweep retry"
+    assert "at most, if none fails: 3 trials x 2 seeds of " in lines[1]["disk"]
     assert lines["all"]["keeps"] == "checkpoints and models of all trials"
     assert "at most: 9 trials x 2 seeds of " in lines["all"]["disk"]
 

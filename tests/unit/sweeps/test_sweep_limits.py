@@ -12,6 +12,11 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, SpecError
 from orchestrator.sweep import PlannedSweep, Sweep
 from orchestrator.sweeps.design.sweep_record import SweepState
+from orchestrator.sweeps.driver import control
+from orchestrator.sweeps.driver.control import DriverControl
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_status import sweep_status
+from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps
 from tests.unit.sweeps.test_sweep_table import add, make
 
@@ -60,6 +65,48 @@ def test_sweep_with_raised_limits_resumes(sweeps: Sweeps, monkeypatch: pytest.Mo
     sweeps.start(folder)
     assert sweeps.end(folder) == RunState.COMPLETED
     assert len(folder.study().trials) == 3
+
+
+def age(folder: SweepFolder, seconds: float) -> None:
+    """Make an ended sweep and all it has recorded older, as if it had not been touched for that time."""
+    study, draft = folder.study(), folder.path / "older"
+    older = folder._optuna().create_study(study_name=folder.name, storage=folder._storage(folder._optuna(), draft))
+    for trial in study.get_trials():
+        trial.user_attrs |= {"started": trial.user_attrs["started"] - seconds}
+        older.add_trial(trial)
+    draft.replace(folder.journal)
+    state = folder.stored_state()
+    folder.write_state(state.model_copy(update={"ended": (state.ended or 0.0) - seconds}))
+
+
+def test_time_while_cancelled_counts_for_no_limit_of_a_trial(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1, "trial_hours": 1}, steps=60, pause=10)
+    sweeps.start(folder)
+    wait_for(lambda: sweeps.starts(folder))
+    DriverControl(folder, sweeps.home).cancel()
+    assert sweeps.end(folder) == RunState.CANCELLED
+    age(folder, 7200)
+    assert sweep_status(folder).rows[0].seconds < 60
+    folder.cancel_file.unlink()
+    sweeps.start(folder)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    (row,) = sweep_status(folder).rows
+    assert (row.state, row.reports) == ("completed", 60)
+    assert row.seconds < 60
+    assert row.ended is not None
+    assert row.ended - row.started > 7200
+
+
+def test_time_until_a_retry_counts_for_no_limit(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "start_driver", lambda folder, home: sweeps.start(folder))
+    crash = {"validation": {"max_sequences": 13}}  # see quick_trial.py
+    folder = sweeps.run(trial=crash, limits={"trials": 1, "retries": 0, "trial_hours": 1})
+    age(folder, 7200)
+    DriverControl(folder, sweeps.home).retry([])
+    assert sweeps.end(folder) == RunState.COMPLETED
+    (row,) = sweep_status(folder).rows
+    assert (row.state, row.reports) == ("completed", 4)
+    assert row.seconds < 60
 
 
 def test_limits_ignored_by_a_submission_are_reported(tmp_path: Path) -> None:

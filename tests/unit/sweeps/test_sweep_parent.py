@@ -23,6 +23,7 @@ from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import TrialRow
 from orchestrator.sweeps.policy.termination import Decision
 from tests.mlflow_runs import ENDED, make_tracked_run, stored
+from train_jobs.artifacts.tracking import mlflow_copy
 
 
 @pytest.fixture(autouse=True)
@@ -100,8 +101,13 @@ def test_parent_run_has_final_state_decisions_and_trials(tmp_path: Path) -> None
     assert {name for name, *_ in stored(tmp_path)} == {"search-1", "search-1-t0000"}
 
 
-def test_trials_have_tags_for_end_and_best(tmp_path: Path) -> None:
-    """A trial that is no longer the best after a resume loses the tag; a repeated copy changes nothing."""
+@pytest.mark.parametrize("page", [1, mlflow_copy.PAGE])
+def test_trials_have_tags_for_end_and_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    """A trial that is no longer the best after a resume loses the tag; a repeated copy changes nothing.
+
+    A sweep may have more runs than MLflow returns in one page.
+    """
+    monkeypatch.setattr(mlflow_copy, "PAGE", page)
     folder = make_search(tmp_path)
     client = MlflowClient(tracking_uri=default_uri(tmp_path))
     names = ["search-1-t0000", "search-1-t0001"]

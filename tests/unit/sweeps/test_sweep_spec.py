@@ -328,6 +328,36 @@ def test_finetuning_has_its_own_seeds_settings_and_metrics() -> None:
     assert "1 of 2 trials cannot run, the first with train.global_batch_size=65" in problem
 
 
+def finetuning(**more: Any) -> dict[str, Any]:
+    """Return a fine-tuning of own tables, which are written to the current folder."""
+    for name in ("train", "dev"):
+        Path(f"{name}.tsv").write_text("text\tlabel\n" + "alpha\t0\nbeta\t1\n" * 16)
+    data = {"train": "train.tsv", "validation": "dev.tsv", "max_length": 32}
+    return {"kind": "finetune", "task": "own", "init_from": str(write_bert(Path("bert"))), "data": data, **more}
+
+
+def test_several_seeds_of_a_trial_become_those_of_the_sweep() -> None:
+    """A job with all of them reports each seed once: the sweep would judge a trial by its luckiest seed."""
+    score = {"metric": "validation_score", "goal": "maximize"}
+    found = resolve({"trial": finetuning(seeds=[7, 8, 9]), "space": RATE, "objective": score})
+    assert (found.spec.seeds, found.trial.spec.seeds) == ([7, 8, 9], [7])
+    record, plan = plan_sweep(found, Path("home"))
+    assert (record.spec.seeds, record.trial["seeds"], plan.job.seeds) == ([7, 8, 9], [7], [7])
+    assert record.changes["seeds"]["value"] == [7]
+    own = resolve({"trial": finetuning(seeds=[7, 8, 9]), "space": RATE, "objective": score, "seeds": [1, 2]})
+    assert (own.spec.seeds, own.trial.spec.seeds) == ([1, 2], [7])
+    one = resolve({"trial": finetuning(seeds=[7]), "space": RATE, "objective": score})
+    assert (one.spec.seeds, one.trial.spec.seeds, "seeds" in one.tree) == ([], [7], False)
+
+
+def test_service_refuses_several_seeds_of_a_trial() -> None:
+    compute = {"cluster": "gpu", "sku": "Standard_NC4as_T4_v3"}
+    trial = finetuning(seeds=[7, 8], backend="azure", compute=compute)
+    (found,) = problems_of({"trial": trial, "space": RATE, "objective": {"metric": "validation_loss"}})
+    assert found.startswith("sweep.yaml:")
+    assert "trial.seeds: Azure's sweep service judges every run by itself: seeds: [7], or --set driver=here" in found
+
+
 def test_shell_completes_keys_of_a_sweep() -> None:
     found = assignments("", argparse.Namespace(kind="sweep"))
     assert {"limits.trials=", "objective.metric=", "sampling.name="} <= set(found)

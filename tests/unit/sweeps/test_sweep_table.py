@@ -120,6 +120,17 @@ def test_maximize_makes_the_largest_result_best(tmp_path: Path) -> None:
     assert found.status().rows[0].best == 0.3
 
 
+def test_best_spec_has_the_seeds_of_the_runs(tmp_path: Path) -> None:
+    """The seed of the trial's own spec is one that no run had."""
+    found = make(tmp_path, seeds=[11, 12])
+    add(found, [3.0], "completed", 3.0)
+    record = found.folder.record()
+    found.folder.write_record(record.model_copy(update={"trial": {**record.trial, "train": {"seed": 7}}}))
+    assert found.best_spec()["train"]["seed"] == 11
+    found.folder.write_record(record.model_copy(update={"trial": {**record.trial, "seeds": [42]}}))
+    assert found.best_spec()["seeds"] == [11, 12]
+
+
 def test_best_spec_is_the_trial_with_its_settings(tmp_path: Path) -> None:
     found = make(tmp_path)
     with pytest.raises(NotFoundError, match="has a result"):

@@ -335,6 +335,6 @@ class TestReplicates:
     def test_outcome_of_a_trial(self) -> None:
         last = ObjectiveSpec(metric="score", goal="maximize", reduction="last")
         assert [outcome([1.0, 3.0, 2.0], objective) for objective in (MAX, MIN, last)] == [3.0, 1.0, 2.0]
-        assert outcome([1.0, NAN], MAX) == 1.0
+        assert outcome([1.0, NAN], MAX) is None, "settings with which training diverges are not the best"
         assert outcome([1.0, NAN], last) is None
         assert outcome([], MIN) is None

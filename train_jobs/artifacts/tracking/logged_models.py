@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from train_jobs.artifacts.tracking.mlflow_copy import search_all
+
 CHECKPOINT_TAG = "orchestrator.checkpoint"
 """Tag of a logged model with the weights of a checkpoint: its step. The final model of a run has none."""
 START_ID_TAG = "orchestrator.parent_run_id"
@@ -44,6 +46,6 @@ def link_start(client: Any, run_id: str, source: str) -> bool:
 
 def runs_that_started_from(client: Any, source: str) -> list[str]:
     """Return the ids of the MLflow runs that started from the model of a run, in every experiment of its store."""
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    found = client.search_runs(experiments, f"tags.`{START_ID_TAG}` = '{source}'", max_results=1000)
+    experiments = [one.experiment_id for one in search_all(client.search_experiments)]
+    found = search_all(client.search_runs, experiments, f"tags.`{START_ID_TAG}` = '{source}'")
     return [one.info.run_id for one in found]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from train_jobs.config.errors import StorageError, UserError
 
 BATCH = 1000  # MLflow's limit of metrics per request
 MOST_PARAMETERS = 100  # MLflow's limit per request
+PAGE = 500  # results of a search in one request
 LONGEST_VALUE = 6000  # MLflow's limit for the value of a parameter, in characters
 MIRRORED_FILE = "mirrored.json"
 LINEAGE_TAG = "orchestrator.lineage"
@@ -158,6 +159,21 @@ class Mirror:
             history = self._client.get_metric_history(self._run_id, key)
             self._mirrored[key] = {metric.step for metric in history}
         return self._mirrored[key]
+
+
+def search_all(search: Callable[..., Any], *arguments: Any, **more: Any) -> Iterator[Any]:
+    """Yield all results of a search of MLflow's client, which returns them in pages.
+
+    Args:
+        search: the client's method.
+        arguments, more: its arguments, without the page.
+    """
+    token = None
+    while True:
+        page = search(*arguments, max_results=PAGE, page_token=token, **more)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

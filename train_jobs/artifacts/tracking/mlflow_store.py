@@ -58,7 +58,7 @@ class StoreReport:
     fix: str = ""
     """Command that makes an unusable one usable."""
     runs: frozenset[str] = frozenset()
-    """Ids of its runs, after a deep check."""
+    """Ids of its runs, without deleted ones, after a deep check."""
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -132,7 +132,8 @@ def _content(path: Path, database: sqlite3.Connection) -> StoreReport:
     (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         return StoreReport(Condition.BROKEN, f"{path} is damaged: {verdict.splitlines()[-1]}")
-    runs = frozenset(run for (run,) in database.execute("SELECT run_uuid FROM runs"))
+    active = "SELECT run_uuid FROM runs WHERE lifecycle_stage = 'active'"  # MLflow's page only marks a deleted one
+    runs = frozenset(run for (run,) in database.execute(active))
     database.execute("CREATE TABLE written_by_check (probe)")
     database.rollback()
     return StoreReport(Condition.READY, runs=runs)

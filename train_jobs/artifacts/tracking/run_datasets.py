@@ -6,6 +6,7 @@ split that they are read as. Digests are cut to MLflow's limit; the tag orchestr
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from train_jobs.artifacts.lineage import DataFacts, Lineage, Link, TablesFacts
 
 DIGEST_CHARACTERS = 36  # MLflow's limits (mlflow/utils/validation.py)
 NAME_CHARACTERS = 500
+SOURCE_CHARACTERS = 60_000  # below MLflow's 65,535
 CONTEXT_TAG = "mlflow.data.context"
 DIGEST_TAG = "orchestrator.digest"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -49,12 +51,20 @@ class RunDataset:
             name=self.name[:NAME_CHARACTERS],
             digest=self.sha256[:DIGEST_CHARACTERS],
             source_type="local",
-            source=json.dumps(self.source),
+            source=self._source_text(),
             schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
             profile=json.dumps(self.profile),
         )
         tags = {CONTEXT_TAG: self.context, DIGEST_TAG: self.sha256}
         return DatasetInput(dataset, [InputTag(name, value) for name, value in tags.items()])
+
+    def _source_text(self) -> str:
+        """Return the source as JSON; texts that are too many for MLflow as their number and combined hash."""
+        text, sources = json.dumps(self.source), self.source.get("sources", [])
+        if len(text) <= SOURCE_CHARACTERS or not sources:
+            return text
+        sha256 = hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()
+        return json.dumps({**self.source, "sources": len(sources), "sources_sha256": sha256})
 
 
 def datasets_of(lineage: Lineage, rows: Mapping[str, int] | None = None) -> list[RunDataset]:
