@@ -33,7 +33,7 @@ from train_jobs.readers.row_readers import (
     open_table,
     strip_line_end,
 )
-from train_jobs.readers.tables import is_missing, to_class, to_number
+from train_jobs.readers.tables import is_missing, label_ids, to_class, to_number
 
 QUICK_BYTES = 4 << 20  # of each file: together with its other work a plan takes about a second
 QUICK_ROWS = 20_000  # of Parquet
@@ -156,8 +156,8 @@ def check_inputs(
 
 
 def _check_known(label: str, table: CheckedTable, classes: Sequence[str], findings: Findings) -> None:
-    """Add the labels that a model cannot predict; it knows classes by their names and by their numbers."""
-    known = {*classes, *map(str, range(len(classes)))}
+    """Add the labels that a model cannot predict."""
+    known = label_ids(classes)
     if unknown := sorted(name for name in table.labels if name not in known):
         rows = sum(table.labels[name] for name in unknown)
         have = "1 row has a label" if rows == 1 else f"{rows:,} rows have labels"

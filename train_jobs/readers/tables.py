@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LONG_TEXT = 100_000  # characters; noted, since almost all of it is truncated
 LISTED = 10  # problems listed in an error; the rest are counted
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_NUMBERED = re.compile(r"\s*[-+]?\d")
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """Our name of a split -> its name in Hugging Face datasets."""
 # "none" is not among them: it is a common name of a class. pandas reads all of these as missing.
@@ -226,6 +227,17 @@ def class_ids(
         if name is not None and name not in ids:
             problems.add(table.where(row), unknown(name))
     return [ids.get(name, -1) for name in found]
+
+
+def label_ids(classes: Sequence[str]) -> dict[str, int]:
+    """Return label in a file -> id of a model's class: its name, or its number.
+
+    Numbers are not accepted if a name begins with one: of the classes 1 to 5, the label 1 is the first, not the second.
+    """
+    ids = {name: number for number, name in enumerate(classes)}
+    if any(map(_NUMBERED.match, classes)):
+        return ids
+    return {str(number): number for number in ids.values()} | ids
 
 
 def _converted(table: RowTable, column: str, problems: RowProblems, convert: Callable[[Any], Any]) -> list[Any]:

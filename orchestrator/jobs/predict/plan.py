@@ -49,9 +49,10 @@ from train_jobs.config.predict import (
     READABLE,
     REGRESSION,
     SEVERAL_LABELS,
+    require_labels,
 )
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.config.tasks import TASKS
+from train_jobs.config.tasks import sentence_task
 from train_jobs.readers.table_check import (
     QUICK_BYTES,
     CheckedTable,
@@ -233,12 +234,12 @@ def _kind(job: PredictConfig, config: Mapping[str, Any]) -> str | None:
 
 
 def _checked_tables(job: PredictConfig, config: Mapping[str, Any], check: str) -> dict[str, CheckedTable]:
-    """Check the user's own tables; files of a built-in task have flaws that the job accepts."""
-    kind = _kind(job, config)
-    if kind is None or job.task in TASKS:
+    """Check the user's own tables; of a built-in task only its labels, since the job accepts flaws of its files."""
+    kind, task = _kind(job, config), sentence_task(job.task)
+    if kind is None:
         return {}
     table = PredictedTable(kind)
-    if job.evaluate and kind == CLASSIFICATION:
+    if job.evaluate and (task is not None or kind == CLASSIFICATION):
         names: Sequence[str] = DEFAULT_LABELS
         problem = config.get("problem_type")
         with suppress(ValueError):  # the job refuses such a model
@@ -247,6 +248,10 @@ def _checked_tables(job: PredictConfig, config: Mapping[str, Any], check: str) -
             table = PredictedTable(kind, numbers=True)
         elif problem != SEVERAL_LABELS:
             table = PredictedTable(kind, names)
+        if task is not None:
+            require_labels(task, job.model, names, number=table.numbers)
+    if task is not None:
+        return {}
     return check_inputs(job, table, most_bytes=None if check == "all" else QUICK_BYTES)
 
 

@@ -186,6 +186,18 @@ def test_rows_that_can_be_scored_pass(orchestrator: Command) -> None:
     assert orchestrator(*shlex.split(words)).json["plan"]["checked"] == "all 4 rows"
 
 
+def test_labels_of_model_are_checked_before_scoring(orchestrator: Command) -> None:
+    write_classifier("1", "2", "3")
+    Path("rows.csv").write_text(table([[row[0], row[1], "0"] for row in note_rows(12)]))
+    done = orchestrator(*shlex.split(SCORED), "-o", "json")
+    assert "12 rows have labels that the model does not know: 0" in done.json["error"]["message"]
+    Path("dev.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    words = shlex.split("plan evaluate --model bert --data dev.tsv --set task=MRPC -o json")
+    assert orchestrator(*words).json["error"]["message"] == "cannot score MRPC: the model has other labels"
+    write_classifier("Equivalent", "Not_Equivalent")
+    assert orchestrator(*words).code == 0
+
+
 def test_columns_of_questions_and_masks_are_checked(orchestrator: Command) -> None:
     write_classifier(architectures=["BertForQuestionAnswering"])
     Path("rows.csv").write_text("question,text\nWho?,Nobody.\n")
