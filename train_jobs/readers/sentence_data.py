@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ from train_jobs.config.privacy import LONGEST_CLASS, MOST_RARE_CLASSES, classes_
 from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
 from train_jobs.readers.row_readers import open_table
 from train_jobs.readers.tables import (
+    WHOLE,
     RowProblems,
     RowTable,
+    are_fractions,
     class_ids,
     classes,
     dataset_table,
     is_labelled,
+    is_missing,
     numbers,
     official_differences,
     official_path,
@@ -31,9 +34,6 @@ from train_jobs.readers.tables import (
     read_table,
     texts,
 )
-
-_WHOLE = re.compile(r"-?\d+")
-_FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def read_table_task(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[
 
     Args:
         columns: names of the columns.
-        files: "train" and others by their names; "test" may lack the column of labels.
+        files: "train" and others by their names; "test" may lack the column of labels, or have an empty one.
 
     Raises:
         DataError: a file or a column is missing, or rows cannot be used: each with its line.
@@ -269,6 +269,10 @@ def _assemble_task(
 ) -> tuple[SentenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
         _note_misspelt_label(columns, tables["test"], test_names)
+    elif "test" in tables and all(map(is_missing, tables["test"].columns[columns.label])):
+        labelled = {**labelled, "test": False}
+        note = f"{tables['test'].path}: column {columns.label!r} is empty: read as a set without labels"
+        tables["test"].notes.append(note)
     labels = () if columns.regression else _found_classes(columns, tables["train"])
     metrics = NUMBER_METRICS if columns.regression else own_metrics(labels, _positive(columns, labels, tables["train"]))
     origin = tables["train"].path
@@ -314,9 +318,7 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
             fix="set data.label to another column, or add rows of the other classes",
         )
     # Labels such as 3.5 are a regression whose switch was forgotten: as classes they would train without an error.
-    if any(map(_FRACTION.fullmatch, found)) and all(
-        _WHOLE.fullmatch(name) or _FRACTION.fullmatch(name) for name in found
-    ):
+    if are_fractions(found):
         raise DataError(
             f"cannot train: {table.path} has fractions as labels, and regression is off",
             facts={"where": f"{table.path}, column {columns.label!r}", "have": classes_text(sorted(found), 5)},
@@ -324,8 +326,8 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
         )
     table.notes.extend(_nearly_the_same(table, found))
     # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
-    whole = all(map(_WHOLE.fullmatch, found))
-    return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+    whole = all(map(WHOLE.fullmatch, found))
+    return tuple(sorted(found, key=lambda name: (Decimal(name) if whole else 0, name)))
 
 
 def _without_texts(columns: ColumnsConfig, table: RowTable, names: list[str], problems: RowProblems) -> set[str]:
@@ -364,14 +366,17 @@ def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) 
 
 
 def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:
-    """Yield notes on classes whose names differ only in white space or case."""
+    """Yield notes on classes whose names differ only in white space, case or a fraction of 0."""
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
-        alike.setdefault(name.strip().casefold(), []).append(name)
+        plain = name.strip().casefold()
+        alike.setdefault(plain.partition(".")[0] if WHOLE.fullmatch(plain) else plain, []).append(name)
     for some in alike.values():
         if len(some) > 1:
             several = classes_text(list(map(repr, some)))
-            yield f"{table.path}: labels {several} differ only in white space or case; each is a class"
+            same = len({name.strip().casefold() for name in some}) == 1
+            what = "white space or case" if same else "a fraction of 0"
+            yield f"{table.path}: labels {several} differ only in {what}; each is a class"
 
 
 def make_examples(

@@ -6,7 +6,7 @@ No row is dropped or merged silently: one error lists the rows that cannot be us
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LONG_TEXT = 100_000  # characters; noted, since almost all of it is truncated
 LISTED = 10  # problems listed in an error; the rest are counted
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+WHOLE = re.compile(r"-?\d+(\.0*)?")  # programs write whole numbers of a column with a missing value as 1.0
+_FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 _NUMBERED = re.compile(r"\s*[-+]?\d")
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """Our name of a split -> its name in Hugging Face datasets."""
@@ -277,6 +279,13 @@ def to_class(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     raise ValueError(f"invalid label: {value_text(value)}")
+
+
+def are_fractions(names: Collection[str]) -> bool:
+    """Return whether labels are numbers that are not all whole: a regression whose switch was forgotten."""
+    return all(WHOLE.fullmatch(name) or _FRACTION.fullmatch(name) for name in names) and not all(
+        float(name).is_integer() for name in names
+    )
 
 
 def is_missing(value: Any) -> bool:
