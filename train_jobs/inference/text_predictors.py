@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -139,11 +140,12 @@ class LabelPredictor(Predictor):
     def _classes(self, logits: Floats) -> Record:
         several = self.folder.problem == SEVERAL_LABELS
         found = 1 / (1 + np.exp(-logits)) if several else softmax(logits)
-        order = np.argsort(-found, kind="stable")[: self.config.top_k]
-        likely = {self.folder.labels[number]: rounded(found[number]) for number in order}
+        order = np.argsort(-found, kind="stable")
+        every = {self.folder.labels[number]: rounded(found[number]) for number in order}
+        likely = dict(islice(every.items(), self.config.top_k))
         if several:
             return {
-                "labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD],
+                "labels": [name for name, value in every.items() if value >= LABEL_THRESHOLD],
                 "probabilities": likely,
             }
         label, probability = next(iter(likely.items()))
