@@ -46,7 +46,7 @@ from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import TOKENIZER_FILE
-from train_jobs.inference.onnx_model import OnnxModel
+from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
@@ -304,6 +304,7 @@ def identity(config: PredictConfig, device: torch.device) -> dict[str, Any]:
         "weights": initial_weights(config.model),
         "model": [file_sha256(path) if path.is_file() else None for path in known],
         "input": [file_sha256(path) for path in config.input],
+        **({"graph": file_sha256(config.model / GRAPH_FILE)} if config.runtime == "onnx" else {}),
     }
 
 
