@@ -61,6 +61,8 @@ class CheckedTable:
     """Hash of a text or pair -> rows with it."""
     lengths: list[int] = field(default_factory=list)
     """Characters of the texts of each row."""
+    notes: list[str] = field(default_factory=list)
+    """Warnings about the file, each with its place."""
 
 
 def check_tables(
@@ -187,7 +189,7 @@ class _TableCheck:
         self._form = FORMATS.get(path.suffix, "") if columns.format == "auto" else columns.format
         self._settings: dict[str, Any] = {"format": self._form or None, "quoting": columns.quoting, "header": header}
         self._numbers = self._others = 0
-        self._long_rows: list[tuple[str, str]] = []
+        self._long_rows: list[tuple[str, str, str]] = []
         self._labelled = True
 
     def run(self, *, labels: Literal["needed", "optional", "unused"]) -> CheckedTable:
@@ -369,7 +371,7 @@ class _TableCheck:
                 self._findings.add(self._path, where, what, fix)
                 break
             elif "\n" in value:
-                self._long_rows.append((where, value))
+                self._long_rows.append((where, name, value))
         key = hash(tuple(map(str, found)))
         table.texts[key] = table.texts.get(key, 0) + 1
         table.lengths.append(sum(len(value) for value in found if isinstance(value, str)))
@@ -395,24 +397,30 @@ class _TableCheck:
                 self._findings.add(self._path, where, f"column {name!r}: {problem}", self._drop_rows())
 
     def _check_swallowed(self, table: CheckedTable, reader: TableReader) -> None:
-        """Add the rows whose quoted text contains complete other rows: a quotation mark that is not closed."""
+        """Add the rows whose quoted text contains other rows: a quotation mark that is not closed."""
         header = reader.names()
-        at = header.index(self._columns.label) if self._columns.label in header else None
-        for where, value in self._long_rows:
-            inside = value.split("\n")[1:-1] or value.split("\n")[1:]
-            rows = [_fields(line, SEPARATORS[self._form]) for line in inside]
-            whole = [row for row in rows if len(row) == len(header)]
-            if at is not None:
-                whole = [row for row in whole if self._is_label(table, row[at])]
-            if whole and len(header) > 1:
-                what = f"a quotation mark that is not closed: the row contains {len(whole):,} other rows"
+        for where, name, value in self._long_rows:
+            first, *inside = (_fields(line, SEPARATORS[self._form]) for line in value.split("\n"))
+            at = header.index(name)
+            # From the mark to the end of its row, whole rows, and the begin of the row with the mark that closes it. A
+            # letter may have lines with as many commas, but hardly all of them, and with names of classes at their end.
+            rows = [[*header[:at], *first], *inside[:-1], [*inside[-1], *header[at + 1 :]]]
+            if len(header) == 1 or any(len(row) != len(header) for row in rows):
+                continue
+            swallowed = max(len(rows) - 2, 1)
+            if self._labelled and not self._columns.regression:
+                label = header.index(self._columns.label)
+                known = {*table.labels, header[label]}
+                if not all(row[label] in known for row in rows):
+                    continue
+                what = f"a quotation mark that is not closed: the row contains {swallowed:,} other rows"
                 fix = f'sed -n {LINE}p {in_shell(self._path)} shows it: close it, or double a mark inside a field ("")'
                 self._findings.add(self._path, where, what, fix)
-
-    def _is_label(self, table: CheckedTable, value: str) -> bool:
-        if self._columns.regression:
-            return bool(value.strip()) and not is_missing(value) and _is_number(value)
-        return table.labels[value] > 0
+            else:
+                table.notes.append(
+                    f"{self._path}:{where}: a text whose lines look like {swallowed:,} other rows: is its quotation"
+                    " mark closed?"
+                )
 
     def _drop_rows(self) -> str:
         """Return a command that keeps only rows with texts and a label."""
@@ -464,14 +472,6 @@ def _fields(line: str, separator: str) -> list[str]:
         return []
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        to_number(value)
-    except ValueError:
-        return False
-    return True
-
-
 def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTable | None, findings: Findings) -> None:
     """Check the classes of a table as a whole."""
     if columns.regression or not table.labels:
@@ -512,8 +512,10 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
 
 
 def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> Iterator[str]:
-    """Yield warnings about tables that can be read: classes that are probably wrong, texts that occur in two splits."""
+    """Yield warnings about tables that can be read: classes and rows that are probably wrong, texts in two splits."""
     train = seen.get("train")
+    for table in seen.values():
+        yield from table.notes
     if train is not None:
         yield from _class_warnings(columns, train)
     for split, table in seen.items():

@@ -210,6 +210,7 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
     estimates = estimate_prediction(job, model, vocab_size, compute=shared.compute, rows=rows, tokens=tokens)
     warnings = [
+        *(note for table in seen.values() for note in table.notes),
         *length_warnings(seen if kind in TRUNCATED else {}, longest, usable),
         *memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that"),
     ]

@@ -264,6 +264,37 @@ def test_labels_of_model_are_checked_before_scoring(orchestrator: Command) -> No
     assert orchestrator(*words).code == 0
 
 
+LETTERS = {
+    "of two columns": ('id,text\n1,"Dear doctor\nthe patient has pain, fever\nregards"\n2,"good film"\n', ""),
+    "of three columns": ('id,date,text\n1,2024-01-01,"Dear\naspirin, ibuprofen, paracetamol\nregards"\n', ""),
+    "with a comma in each line": ('id,text\n1,"Dear doctor\npain, fever\nregards, Ann"\n', "rows.csv:2: a text whose"),
+    "that swallow rows": ('id,text\n1,"one\n2,two\n3,three"\n4,four\n', "lines look like 1 other rows"),
+}
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_texts_of_several_lines_can_be_predicted(orchestrator: Command, name: str) -> None:
+    content, warning = LETTERS[name]
+    write_classifier(*WARDS)
+    Path("rows.csv").write_text(content)
+    done = orchestrator(*shlex.split("plan predict --model bert --data rows.csv -o json"))
+    assert done.code == 0, done.err
+    found = [text for text in done.json["plan"]["warnings"] if "quotation mark" in text]
+    assert len(found) == bool(warning)
+    assert warning in "".join(found)
+
+
+def test_texts_of_several_lines_can_be_trained(orchestrator: Command) -> None:
+    write_bert(Path("bert"))
+    numbers = "".join(f"film {number},{number}.5\n" for number in range(20))
+    classes = "".join(f"film {number},{number % 2}\n" for number in range(20))
+    letter = '"Morning\naspirin, 1\nevening",1\n'
+    write({"numbers.csv": f"note,ward\n{letter}{numbers}", "classes.csv": f"note,ward\n{letter}{classes}"})
+    words = f"{FINETUNE} {COLUMNS} -o json"
+    assert orchestrator(*shlex.split(f"{words} --data numbers.csv --set data.regression=true")).code == 0
+    assert orchestrator(*shlex.split(f"{words} --data classes.csv")).code == 0
+
+
 def test_columns_of_questions_and_masks_are_checked(orchestrator: Command) -> None:
     write_classifier(architectures=["BertForQuestionAnswering"])
     Path("rows.csv").write_text("question,text\nWho?,Nobody.\n")
