@@ -50,6 +50,7 @@ from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
+from train_jobs.readers.squad_data import require_scorable
 from train_jobs.readers.tables import RowTable
 from train_jobs.tools.mirror import MirrorThread
 
@@ -266,6 +267,8 @@ def read_rows(task: Predictor) -> Input:
     readers = open_readers(task.config, task.folder.kind)
     if isinstance(task, AnswerPredictor):
         task.squad = [reader for reader in readers if isinstance(reader, SquadReader)]
+        if task.config.evaluate:
+            require_scorable([reader.squad for reader in task.squad])
     return read_input(readers, task.check, rows=task.config.batching.window)
 
 

@@ -190,6 +190,26 @@ def test_tuned_threshold_is_read_from_model(saved, run, tmp_path, tuned, none):
     assert [one["answer"] == "" for one in found] == [none] * 3
 
 
+def test_questions_that_cannot_be_scored_are_refused(saved, run, tmp_path):
+    model, plain = saved("BertForQuestionAnswering"), tmp_path / "plain.json"
+    squad(tmp_path / "dev.json", version="1.1")
+    document = json.loads((tmp_path / "dev.json").read_text())
+    document["data"][0]["paragraphs"][0]["qas"][1]["answers"] = []
+    plain.write_text(json.dumps(document))
+    keys = {"evaluate": True, "data": {"max_query_length": 4}}
+    with pytest.raises(DataError, match="cannot score .*plain.json: it has questions without an answer") as caught:
+        run(model, plain, **keys)
+    assert caught.value.facts == {"where": "question 2"}
+    assert '"version": "v2.0"' in caught.value.fix
+    plain.write_text(json.dumps({**document, "version": "v2.0"}))
+    run(model, plain, **keys)
+    assert result(tmp_path)["metrics"]["NoAns_total"] == 1
+    files = [str(tmp_path / "dev.json"), str(plain)]
+    with pytest.raises(DataError, match="cannot score .*plain.json with .*dev.json: both have questions with the same"):
+        run(model, plain, **keys, input=files)
+    assert len(run(model, plain, data=keys["data"], input=files)) == 6
+
+
 def test_long_context_windows_start_stride_apart(saved, run, tmp_path, monkeypatch):
     each, read = Forward.map, []
 
