@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import compress
@@ -33,6 +34,7 @@ from train_jobs.readers.tables import (
     open_dataset,
     read_table,
     texts,
+    to_class,
 )
 
 
@@ -96,6 +98,10 @@ def _read_own_tables(data: ExamplesConfig) -> TaskData:
     test = {"predictions": splits["test"]} if "test" in splits else {}
     held_back = {name: found for name, found in test.items() if found.labels is not None}
     held_back |= divide(splits, data)
+    train = splits["train"]
+    trained = set(train.labels or ())
+    if lost := [name for number, name in enumerate(task.labels) if number not in trained]:
+        train.notes.append(_untrained_note(train.table.path, lost))
     return TaskData(task, splits["train"], {"dev": splits["dev"]}, test, held_back)
 
 
@@ -120,8 +126,18 @@ def divide(splits: dict[str, Examples], data: ExamplesConfig) -> dict[str, Examp
     return {"held_back": test}
 
 
-def split_sizes(data: ExamplesConfig) -> dict[str, int]:
-    """Return the rows of train, dev and held-back test of the user's own tables, without reading labels.
+@dataclass(frozen=True)
+class DividedRows:
+    """How the rows of the user's own tables are divided."""
+
+    sizes: dict[str, int]
+    """train, dev, and held_back if it exists -> rows."""
+    notes: list[str]
+    """A warning about classes without a training row, if there are any."""
+
+
+def divided_rows(data: ExamplesConfig) -> DividedRows:
+    """Return how the user's own tables are divided into train, dev and held-back test; labels are not checked.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used.
@@ -129,11 +145,29 @@ def split_sizes(data: ExamplesConfig) -> dict[str, int]:
     splits = {}
     for split, path in (("train", data.train), ("dev", data.validation)):
         if path is not None:
-            table = read_table(path, _column_names(data, labelled=False), **_format_settings(data))
+            table = read_table(path, _column_names(data, labelled=split == "train"), **_format_settings(data))
             pairs = table.columns[data.pair] if data.pair else None
             splits[split] = Examples(table, table.columns[data.text], pairs, None)
+    before = splits["train"].table
     test = divide(splits, data)
-    return {name: len(found) for name, found in {**splits, **test}.items()}
+    sizes = {name: len(found) for name, found in {**splits, **test}.items()}
+    lost = set() if data.regression else _classes_of(before, data) - _classes_of(splits["train"].table, data)
+    return DividedRows(sizes, [_untrained_note(before.path, sorted(lost))] if lost else [])
+
+
+def _classes_of(table: RowTable, data: ExamplesConfig) -> set[str]:
+    found = set()
+    for value in table.columns[data.label]:
+        with suppress(ValueError):  # the check of the tables refuses such a row
+            found.add(to_class(value))
+    return found
+
+
+def _untrained_note(path: Path, names: Sequence[str]) -> str:
+    return (
+        f"{path}: no row of {classes_text(names)} is trained, because its texts are all held back for dev or test: add"
+        " rows of it, or choose a dev set with data.validation"
+    )
 
 
 def hold_back(
