@@ -104,7 +104,7 @@ def sets_identity(sets: Mapping[str, Sequence[str]], classes: Sequence[str]) -> 
         sets: train, dev and test -> identities of their rows, in their order.
         classes: names of the classes or tags in the order of their ids.
     """
-    known = {"test": (), **sets, "classes": classes}  # always the same keys: a set that is gone is a difference
+    known = {"test": (), **sets, "classes": classes}  # a test that was removed is a difference, too
     texts = {name: json.dumps(list(some)).encode() for name, some in known.items()}
     return {name: hashlib.sha256(text).hexdigest()[:ID_DIGITS] for name, text in texts.items()}
 

@@ -29,7 +29,7 @@ Record = dict[str, Any]
 
 IDENTITY = "identity.json"
 BLOCK = 1 << 20
-JSON_TYPES = dict | list | bool | int | float | np.ndarray | None  # others are texts: dates and decimals of Parquet too
+JSON_TYPES = (dict, list, bool, int, float, np.ndarray, type(None))  # others are texts, such as dates of Parquet
 VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
 
 

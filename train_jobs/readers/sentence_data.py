@@ -128,7 +128,7 @@ def divide(splits: dict[str, Examples], data: ExamplesConfig) -> dict[str, Examp
 
 @dataclass(frozen=True)
 class DividedRows:
-    """How the rows of the user's own tables are divided."""
+    """Division of the user's own tables."""
 
     sizes: dict[str, int]
     """train, dev, and held_back if it exists -> rows."""

@@ -260,7 +260,7 @@ def require_scorable(sets: Sequence[Squad]) -> None:
 
 
 def _unanswered(squad: Squad) -> str:
-    """Return the places of the questions without an answer; "" if there are none."""
+    """Return the places of the questions without an answer; "" if every question has one."""
     return _numbers(str(number) for number, one in enumerate(squad.questions, start=1) if not one.answers)
 
 

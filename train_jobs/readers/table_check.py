@@ -358,8 +358,9 @@ class _TableCheck:
         self._findings.add(self._path, where, what, show)
 
     def _check_texts(self, table: CheckedTable, where: str, row: Mapping[str, Any]) -> None:
-        found = [row[name] for name in (self._columns.text, self._columns.pair) if name is not None]
-        for name, value in zip((self._columns.text, self._columns.pair), found, strict=False):
+        names = [name for name in (self._columns.text, self._columns.pair) if name is not None]
+        found = [row[name] for name in names]
+        for name, value in zip(names, found, strict=True):
             if not isinstance(value, str):
                 kind = "is missing" if value is None else f"is of type {type(value).__name__}, not text"
                 self._findings.add(self._path, where, f"column {name!r}: the text {kind}", self._drop_rows())
@@ -454,14 +455,14 @@ class _TableCheck:
         separator = SEPARATORS.get(self._form, ",")
         reading = {"sep": separator, **reading} if separator != "," else reading
         reading |= {"dtype": "str", "keep_default_na": False}
-        written = {} if separator == "," else {"sep": separator}
+        writing: dict[str, Any] = {} if separator == "," else {"sep": separator}
         if self._columns.quoting is False or (self._columns.quoting is None and self._form == "tsv"):
             reading |= {"quoting": csv.QUOTE_NONE}
-            written |= {"quoting": csv.QUOTE_NONE}
+            writing |= {"quoting": csv.QUOTE_NONE}
         if header := self._settings["header"]:  # the file has no line of names, and its copy must have none either
             reading |= {"header": None, "names": list(header)}
-            written |= {"header": False}
-        read, out = ("".join(f", {key}={value!r}" for key, value in some.items()) for some in (reading, written))
+            writing |= {"header": False}
+        read, out = ("".join(f", {key}={value!r}" for key, value in some.items()) for some in (reading, writing))
         return python_command(f"{PANDAS}; pd.read_csv({str(path)!r}{read}){step}.to_csv({copy!r}, index=False{out})")
 
 

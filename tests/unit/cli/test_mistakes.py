@@ -121,7 +121,9 @@ def test_test_set_with_empty_labels_is_read_without_labels(orchestrator: Command
     assert swapped.json["error"]["fix"].startswith("--column label=NAME")
 
 
-@pytest.mark.parametrize("name", ["a JSON array in place of JSON Lines", "a class in two spellings", "numbers with a decimal comma"])
+@pytest.mark.parametrize(
+    "name", ["a JSON array in place of JSON Lines", "a class in two spellings", "numbers with a decimal comma"]
+)
 def test_fixed_copy_has_no_mistake(orchestrator: Command, name: str) -> None:
     mistake = next(one for one in MISTAKES if one.name == name)
     mistake.write(Path())

@@ -192,9 +192,7 @@ def test_other_configuration_is_refused(bert: Path, glue: Path, done: Path, caps
     assert "optimizer.learning_rate: 0.003 -> 0.002" in capsys.readouterr().err
 
 
-def test_seeds_are_replicates_of_own_task(
-    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split, rows in {"train": 48, "dev": 24, "test": 6}.items():
         table = [{"text": one, "pair": two, "label": 2.5 * label} for label, one, two in pairs(rows, len(split))]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))

@@ -197,7 +197,7 @@ def test_questions_that_cannot_be_scored_are_refused(saved, run, tmp_path):
     document["data"][0]["paragraphs"][0]["qas"][1]["answers"] = []
     plain.write_text(json.dumps(document))
     keys = {"evaluate": True, "data": {"max_query_length": 4}}
-    with pytest.raises(DataError, match="cannot score .*plain.json: it has questions without an answer") as caught:
+    with pytest.raises(DataError, match=r"cannot score .*plain.json: it has questions without an answer") as caught:
         run(model, plain, **keys)
     assert caught.value.facts == {"where": "question 2"}
     assert '"version": "v2.0"' in caught.value.fix
@@ -205,7 +205,7 @@ def test_questions_that_cannot_be_scored_are_refused(saved, run, tmp_path):
     run(model, plain, **keys)
     assert result(tmp_path)["metrics"]["NoAns_total"] == 1
     files = [str(tmp_path / "dev.json"), str(plain)]
-    with pytest.raises(DataError, match="cannot score .*plain.json with .*dev.json: both have questions with the same"):
+    with pytest.raises(DataError, match=r"plain.json with .*dev.json: both have questions with the same id"):
         run(model, plain, **keys, input=files)
     assert len(run(model, plain, data=keys["data"], input=files)) == 6
 
