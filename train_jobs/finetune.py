@@ -34,6 +34,7 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.readers.sentence_data import has_training_data, read_data
 from train_jobs.tasks.replicates import RESULT, finished_result, run_task
+from train_jobs.tasks.sentences.classification import data_identity
 from train_jobs.tasks.sentences.glue import collect_predictions, glue_table, table_text, write_submission
 from train_jobs.tools.mirror import MirrorThread
 
@@ -88,10 +89,11 @@ def run_glue(config: FinetuneConfig, output: Path, *, world: World, stop: StopRe
         Preempted: SIGTERM stopped the job; a checkpoint is committed.
     """
     tasks = tasks_with_data(config, world)
-    results = {name: finished_result(output / name, task, world) for name, task in tasks.items()}
-    for name, task in tasks.items():
-        if results[name] is None:
-            read_data(task)  # reports invalid rows of any task before the first one is trained
+    # Reads all of them first, to report invalid rows of any task before the first one is trained.
+    results = {
+        name: finished_result(output / name, task, world, data_identity(read_data(task)))
+        for name, task in tasks.items()
+    }
     metrics = MetricsLog(output / METRICS_FILE if world.is_main else None)
     mirror = MirrorThread(output / METRICS_FILE, config) if world.is_main else None
     with metrics.mirrored(mirror, from_step=0):

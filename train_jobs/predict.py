@@ -46,11 +46,12 @@ from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.model_folder import TOKENIZER_FILE
-from train_jobs.inference.onnx_model import OnnxModel
+from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor
 from train_jobs.models.bert.kernels import agree_on_kernels
+from train_jobs.readers.squad_data import require_scorable
 from train_jobs.readers.tables import RowTable
 from train_jobs.tools.mirror import MirrorThread
 
@@ -267,6 +268,8 @@ def read_rows(task: Predictor) -> Input:
     readers = open_readers(task.config, task.folder.kind)
     if isinstance(task, AnswerPredictor):
         task.squad = [reader for reader in readers if isinstance(reader, SquadReader)]
+        if task.config.evaluate:
+            require_scorable([reader.squad for reader in task.squad])
     return read_input(readers, task.check, rows=task.config.batching.window)
 
 
@@ -305,6 +308,7 @@ def identity(config: PredictConfig, device: torch.device) -> dict[str, Any]:
         "weights": initial_weights(config.model),
         "model": [file_sha256(path) if path.is_file() else None for path in known],
         "input": [file_sha256(path) for path in config.input],
+        **({"graph": file_sha256(config.model / GRAPH_FILE)} if config.runtime == "onnx" else {}),
     }
 
 

@@ -26,6 +26,7 @@ from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.huggingface import load_weights
 
 FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card", *OBSERVERS}  # sections that a resumed run may change
+SCORED = "scored"  # section of a fine-tuning's configuration: what determines its scores and predictions
 HASH_DIGITS = 15  # hex digits of a digest that fit into the int64 of `World.from_main`
 
 
@@ -226,11 +227,13 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[st
 
     Args:
         stored: sections of a checkpoint's configuration.
-        wanted: sections of the current configuration; keys that only `stored` has are ignored.
+        wanted: sections of the current configuration; keys that only `stored` has are ignored, and so is `SCORED`
+            if `stored` lacks it, as runs of an older version do.
     """
     return sorted(
         f"{section}.{key}: {stored.get(section, {}).get(key)} -> {value}"
         for section, values in wanted.items()
+        if section != SCORED or section in stored
         for key, value in values.items()
         if stored.get(section, {}).get(key) != value
     )

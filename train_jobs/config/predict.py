@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -12,7 +12,8 @@ from train_jobs.config.errors import SpecError, did_you_mean
 from train_jobs.config.fields import CheckedConfig, Config
 from train_jobs.config.finetune import Column
 from train_jobs.config.pretrain import Positive, WatchdogConfig
-from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, bare, spellings
+from train_jobs.config.privacy import classes_text
+from train_jobs.config.tasks import SENTENCES, SPANS, TASKS, WORDS, SentenceTask, bare, model_ids, spellings
 from train_jobs.config.trust import TrustConfig
 
 AUTO: Final = "auto"
@@ -307,3 +308,27 @@ class PredictConfig(CheckedConfig):
                 fix=f"--set data.format={scored}, or use another file",
             )
         return form
+
+
+def require_labels(task: SentenceTask, model: Path, labels: Sequence[str], *, number: bool) -> None:
+    """Check that a model predicts what a built-in task scores.
+
+    Args:
+        task: the task.
+        model: folder of the model, for the error.
+        labels: names of the model's classes in the order of its ids.
+        number: whether the model predicts a number.
+
+    Raises:
+        SpecError: it does not.
+    """
+    if number == task.regression and (number or model_ids(task, labels) is not None):
+        return
+    raise SpecError(
+        f"cannot score {task.name}: the model has other labels",
+        facts={
+            "need": "a number" if task.regression else classes_text(task.class_names),
+            "have": "a number" if number else classes_text(labels),
+        },
+        fix=f"rename the labels in id2label of {model / 'config.json'}, or use another model",
+    )

@@ -466,6 +466,27 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
     return {alias: entry.name for entry in entries for alias in entry.aliases} | known
 
 
+def model_ids(task: SentenceTask, labels: Sequence[str]) -> list[int] | None:
+    """Return the id that a model has for each class of a built-in task.
+
+    Args:
+        task: a task with classes.
+        labels: names of the model's classes in the order of its ids. A model of another source may spell or order them
+            differently, or have only numbers: the official ones are taken then.
+
+    Returns:
+        The ids in the order of the task's classes; None if the labels are not those of the task.
+    """
+    places = {bare(label): number for number, label in enumerate(labels)}
+    each = zip(map(bare, task.class_names), map(bare, task.labels), strict=True)
+    found = [
+        next((places[name] for name in (*names, str(number), f"label{number}") if name in places), None)
+        for number, names in enumerate(each)
+    ]
+    ids = [one for one in found if one is not None]
+    return ids if len(set(ids)) == len(task.labels) == len(labels) else None
+
+
 def bare(name: str) -> str:
     """Return a name in lower case, without - and _."""
     return name.lower().replace("-", "").replace("_", "")

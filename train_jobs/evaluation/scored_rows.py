@@ -97,6 +97,18 @@ def row_ids(*parts: Sequence[str]) -> list[str]:
     return [hashlib.sha256(text).hexdigest()[:ID_DIGITS] for text in texts]
 
 
+def sets_identity(sets: Mapping[str, Sequence[str]], classes: Sequence[str]) -> dict[str, str]:
+    """Return hashes by which a later start recognises the rows of a task: one for each set, and one for the classes.
+
+    Args:
+        sets: train, dev and test -> identities of their rows, in their order.
+        classes: names of the classes or tags in the order of their ids.
+    """
+    known = {"test": (), **sets, "classes": classes}  # a test that was removed is a difference, too
+    texts = {name: json.dumps(list(some)).encode() for name, some in known.items()}
+    return {name: hashlib.sha256(text).hexdigest()[:ID_DIGITS] for name, text in texts.items()}
+
+
 def example_ids(
     texts: Sequence[str], pairs: Sequence[str] | None, labels: Sequence[float], classes: Sequence[str]
 ) -> list[str]:

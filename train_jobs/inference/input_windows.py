@@ -22,11 +22,10 @@ from train_jobs.readers.row_readers import (
     RowStart,
     TextReader,
     open_table,
-    strip_line_end,
 )
 from train_jobs.readers.squad_data import Squad, read_squad
 from train_jobs.readers.tables import RowProblems, RowTable, long_texts
-from train_jobs.tasks.entities.conll import DOCUMENT
+from train_jobs.tasks.entities.conll import DOCUMENT, line_columns
 
 WORDS, TAGS = "words", "tags"
 ID, QUESTION, CONTEXT, ANSWERS = "id", "question", "context", "answers"
@@ -189,7 +188,7 @@ class ConllReader(TextReader):
         begun: RowStart | None = None
         lines: list[list[str]] = []
         for place, line in self.lines(start):
-            fields = strip_line_end(line).split()
+            fields = line_columns(line)
             if fields and fields[0] != DOCUMENT:
                 begun = begun or place
                 lines.append(fields)

@@ -19,7 +19,7 @@ from train_jobs.config.predict import (
 from train_jobs.engine.runtime.devices import resolve_precision
 from train_jobs.inference.forward import Forward, prepare_model
 from train_jobs.inference.model_folder import Folder, Model, read_folder
-from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel, agrees
+from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel, export_command
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.span_predictors import AnswerPredictor, TagPredictor
 from train_jobs.inference.text_predictors import LabelPredictor, MaskPredictor, VectorPredictor, with_task_columns
@@ -60,7 +60,13 @@ def load_predictor(
     if config.runtime == "onnx":
         if device.type != "cpu":
             raise SpecError("cannot use runtime onnx on a GPU", fix="--set compute.device=cpu, or --set runtime=torch")
-        forward = Forward(OnnxModel(folder, int8=config.int8), batch_tokens=tokens, beat=beat, unpad=False)
+        computed = OnnxModel(folder, int8=config.int8)
+        if not computed.agrees(folder.model(), folder):
+            raise SpecError(
+                f"cannot use runtime onnx: {folder.path / GRAPH_FILE} is not of these weights",
+                fix=export_command(folder),
+            )
+        forward = Forward(computed, batch_tokens=tokens, beat=beat, unpad=False)
         return PREDICTORS[folder.kind](config, folder, folder.tokenizer(config.data.lowercase), forward)
     weights = folder.model()
     graph = None
@@ -84,7 +90,7 @@ def _checked_graph(folder: Folder, weights: Model) -> OnnxModel | None:
         graph = OnnxModel(folder)
     except SpecError:
         return None
-    if agrees(graph, weights, folder):
+    if graph.agrees(weights, folder):
         return graph
     path = folder.path / GRAPH_FILE
     print(f"warning: {path} is not of these weights, so torch computes single texts too; export it again", flush=True)

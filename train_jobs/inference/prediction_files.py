@@ -29,6 +29,7 @@ Record = dict[str, Any]
 
 IDENTITY = "identity.json"
 BLOCK = 1 << 20
+JSON_TYPES = (dict, list, bool, int, float, np.ndarray, type(None))  # others are texts, such as dates of Parquet
 VECTOR_DIGITS = 8  # significant digits of a vector's numbers in text formats
 
 
@@ -74,7 +75,7 @@ class JsonLines(OutputFormat):
     def write(self, path: Path, records: Sequence[Record]) -> None:
         with path.open("w", encoding="utf-8") as stream:
             for record in records:
-                stream.write(json.dumps(record, ensure_ascii=False, default=_plain) + "\n")
+                stream.write(_json(record) + "\n")
 
     def join(self, parts: Sequence[Path], path: Path) -> None:
         with path.open("wb") as joined:
@@ -128,8 +129,8 @@ class Parquet(OutputFormat):
         columns = {}
         for name in self.kept:
             try:
-                columns[name] = pa.array([record[name] for record in records])
-            except pa.ArrowException as problem:
+                columns[name] = _kept_column([record[name] for record in records])
+            except (pa.ArrowException, OverflowError) as problem:
                 raise self._mixed(name, problem) from None
         for name, kind in self.fields.items():
             columns[name] = pa.array([record[name] for record in records], arrow_type(kind))
@@ -146,12 +147,17 @@ class Parquet(OutputFormat):
 
         # A part whose column has no value, or only whole numbers, has another type than the others.
         try:
-            schema = pa.unify_schemas([pq.read_schema(part) for part in parts], promote_options="permissive")
+            schemas = [pq.read_schema(part) for part in parts]
+            schema = pa.unify_schemas(schemas, promote_options="permissive")
+            for number, field in enumerate(schema):
+                # pyarrow takes int64 for both kinds of whole numbers, which cannot hold the large ones
+                if field.type == pa.int64() and any(one.field(field.name).type == pa.uint64() for one in schemas):
+                    schema = schema.set(number, field.with_type(pa.uint64()))
+            with pq.ParquetWriter(path, schema) as whole:
+                for part in parts:
+                    whole.write_table(pq.read_table(part).cast(schema))
         except pa.ArrowException as problem:
             raise self._mixed(", ".join(self.kept), problem) from None
-        with pq.ParquetWriter(path, schema) as whole:
-            for part in parts:
-                whole.write_table(pq.read_table(part).cast(schema))
 
     def _mixed(self, names: str, problem: Exception) -> DataError:
         return DataError(
@@ -159,6 +165,20 @@ class Parquet(OutputFormat):
             facts={"why": problem_text(problem).splitlines()[0]},
             fix="--set output=predictions.jsonl",
         )
+
+
+def _kept_column(values: Sequence[Any]) -> Any:
+    """Return a column that is copied from the input.
+
+    Raises:
+        ArrowException, OverflowError: its values have no common type.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except OverflowError:  # whole numbers are int64 unless a type is given
+        return pa.array(values, pa.uint64())
 
 
 class Npz(OutputFormat):
@@ -291,15 +311,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def _field(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', '"')
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+    return _json(value) if isinstance(value, JSON_TYPES) else _json(str(value))[1:-1].replace('\\"', '"')
 
 
 def _csv_field(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
+    return _json(value) if isinstance(value, JSON_TYPES) else str(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:

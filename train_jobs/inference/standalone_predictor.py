@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +141,13 @@ def classify(bert: StandaloneBert, rows: Sequence[Sequence[str]], top_k: int | N
             records.append({"value": rounded(logits[0])})
             continue
         found = 1 / (1 + np.exp(-logits)) if bert.has_several_labels else softmax(logits)
-        likely = {bert.labels[number]: rounded(found[number]) for number in np.argsort(-found, kind="stable")[:top_k]}
-        label, probability = next(iter(likely.items()))
+        every = {bert.labels[number]: rounded(found[number]) for number in np.argsort(-found, kind="stable")}
+        label, probability = next(iter(every.items()))
         if bert.has_several_labels:
-            record: Record = {"labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD]}
+            record: Record = {"labels": [name for name, value in every.items() if value >= LABEL_THRESHOLD]}
         else:
             record = {"label": label, "probability": probability}
-        record["probabilities"] = likely
+        record["probabilities"] = dict(islice(every.items(), top_k))
         records.append(record)
     return records
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from train_jobs.config import PredictConfig, SpecError, did_you_mean
-from train_jobs.config.predict import MASK, REGRESSION, SEVERAL_LABELS
+from train_jobs.config.predict import MASK, REGRESSION, SEVERAL_LABELS, require_labels
 from train_jobs.config.privacy import classes_text, value_text
-from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, own_metrics, sentence_task
+from train_jobs.config.tasks import NUMBER_METRICS, ClassMetrics, SentenceTask, model_ids, own_metrics, sentence_task
 from train_jobs.corpus.examples.masking import MaskingRule, keys, mask_tokens
 from train_jobs.evaluation.resampling import intervals
 from train_jobs.evaluation.scored_rows import SCORED_SET, ScoredRows, example_ids, row_ids
@@ -23,7 +25,7 @@ from train_jobs.inference.forward import Forward
 from train_jobs.inference.model_folder import Folder
 from train_jobs.inference.predictor import Predicted, Predictor, Record, rounded
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, is_correct, length_mask
-from train_jobs.readers.tables import RowProblems, RowTable, class_ids, numbers, texts
+from train_jobs.readers.tables import RowProblems, RowTable, class_ids, label_ids, numbers, texts
 from train_jobs.tasks.sentences.metrics import (
     class_details,
     class_resamples,
@@ -46,13 +48,15 @@ class LabelPredictor(Predictor):
     """Predictor of a label with probabilities, of several labels, or of a number, for texts or pairs of texts.
 
     Raises:
-        SpecError: the configuration scores a model of several labels.
+        SpecError: the configuration scores a model of several labels, or a model with other labels than its task.
     """
 
     def __init__(self, config: PredictConfig, folder: Folder, tokenizer: Tokenizer, forward: Forward) -> None:
         super().__init__(config, folder, tokenizer, forward)
         if config.evaluate and folder.problem == SEVERAL_LABELS:
             raise SpecError("cannot score a model that predicts several labels of a text", fix="--set evaluate=false")
+        if config.evaluate and self.built_in is not None:
+            require_labels(self.built_in, folder.path, folder.labels, number=self.is_number)
         positive, labels = config.data.positive_label, folder.labels
         used = config.evaluate and positive is not None and self.built_in is None and not self.is_number
         if used and (positive not in labels or len(labels) != 2):
@@ -125,7 +129,9 @@ class LabelPredictor(Predictor):
     @property
     def _metrics(self) -> ClassMetrics:
         if self.built_in is not None:
-            return self.built_in.class_metrics
+            metrics = self.built_in.class_metrics
+            ids = model_ids(self.built_in, self.folder.labels)
+            return metrics if ids is None else replace(metrics, positive=ids[metrics.positive])
         return NUMBER_METRICS if self.is_number else own_metrics(self.folder.labels, self.config.data.positive_label)
 
     def _logits(self, batch: TokenBatch) -> npt.NDArray[np.float32]:
@@ -134,11 +140,12 @@ class LabelPredictor(Predictor):
     def _classes(self, logits: Floats) -> Record:
         several = self.folder.problem == SEVERAL_LABELS
         found = 1 / (1 + np.exp(-logits)) if several else softmax(logits)
-        order = np.argsort(-found, kind="stable")[: self.config.top_k]
-        likely = {self.folder.labels[number]: rounded(found[number]) for number in order}
+        order = np.argsort(-found, kind="stable")
+        every = {self.folder.labels[number]: rounded(found[number]) for number in order}
+        likely = dict(islice(every.items(), self.config.top_k))
         if several:
             return {
-                "labels": [name for name, value in likely.items() if value >= LABEL_THRESHOLD],
+                "labels": [name for name, value in every.items() if value >= LABEL_THRESHOLD],
                 "probabilities": likely,
             }
         label, probability = next(iter(likely.items()))
@@ -155,15 +162,12 @@ class LabelPredictor(Predictor):
         return class_ids(table, self.config.data.label, self._known_labels(), problems, unknown)
 
     def _known_labels(self) -> dict[str, int]:
-        """Return label in the input -> its id: names, and numbers where no built-in task names them."""
-        # A model fine-tuned elsewhere may number classes differently than the official files, so labels are matched by
-        # name.
-        ids = {name: number for number, name in enumerate(self.folder.labels)}
-        by_number = {str(number): number for number in ids.values()}
+        """Return label in the input -> its id in the model."""
         if self.built_in is None:
-            return {**by_number, **ids}
-        names = self.built_in.class_names
-        return {label: ids.get(names[number], number) for number, label in enumerate(self.built_in.labels)}
+            return label_ids(self.folder.labels)
+        ids = model_ids(self.built_in, self.folder.labels)
+        assert ids is not None, "the constructor checked it"
+        return dict(zip(self.built_in.labels, ids, strict=True))
 
     def _score_inputs(self, table: RowTable, logits: Floats) -> dict[str, Any]:
         problems = RowProblems("labels", fix="")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -18,22 +19,23 @@ from train_jobs.config.privacy import LONGEST_CLASS, MOST_RARE_CLASSES, classes_
 from train_jobs.config.tasks import NUMBER_METRICS, TASKS, OfficialFile, SentenceTask, own_metrics
 from train_jobs.readers.row_readers import open_table
 from train_jobs.readers.tables import (
+    WHOLE,
     RowProblems,
     RowTable,
+    are_fractions,
     class_ids,
     classes,
     dataset_table,
     is_labelled,
+    is_missing,
     numbers,
     official_differences,
     official_path,
     open_dataset,
     read_table,
     texts,
+    to_class,
 )
-
-_WHOLE = re.compile(r"-?\d+")
-_FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,10 @@ def _read_own_tables(data: ExamplesConfig) -> TaskData:
     test = {"predictions": splits["test"]} if "test" in splits else {}
     held_back = {name: found for name, found in test.items() if found.labels is not None}
     held_back |= divide(splits, data)
+    train = splits["train"]
+    trained = set(train.labels or ())
+    if lost := [name for number, name in enumerate(task.labels) if number not in trained]:
+        train.notes.append(_untrained_note(train.table.path, lost))
     return TaskData(task, splits["train"], {"dev": splits["dev"]}, test, held_back)
 
 
@@ -120,8 +126,18 @@ def divide(splits: dict[str, Examples], data: ExamplesConfig) -> dict[str, Examp
     return {"held_back": test}
 
 
-def split_sizes(data: ExamplesConfig) -> dict[str, int]:
-    """Return the rows of train, dev and held-back test of the user's own tables, without reading labels.
+@dataclass(frozen=True)
+class DividedRows:
+    """Division of the user's own tables."""
+
+    sizes: dict[str, int]
+    """train, dev, and held_back if it exists -> rows."""
+    notes: list[str]
+    """A warning about classes without a training row, if there are any."""
+
+
+def divided_rows(data: ExamplesConfig) -> DividedRows:
+    """Return how the user's own tables are divided into train, dev and held-back test; labels are not checked.
 
     Raises:
         DataError: a file is missing, or has rows that cannot be used.
@@ -129,11 +145,29 @@ def split_sizes(data: ExamplesConfig) -> dict[str, int]:
     splits = {}
     for split, path in (("train", data.train), ("dev", data.validation)):
         if path is not None:
-            table = read_table(path, _column_names(data, labelled=False), **_format_settings(data))
+            table = read_table(path, _column_names(data, labelled=split == "train"), **_format_settings(data))
             pairs = table.columns[data.pair] if data.pair else None
             splits[split] = Examples(table, table.columns[data.text], pairs, None)
+    before = splits["train"].table
     test = divide(splits, data)
-    return {name: len(found) for name, found in {**splits, **test}.items()}
+    sizes = {name: len(found) for name, found in {**splits, **test}.items()}
+    lost = set() if data.regression else _classes_of(before, data) - _classes_of(splits["train"].table, data)
+    return DividedRows(sizes, [_untrained_note(before.path, sorted(lost))] if lost else [])
+
+
+def _classes_of(table: RowTable, data: ExamplesConfig) -> set[str]:
+    found = set()
+    for value in table.columns[data.label]:
+        with suppress(ValueError):  # the check of the tables refuses such a row
+            found.add(to_class(value))
+    return found
+
+
+def _untrained_note(path: Path, names: Sequence[str]) -> str:
+    return (
+        f"{path}: no row of {classes_text(names)} is trained, because its texts are all held back for dev or test: add"
+        " rows of it, or choose a dev set with data.validation"
+    )
 
 
 def hold_back(
@@ -231,7 +265,7 @@ def read_table_task(columns: ColumnsConfig, files: Mapping[str, Path]) -> tuple[
 
     Args:
         columns: names of the columns.
-        files: "train" and others by their names; "test" may lack the column of labels.
+        files: "train" and others by their names; "test" may lack the column of labels, or have an empty one.
 
     Raises:
         DataError: a file or a column is missing, or rows cannot be used: each with its line.
@@ -269,6 +303,10 @@ def _assemble_task(
 ) -> tuple[SentenceTask, dict[str, Examples]]:
     if not labelled.get("test", True):
         _note_misspelt_label(columns, tables["test"], test_names)
+    elif "test" in tables and all(map(is_missing, tables["test"].columns[columns.label])):
+        labelled = {**labelled, "test": False}
+        note = f"{tables['test'].path}: column {columns.label!r} is empty: read as a set without labels"
+        tables["test"].notes.append(note)
     labels = () if columns.regression else _found_classes(columns, tables["train"])
     metrics = NUMBER_METRICS if columns.regression else own_metrics(labels, _positive(columns, labels, tables["train"]))
     origin = tables["train"].path
@@ -314,9 +352,7 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
             fix="set data.label to another column, or add rows of the other classes",
         )
     # Labels such as 3.5 are a regression whose switch was forgotten: as classes they would train without an error.
-    if any(map(_FRACTION.fullmatch, found)) and all(
-        _WHOLE.fullmatch(name) or _FRACTION.fullmatch(name) for name in found
-    ):
+    if are_fractions(found):
         raise DataError(
             f"cannot train: {table.path} has fractions as labels, and regression is off",
             facts={"where": f"{table.path}, column {columns.label!r}", "have": classes_text(sorted(found), 5)},
@@ -324,8 +360,8 @@ def _found_classes(columns: ColumnsConfig, table: RowTable) -> tuple[str, ...]:
         )
     table.notes.extend(_nearly_the_same(table, found))
     # Ids must not depend on the order of rows; as numbers, so that "10" follows "9".
-    whole = all(map(_WHOLE.fullmatch, found))
-    return tuple(sorted(found, key=lambda name: (int(name) if whole else 0, name)))
+    whole = all(map(WHOLE.fullmatch, found))
+    return tuple(sorted(found, key=lambda name: (Decimal(name) if whole else 0, name)))
 
 
 def _without_texts(columns: ColumnsConfig, table: RowTable, names: list[str], problems: RowProblems) -> set[str]:
@@ -364,14 +400,17 @@ def _positive(columns: ColumnsConfig, labels: tuple[str, ...], table: RowTable) 
 
 
 def _nearly_the_same(table: RowTable, names: set[str]) -> Iterator[str]:
-    """Yield notes on classes whose names differ only in white space or case."""
+    """Yield notes on classes whose names differ only in white space, case or a fraction of 0."""
     alike: dict[str, list[str]] = {}
     for name in sorted(names):
-        alike.setdefault(name.strip().casefold(), []).append(name)
+        plain = name.strip().casefold()
+        alike.setdefault(plain.partition(".")[0] if WHOLE.fullmatch(plain) else plain, []).append(name)
     for some in alike.values():
         if len(some) > 1:
             several = classes_text(list(map(repr, some)))
-            yield f"{table.path}: labels {several} differ only in white space or case; each is a class"
+            same = len({name.strip().casefold() for name in some}) == 1
+            what = "white space or case" if same else "a fraction of 0"
+            yield f"{table.path}: labels {several} differ only in {what}; each is a class"
 
 
 def make_examples(

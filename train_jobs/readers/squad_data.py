@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -235,14 +235,48 @@ def _read(config: FinetuneConfig, split: str, own: Path | None, *, training: boo
     return found
 
 
+def require_scorable(sets: Sequence[Squad]) -> None:
+    """Check that the answers to the questions of several files can be scored together.
+
+    Raises:
+        DataError: an id is in two files, or a file of 1.1 has questions without an answer.
+    """
+    seen: dict[str, Path] = {}
+    for squad in sets:
+        if (without := _unanswered(squad)) and not squad.version_2:
+            raise DataError(
+                f"cannot score {squad.path}: it has questions without an answer, and its version is not 2.0",
+                facts={"where": without},
+                fix='add "version": "v2.0" to the file if the text does not answer them, or add their answers',
+            )
+        both = [(number, one.id) for number, one in enumerate(squad.questions, start=1) if one.id in seen]
+        if both:
+            raise DataError(
+                f"cannot score {squad.path} with {seen[both[0][1]]}: both have questions with the same id",
+                facts={"where": _numbers(str(number) for number, _ in both)},
+                fix="rename the ids, or score the files one by one",
+            )
+        seen |= {one.id: squad.path for one in squad.questions}
+
+
+def _unanswered(squad: Squad) -> str:
+    """Return the places of the questions without an answer; "" if every question has one."""
+    return _numbers(str(number) for number, one in enumerate(squad.questions, start=1) if not one.answers)
+
+
+def _numbers(found: Iterable[str]) -> str:
+    numbers = list(found)
+    more = f" and {len(numbers) - LISTED:,} more" if len(numbers) > LISTED else ""
+    return f"question {', '.join(numbers[:LISTED])}{more}" if numbers else ""
+
+
 def _check_version(task: str, squad: Squad) -> None:
     """Refuse 1.1 with unanswered questions, and add a note to 2.0 without any: each is the other task."""
-    without = [str(number) for number, question in enumerate(squad.questions, start=1) if not question.answers]
+    without = _unanswered(squad)
     if without and task == SQUAD_1:
-        more = f" and {len(without) - LISTED:,} more" if len(without) > LISTED else ""
         raise DataError(
             f"cannot use {squad.path} for {SQUAD_1}: it has questions without an answer",
-            facts={"where": f"question {', '.join(without[:LISTED])}{more}"},
+            facts={"where": without},
             fix=f"--set task={SQUAD_2}",
         )
     if not without and task == SQUAD_2:

@@ -33,7 +33,7 @@ from train_jobs.readers.row_readers import (
     open_table,
     strip_line_end,
 )
-from train_jobs.readers.tables import is_missing, to_class, to_number
+from train_jobs.readers.tables import MISSING, are_fractions, is_missing, label_ids, to_class, to_number
 
 QUICK_BYTES = 4 << 20  # of each file: together with its other work a plan takes about a second
 QUICK_ROWS = 20_000  # of Parquet
@@ -61,6 +61,8 @@ class CheckedTable:
     """Hash of a text or pair -> rows with it."""
     lengths: list[int] = field(default_factory=list)
     """Characters of the texts of each row."""
+    notes: list[str] = field(default_factory=list)
+    """Warnings about the file, each with its place."""
 
 
 def check_tables(
@@ -156,8 +158,8 @@ def check_inputs(
 
 
 def _check_known(label: str, table: CheckedTable, classes: Sequence[str], findings: Findings) -> None:
-    """Add the labels that a model cannot predict; it knows classes by their names and by their numbers."""
-    known = {*classes, *map(str, range(len(classes)))}
+    """Add the labels that a model cannot predict."""
+    known = label_ids(classes)
     if unknown := sorted(name for name in table.labels if name not in known):
         rows = sum(table.labels[name] for name in unknown)
         have = "1 row has a label" if rows == 1 else f"{rows:,} rows have labels"
@@ -187,7 +189,7 @@ class _TableCheck:
         self._form = FORMATS.get(path.suffix, "") if columns.format == "auto" else columns.format
         self._settings: dict[str, Any] = {"format": self._form or None, "quoting": columns.quoting, "header": header}
         self._numbers = self._others = 0
-        self._long_rows: list[tuple[str, str]] = []
+        self._long_rows: list[tuple[str, str, str]] = []
         self._labelled = True
 
     def run(self, *, labels: Literal["needed", "optional", "unused"]) -> CheckedTable:
@@ -204,12 +206,28 @@ class _TableCheck:
             names = self._names(reader)
             wanted = [name for name in (self._columns.text, self._columns.pair) if name is not None]
             self._labelled = labels == "needed" or (labels == "optional" and self._columns.label in names)
+            if self._labelled and self._columns.label in names and self._is_empty(self._columns.label):
+                self._labelled = False
+                if labels == "needed":
+                    what = f"column {self._columns.label!r} is empty"
+                    self._findings.add(self._path, "", what, "--column label=NAME, or add the labels")
             wanted = list(dict.fromkeys([*wanted, *([self._columns.label] if self._labelled else []), *self._kept]))
             if self._form == "jsonl" or self._has_columns(names, wanted):
                 self._read(table, self._bounded(open_table(self._path, wanted, **self._settings)))
         except DataError as problem:
             self._findings.add_error(self._path, problem)
         return table
+
+    def _is_empty(self, name: str) -> bool:
+        """Return whether all rows lack a value; False if they were not all read."""
+        reader = self._bounded(open_table(self._path, [name], **self._settings))
+        rows = 0
+        for _, row in reader.rows():
+            if isinstance(row, dict):
+                if not is_missing(row[name]):
+                    return False
+                rows += 1
+        return rows > 0 and not reader.stopped
 
     def _bounded(self, reader: Reader) -> Reader:
         reader.stop = self._most
@@ -340,8 +358,9 @@ class _TableCheck:
         self._findings.add(self._path, where, what, show)
 
     def _check_texts(self, table: CheckedTable, where: str, row: Mapping[str, Any]) -> None:
-        found = [row[name] for name in (self._columns.text, self._columns.pair) if name is not None]
-        for name, value in zip((self._columns.text, self._columns.pair), found, strict=False):
+        names = [name for name in (self._columns.text, self._columns.pair) if name is not None]
+        found = [row[name] for name in names]
+        for name, value in zip(names, found, strict=True):
             if not isinstance(value, str):
                 kind = "is missing" if value is None else f"is of type {type(value).__name__}, not text"
                 self._findings.add(self._path, where, f"column {name!r}: the text {kind}", self._drop_rows())
@@ -353,7 +372,7 @@ class _TableCheck:
                 self._findings.add(self._path, where, what, fix)
                 break
             elif "\n" in value:
-                self._long_rows.append((where, value))
+                self._long_rows.append((where, name, value))
         key = hash(tuple(map(str, found)))
         table.texts[key] = table.texts.get(key, 0) + 1
         table.lengths.append(sum(len(value) for value in found if isinstance(value, str)))
@@ -374,50 +393,77 @@ class _TableCheck:
             if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
                 self._numbers += 1
                 what = f"column {name!r}: a number with a decimal comma"
-                self._findings.add(self._path, where, what, self._pandas("", decimal=","))
+                self._findings.add(self._path, where, what, self._decimal_points())
             elif self._numbers or not isinstance(value, str):
                 self._findings.add(self._path, where, f"column {name!r}: {problem}", self._drop_rows())
 
     def _check_swallowed(self, table: CheckedTable, reader: TableReader) -> None:
-        """Add the rows whose quoted text contains complete other rows: a quotation mark that is not closed."""
+        """Add the rows whose quoted text contains other rows: a quotation mark that is not closed."""
         header = reader.names()
-        at = header.index(self._columns.label) if self._columns.label in header else None
-        for where, value in self._long_rows:
-            inside = value.split("\n")[1:-1] or value.split("\n")[1:]
-            rows = [_fields(line, SEPARATORS[self._form]) for line in inside]
-            whole = [row for row in rows if len(row) == len(header)]
-            if at is not None:
-                whole = [row for row in whole if self._is_label(table, row[at])]
-            if whole and len(header) > 1:
-                what = f"a quotation mark that is not closed: the row contains {len(whole):,} other rows"
+        for where, name, value in self._long_rows:
+            first, *inside = (_fields(line, SEPARATORS[self._form]) for line in value.split("\n"))
+            at = header.index(name)
+            # From the mark to the end of its row, whole rows, and the begin of the row with the mark that closes it. A
+            # letter may have lines with as many commas, but hardly all of them, and with names of classes at their end.
+            rows = [[*header[:at], *first], *inside[:-1], [*inside[-1], *header[at + 1 :]]]
+            if len(header) == 1 or any(len(row) != len(header) for row in rows):
+                continue
+            swallowed = max(len(rows) - 2, 1)
+            if self._labelled and not self._columns.regression:
+                label = header.index(self._columns.label)
+                known = {*table.labels, header[label]}
+                if not all(row[label] in known for row in rows):
+                    continue
+                what = f"a quotation mark that is not closed: the row contains {swallowed:,} other rows"
                 fix = f'sed -n {LINE}p {in_shell(self._path)} shows it: close it, or double a mark inside a field ("")'
                 self._findings.add(self._path, where, what, fix)
-
-    def _is_label(self, table: CheckedTable, value: str) -> bool:
-        if self._columns.regression:
-            return bool(value.strip()) and not is_missing(value) and _is_number(value)
-        return table.labels[value] > 0
+            else:
+                table.notes.append(
+                    f"{self._path}:{where}: a text whose lines look like {swallowed:,} other rows: is its quotation"
+                    " mark closed?"
+                )
 
     def _drop_rows(self) -> str:
-        label = self._columns.label if self._labelled else None
-        names = [name for name in (self._columns.text, self._columns.pair, label) if name is not None]
-        return self._pandas(f".dropna(subset={names!r})")
+        """Return a command that keeps only rows with texts and a label."""
+        names = [name for name in (self._columns.text, self._columns.pair) if name is not None]
+        kept = [f"table[{name!r}].map(lambda value: isinstance(value, str) and bool(value.strip()))" for name in names]
+        label = f"table[{self._columns.label!r}]"
+        if self._labelled and self._columns.regression:
+            kept.append(f"pd.to_numeric({label}, errors='coerce').notna()")
+        elif self._labelled:
+            known = f"{label}.astype(str).str.strip().str.lower().isin({sorted(MISSING)})"
+            kept.append(f"{label}.notna() & ~{known}")
+        return self._pandas(f".loc[lambda table: {' & '.join(kept)}]")
+
+    def _decimal_points(self) -> str:
+        """Return a command that writes numbers with a point in place of the comma."""
+        label = repr(self._columns.label)
+        step = f".assign(**{{{label}: lambda table: table[{label}].astype(str).str.replace(',', '.')}})"
+        return self._pandas(step)
 
     def _pandas(self, step: str, **reading: Any) -> str:
         """Return a command that writes a repaired copy of the table."""
         path, copy = self._path, str(self._path.with_name(f"{self._path.stem}.fixed{self._path.suffix}"))
+        # Every value that stays must stay the same: pandas writes whole numbers as 1.0 where others are missing, and
+        # reads texts such as None as missing.
         if self._form == "jsonl":
-            read = f"pd.read_json({str(path)!r}, lines=True)"
-            return python_command(f"{PANDAS}; {read}{step}.to_json({copy!r}, orient='records', lines=True)")
+            read = f"pd.read_json({str(path)!r}, lines=True, dtype=False, convert_dates=False)"
+            written = f"to_json({copy!r}, orient='records', lines=True, double_precision=15)"
+            return python_command(f"{PANDAS}; {read}{step}.{written}")
         if self._form == "parquet":
             return python_command(f"{PANDAS}; pd.read_parquet({str(path)!r}){step}.to_parquet({copy!r})")
         separator = SEPARATORS.get(self._form, ",")
         reading = {"sep": separator, **reading} if separator != "," else reading
+        reading |= {"dtype": "str", "keep_default_na": False}
+        writing: dict[str, Any] = {} if separator == "," else {"sep": separator}
+        if self._columns.quoting is False or (self._columns.quoting is None and self._form == "tsv"):
+            reading |= {"quoting": csv.QUOTE_NONE}
+            writing |= {"quoting": csv.QUOTE_NONE}
         if header := self._settings["header"]:  # the file has no line of names, and its copy must have none either
             reading |= {"header": None, "names": list(header)}
-        words = "".join(f", {key}={value!r}" for key, value in reading.items())
-        out = (f", sep={separator!r}" if separator != "," else "") + (", header=False" if header else "")
-        return python_command(f"{PANDAS}; pd.read_csv({str(path)!r}{words}){step}.to_csv({copy!r}, index=False{out})")
+            writing |= {"header": False}
+        read, out = ("".join(f", {key}={value!r}" for key, value in some.items()) for some in (reading, writing))
+        return python_command(f"{PANDAS}; pd.read_csv({str(path)!r}{read}){step}.to_csv({copy!r}, index=False{out})")
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -425,14 +471,6 @@ def _fields(line: str, separator: str) -> list[str]:
         return next(csv.reader([line], delimiter=separator), [])
     except csv.Error:
         return []
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        to_number(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTable | None, findings: Findings) -> None:
@@ -444,7 +482,7 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
     if all(_WHOLE.fullmatch(name) or _DECIMAL_COMMA.fullmatch(name) for name in names) and any(
         map(_DECIMAL_COMMA.fullmatch, names)
     ):
-        fix = _TableCheck(columns, table.path, findings, None)._pandas("", decimal=",")
+        fix = _TableCheck(columns, table.path, findings, None)._decimal_points()
         findings.add(
             table.path, "", f"{where}: numbers with a decimal comma", f"{fix}; then --set data.regression=true"
         )
@@ -456,6 +494,10 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
             have = "1 row has a label" if rows == 1 else f"{rows:,} rows have labels"
             what = f"{where}: {have} that {train.path} lacks: {classes_text(unknown)}"
             findings.add(table.path, "", what, f"add such rows to {train.path}, or delete these")
+        return
+    if table.complete and are_fractions(names):
+        what = f"{where} has {len(names):,} different numbers, each a class of its own"
+        findings.add(table.path, "", what, "--set data.regression=true")
         return
     mean = sum(len(name) * count for name, count in table.labels.items()) / table.labels.total()
     once = sum(count == 1 for count in table.labels.values())
@@ -471,8 +513,10 @@ def _check_labels(columns: ColumnsConfig, table: CheckedTable, train: CheckedTab
 
 
 def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> Iterator[str]:
-    """Yield warnings about tables that can be read: classes that are probably wrong, texts that occur in two splits."""
+    """Yield warnings about tables that can be read: classes and rows that are probably wrong, texts in two splits."""
     train = seen.get("train")
+    for table in seen.values():
+        yield from table.notes
     if train is not None:
         yield from _class_warnings(columns, train)
     for split, table in seen.items():
@@ -487,7 +531,7 @@ def table_warnings(columns: ColumnsConfig, seen: Mapping[str, CheckedTable]) -> 
 
 def _class_warnings(columns: ColumnsConfig, train: CheckedTable) -> Iterator[str]:
     names = sorted(train.labels)
-    if len(names) > MOST_RARE_CLASSES and all(map(_is_number, names)) and any("." in name for name in names):
+    if are_fractions(names):
         yield (
             f"{train.path}: column {columns.label!r} has {len(names):,} different numbers, each a class of its own; to"
             " predict a number: --set data.regression=true"

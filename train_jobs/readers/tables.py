@@ -6,7 +6,7 @@ No row is dropped or merged silently: one error lists the rows that cannot be us
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LONG_TEXT = 100_000  # characters; noted, since almost all of it is truncated
 LISTED = 10  # problems listed in an error; the rest are counted
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+WHOLE = re.compile(r"-?\d+(\.0*)?")  # programs write whole numbers of a column with a missing value as 1.0
+_FRACTION = re.compile(r"[-+]?\d*\.\d+([eE][-+]?\d+)?")
+_NUMBERED = re.compile(r"\s*[-+]?\d")
 SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """Our name of a split -> its name in Hugging Face datasets."""
 # "none" is not among them: it is a common name of a class. pandas reads all of these as missing.
@@ -228,6 +231,17 @@ def class_ids(
     return [ids.get(name, -1) for name in found]
 
 
+def label_ids(classes: Sequence[str]) -> dict[str, int]:
+    """Return label in a file -> id of a model's class: its name, or its number.
+
+    Numbers are not accepted if a name begins with one: of the classes 1 to 5, the label 1 is the first, not the second.
+    """
+    ids = {name: number for number, name in enumerate(classes)}
+    if any(map(_NUMBERED.match, classes)):
+        return ids
+    return {str(number): number for number in ids.values()} | ids
+
+
 def _converted(table: RowTable, column: str, problems: RowProblems, convert: Callable[[Any], Any]) -> list[Any]:
     found = []
     for row, value in enumerate(table.columns[column]):
@@ -265,6 +279,13 @@ def to_class(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     raise ValueError(f"invalid label: {value_text(value)}")
+
+
+def are_fractions(names: Collection[str]) -> bool:
+    """Return whether labels are numbers that are not all whole: a regression whose switch was forgotten."""
+    return all(WHOLE.fullmatch(name) or _FRACTION.fullmatch(name) for name in names) and not all(
+        float(name).is_integer() for name in names
+    )
 
 
 def is_missing(value: Any) -> bool:

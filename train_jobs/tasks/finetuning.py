@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.loop.staging import Arrays, to_device
 from train_jobs.engine.runtime.distributed import World
-from train_jobs.evaluation.scored_rows import ScoredRows
+from train_jobs.evaluation.scored_rows import ScoredRows, sets_identity
 from train_jobs.models.bert.primitives import gradients_in_place
 from train_jobs.models.bert.task_heads import Finetuned
 from train_jobs.tasks.sequences import (
@@ -61,6 +62,15 @@ class TokenizedTask(ABC):
     """Names of classes or tags in the order of their ids; empty for regression and question answering."""
     notes: list[str]
     """Warnings about the files, each with its file and line."""
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Hashes of the rows and of the names of the classes, see `sets_identity`."""
+        return sets_identity(self.row_identities(), self.labels)
+
+    @abstractmethod
+    def row_identities(self) -> dict[str, list[str]]:
+        """Return the identity of each row of train, dev and test."""
 
     @abstractmethod
     def describe(self) -> list[str]:

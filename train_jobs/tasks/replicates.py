@@ -18,7 +18,7 @@ from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
 from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_initial_model
 from train_jobs.artifacts.text_rule import TextRule
-from train_jobs.assembly.starting_point import differences, resume, without_default_micro_batch
+from train_jobs.assembly.starting_point import SCORED, differences, resume, without_default_micro_batch
 from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig
 from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
@@ -121,7 +121,7 @@ def run_task(
         result = {"task": config.task, **run_seed(job, config.seeds[0], output, mirror=mirror)}
     else:
         result = run_seeds(job, output, mirror=mirror)
-    result["config"] = settings(config)
+    result["config"] = settings(config, kind.identity)
     if world.is_main:
         storage.write_json(output / RESULT, result)
     world.barrier()  # torchrun ends all ranks once one has exited, so none may leave while the main one still writes
@@ -146,7 +146,8 @@ def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -
         for number, seed in enumerate(job.config.seeds, start=1):
             folder = output / seed_folder(seed)
             job.world.log(f"seed       {seed}, {number} of {len(job.config.seeds)}")
-            one = finished_result(folder, job.config, job.world, seed=seed, rows=job.kind.rows.sha256)
+            start = {"seed": seed, "rows": job.kind.rows.sha256}
+            one = finished_result(folder, job.config, job.world, job.kind.identity, **start)
             if one is None:
                 one = {**run_seed(job, seed, folder, mirror=None), "config": trajectory(job, seed)}
                 # last: this file marks the seed as finished
@@ -338,13 +339,16 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
     }
 
 
-def finished_result(output: Path, config: FinetuneConfig, world: World, **start: Any) -> dict[str, Any] | None:
+def finished_result(
+    output: Path, config: FinetuneConfig, world: World, identity: Mapping[str, str], **start: Any
+) -> dict[str, Any] | None:
     """Return the result of a finished run; None if it is not finished.
 
     Args:
         output: folder of the run.
         config: current configuration.
         world: the processes; the main one decides.
+        identity: current rows and classes; see `TokenizedTask.identity`.
         start: additional values that the run must have started with, such as its seed.
 
     Raises:
@@ -354,7 +358,7 @@ def finished_result(output: Path, config: FinetuneConfig, world: World, **start:
     if not world.from_main(int(path.is_file())):
         return None
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    wanted = settings(config)
+    wanted = settings(config, identity)
     changed = differences(found.get("config", {}), {**wanted, "start": {**wanted["start"], **start}})
     if config.resume == "never" or changed:
         raise ConflictError(
@@ -366,8 +370,13 @@ def finished_result(output: Path, config: FinetuneConfig, world: World, **start:
     return found
 
 
-def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
-    """Return the values that determine the final weights, except for the seed and the rows, as JSON."""
+def settings(config: FinetuneConfig, identity: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the values that determine the final weights and their scores, except for the seed, as JSON.
+
+    Args:
+        config: the configuration.
+        identity: rows and classes; see `TokenizedTask.identity`.
+    """
     sections: dict[str, dict[str, Any]] = config.model_dump(
         mode="json", include={"model", "optimizer", "schedule", "train"}
     )
@@ -378,12 +387,17 @@ def settings(config: FinetuneConfig) -> dict[str, dict[str, Any]]:
     weights = initial_weights(config.init_from)
     stretched = {} if config.stretch_positions is None else {STRETCH: config.stretch_positions}
     start = {"task": config.task, "weights": weights, "max_length": config.max_length, **stretched}
-    return {**sections, "start": start}
+    evaluation = config.evaluation.model_dump(mode="json")
+    return {
+        **sections,
+        "start": start,
+        SCORED: {**evaluation, "positive_label": config.data.positive_label, **identity},
+    }
 
 
 def trajectory(job: FinetuneJob, seed: int) -> dict[str, dict[str, Any]]:
-    """Return all values that determine the final weights of one seed, as JSON."""
-    sections = settings(job.config)
+    """Return all values that determine the final weights of one seed and their scores, as JSON."""
+    sections = settings(job.config, job.kind.identity)
     return {**sections, "start": {**sections["start"], "seed": seed, "rows": job.kind.rows.sha256}}
 
 

@@ -30,7 +30,7 @@ from train_jobs.config.finetune import ColumnsConfig, ExamplesConfig
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.config.tasks import GLUE, GLUE_TASKS, OWN, data_folder
-from train_jobs.readers.sentence_data import split_sizes
+from train_jobs.readers.sentence_data import DividedRows, divided_rows
 from train_jobs.readers.table_check import (
     QUICK_BYTES,
     CheckedTable,
@@ -145,7 +145,8 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     files = [] if remote else task_files(job)
     data = remote_data(remote) if remote else _fingerprint(job, files, cache)
     seen = {} if remote else _checked_tables(job, files, spec.check, reuse)
-    rows = {} if remote else _rows(job, files)
+    divided = None if remote else _divided(job, files)
+    rows = {} if remote else _rows(job, files, divided)
     shared = SharedFacts.of(resolved, home, [job.init_from, *_data_paths(job)], reuse)
     per_epoch = {
         task: -(-found.train // task_config(job, task).train.global_batch_size)
@@ -157,6 +158,7 @@ def plan_finetuning(resolved: Resolved, home: Path, reuse: Plan | None) -> Finet
     warnings = [
         *_missing_task_warnings(job, rows),
         *table_warnings(job.data, seen),
+        *(divided.notes if divided else ()),
         *length_warnings(seen, job.max_length, initial.usable_positions),
         *disk_warnings(estimates.disk_bytes, home, "checkpoints"),
         *training_warnings(job, estimates, shared.compute, sequences),
@@ -209,23 +211,33 @@ def _fingerprint(job: FinetuneConfig, files: list[TaskFile], cache: Path) -> Dat
     return files_fingerprint(name, {f"{file.task}/{file.portable}": file.path for file in files}, cache)
 
 
-def _rows(job: FinetuneConfig, files: list[TaskFile]) -> dict[str, TaskRows]:
-    """Return the number of rows of each task."""
+def _is_divided(job: FinetuneConfig) -> bool:
+    """Return whether rows of the user's own tables become the dev set or a test."""
     data = job.data
-    if job.task == OWN and data.dataset is None and (data.validation is None or data.test_fraction is not None):
-        return {OWN: _divided_rows(data, files)}
+    return job.task == OWN and data.dataset is None and (data.validation is None or data.test_fraction is not None)
+
+
+def _divided(job: FinetuneConfig, files: list[TaskFile]) -> DividedRows | None:
+    """Divide own tables as the job does; None if it divides none, or if they are large."""
+    size = sum(file.path.stat().st_size for file in files if file.split != "test")
+    return divided_rows(job.data) if _is_divided(job) and size <= MOST_DIVIDED_BYTES else None
+
+
+def _rows(job: FinetuneConfig, files: list[TaskFile], divided: DividedRows | None) -> dict[str, TaskRows]:
+    """Return the number of rows of each task."""
+    if _is_divided(job):
+        return {OWN: _divided_rows(job.data, files, divided)}
     tasks = dict.fromkeys(file.task for file in files if file.split == "train")
     return {task: TaskRows(**{split: _sum(job, task, split, files) for split in SPLITS}) for task in tasks}
 
 
-def _divided_rows(data: ExamplesConfig, files: list[TaskFile]) -> TaskRows:
+def _divided_rows(data: ExamplesConfig, files: list[TaskFile], divided: DividedRows | None) -> TaskRows:
     """Return the rows of own tables of which some become the dev set or a test; of large tables by their shares."""
     predicted = sum(count_rows(file, data) or 0 for file in files if file.split == "test")
-    labelled = {file.split: file for file in files if file.split != "test"}
-    if sum(file.path.stat().st_size for file in labelled.values()) <= MOST_DIVIDED_BYTES:
-        sizes = split_sizes(data)
+    if divided is not None:
+        sizes = divided.sizes
         return TaskRows(train=sizes["train"], validation=sizes["dev"], test=sizes.get("held_back", predicted))
-    counts = {split: count_rows(file, data) for split, file in labelled.items()}
+    counts = {file.split: count_rows(file, data) for file in files if file.split != "test"}
     train, dev = counts["train"], counts.get("validation")
     if train is not None and "validation" not in counts:
         dev = round(train * data.validation_fraction)

@@ -49,9 +49,10 @@ from train_jobs.config.predict import (
     READABLE,
     REGRESSION,
     SEVERAL_LABELS,
+    require_labels,
 )
 from train_jobs.config.pretrain import OBSERVERS
-from train_jobs.config.tasks import TASKS
+from train_jobs.config.tasks import sentence_task
 from train_jobs.readers.table_check import (
     QUICK_BYTES,
     CheckedTable,
@@ -209,6 +210,7 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
     estimates = estimate_prediction(job, model, vocab_size, compute=shared.compute, rows=rows, tokens=tokens)
     warnings = [
+        *(note for table in seen.values() for note in table.notes),
         *length_warnings(seen if kind in TRUNCATED else {}, longest, usable),
         *memory_warnings(estimates.process_bytes, shared.compute, "--set batching.batch_tokens=N lessens that"),
     ]
@@ -233,12 +235,12 @@ def _kind(job: PredictConfig, config: Mapping[str, Any]) -> str | None:
 
 
 def _checked_tables(job: PredictConfig, config: Mapping[str, Any], check: str) -> dict[str, CheckedTable]:
-    """Check the user's own tables; files of a built-in task have flaws that the job accepts."""
-    kind = _kind(job, config)
-    if kind is None or job.task in TASKS:
+    """Check the user's own tables; of a built-in task only its labels, since the job accepts flaws of its files."""
+    kind, task = _kind(job, config), sentence_task(job.task)
+    if kind is None:
         return {}
     table = PredictedTable(kind)
-    if job.evaluate and kind == CLASSIFICATION:
+    if job.evaluate and (task is not None or kind == CLASSIFICATION):
         names: Sequence[str] = DEFAULT_LABELS
         problem = config.get("problem_type")
         with suppress(ValueError):  # the job refuses such a model
@@ -247,6 +249,10 @@ def _checked_tables(job: PredictConfig, config: Mapping[str, Any], check: str) -
             table = PredictedTable(kind, numbers=True)
         elif problem != SEVERAL_LABELS:
             table = PredictedTable(kind, names)
+        if task is not None:
+            require_labels(task, job.model, names, number=table.numbers)
+    if task is not None:
+        return {}
     return check_inputs(job, table, most_bytes=None if check == "all" else QUICK_BYTES)
 
 

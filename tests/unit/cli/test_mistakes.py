@@ -10,10 +10,15 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import Finished, write_bert
 from tests.mistakes import BOTH, CANARY, COLUMNS, FINETUNE, MISTAKES, ON_DEV, WARDS, Mistake, changed, note_rows, table
+from train_jobs.config import DataError
+from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.readers.sentence_data import read_table_task
 
 Command = Callable[..., Finished]
 
@@ -55,7 +60,70 @@ def test_fixed_copy_passes(orchestrator: Command, tmp_path: Path) -> None:
     assert json.loads(found.out)["plan"]["checked"] == "all 117 rows"
 
 
-@pytest.mark.parametrize("name", ["a JSON array in place of JSON Lines", "a class in two spellings"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_fix_of_missing_values_changes_no_other_value(orchestrator: Command, suffix: str) -> None:
+    rows = [[str(number), f"{CANARY} {number}", str(number % 2)] for number in range(12)]
+    rows[1][1], rows[2][1], rows[4][2] = "None", "  ", ""
+    rows[5][1] = 'a 5" "wound"' if suffix == "tsv" else 'a "wound", closed'
+    named = [dict(zip(["id", "note", "ward"], row, strict=True)) for row in rows]
+    typed = [{**one, "ward": int(one["ward"]) if one["ward"] else None} for one in named]
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(typed), "train.parquet")
+    elif suffix == "jsonl":
+        Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in typed))
+    else:
+        Path("train.csv").write_text(table(rows))
+        Path("train.tsv").write_text("".join("\t".join(row) + "\n" for row in [["id", "note", "ward"], *rows]))
+    write_bert(Path("bert"))
+    done = orchestrator(*shlex.split(f"{FINETUNE} --data train.{suffix} {COLUMNS}"), "-o", "json")
+    (fix,) = {text.partition("\nfix  ")[2] for text in done.json["error"]["problems"]}
+    subprocess.run(fix.replace("python", sys.executable, 1), shell=True, check=True)
+    columns = ColumnsConfig(text="note", label="ward")
+    task, splits = read_table_task(columns, {"train": Path(f"train.fixed.{suffix}")})
+    assert splits["train"].texts == [row[1] for number, row in enumerate(rows) if number not in {2, 4}]
+    assert task.labels == ("0", "1")
+
+
+def test_whole_numbers_with_a_point_are_classes(orchestrator: Command) -> None:
+    rows = [[str(number), f"{CANARY} {number}", f"{number % 11}.0"] for number in range(44)]
+    write({"train.csv": table(rows)})
+    write_bert(Path("bert"))
+    done = orchestrator(*shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}"), "-o", "json")
+    assert done.code == 0, done.err
+    task, _ = read_table_task(ColumnsConfig(text="note", label="ward"), {"train": Path("train.csv")})
+    assert task.labels == tuple(f"{number}.0" for number in range(11))
+    write({"train.csv": table([[*row[:2], row[2].replace("3.0", "3")] for row in rows] + [["9", "a", "3.0"]])})
+    _, splits = read_table_task(ColumnsConfig(text="note", label="ward"), {"train": Path("train.csv")})
+    assert "labels '3', '3.0' differ only in a fraction of 0; each is a class" in splits["train"].notes[0]
+
+
+def test_fractions_as_classes_are_refused_by_plan_and_job(orchestrator: Command) -> None:
+    write({"train.csv": table([[str(number), f"{CANARY} {number}", f"{number % 3}.5"] for number in range(44)])})
+    write_bert(Path("bert"))
+    done = orchestrator(*shlex.split(f"{FINETUNE} --data train.csv {COLUMNS}"), "-o", "json")
+    assert done.json["error"]["fix"] == "--set data.regression=true"
+    with pytest.raises(DataError, match="has fractions as labels"):
+        read_table_task(ColumnsConfig(text="note", label="ward"), {"train": Path("train.csv")})
+
+
+def test_test_set_with_empty_labels_is_read_without_labels(orchestrator: Command) -> None:
+    write({**BOTH, "test.csv": table([[row[0], row[1], ""] for row in note_rows(12, 300)])})
+    write_bert(Path("bert"))
+    words = shlex.split(f"{FINETUNE} --data train.csv {COLUMNS} {ON_DEV}")
+    done = orchestrator(*words, "--set", "data.test=test.csv", "-o", "json")
+    assert done.code == 0, done.err
+    files = {split: Path(f"{split}.csv") for split in ("train", "dev", "test")}
+    _, splits = read_table_task(ColumnsConfig(text="note", label="ward"), files)
+    assert splits["test"].labels is None
+    assert splits["test"].notes == ["test.csv: column 'ward' is empty: read as a set without labels"]
+    swapped = orchestrator(*shlex.split(f"{FINETUNE} --data test.csv {COLUMNS}"), "-o", "json")
+    assert swapped.json["error"]["message"].endswith("test.csv: column 'ward' is empty")
+    assert swapped.json["error"]["fix"].startswith("--column label=NAME")
+
+
+@pytest.mark.parametrize(
+    "name", ["a JSON array in place of JSON Lines", "a class in two spellings", "numbers with a decimal comma"]
+)
 def test_fixed_copy_has_no_mistake(orchestrator: Command, name: str) -> None:
     mistake = next(one for one in MISTAKES if one.name == name)
     mistake.write(Path())
@@ -146,8 +214,8 @@ SCORED = "plan evaluate --model bert --data rows.csv --column text=note --column
             "--column label=wards$",
         ),
         (table(note_rows(12), separator=";"), r"rows\.csv:1: the fields are separated by semicolons", "sep=';'"),
-        (changed({3: (2, "N/A"), 7: (2, "")}), r"rows\.csv:5, 9: column 'ward': missing label", "dropna"),
-        (changed({3: (1, "")}), r"rows\.csv:5: column 'note': an empty text", "dropna"),
+        (changed({3: (2, "N/A"), 7: (2, "")}), r"rows\.csv:5, 9: column 'ward': missing label", "notna"),
+        (changed({3: (1, "")}), r"rows\.csv:5: column 'note': an empty text", "value.strip"),
         (
             changed({3: (2, "urology")}),
             r"rows\.csv: column 'ward': 1 row has a label that the model does not know: urology",
@@ -184,6 +252,49 @@ def test_rows_that_can_be_scored_pass(orchestrator: Command) -> None:
     assert "that the model does not know" in orchestrator(*shlex.split(words)).json["error"]["message"]
     write_classifier("LABEL_0", problem_type="regression")
     assert orchestrator(*shlex.split(words)).json["plan"]["checked"] == "all 4 rows"
+
+
+def test_labels_of_model_are_checked_before_scoring(orchestrator: Command) -> None:
+    write_classifier("1", "2", "3")
+    Path("rows.csv").write_text(table([[row[0], row[1], "0"] for row in note_rows(12)]))
+    done = orchestrator(*shlex.split(SCORED), "-o", "json")
+    assert "12 rows have labels that the model does not know: 0" in done.json["error"]["message"]
+    Path("dev.tsv").write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\ta\tb\n")
+    words = shlex.split("plan evaluate --model bert --data dev.tsv --set task=MRPC -o json")
+    assert orchestrator(*words).json["error"]["message"] == "cannot score MRPC: the model has other labels"
+    write_classifier("Equivalent", "Not_Equivalent")
+    assert orchestrator(*words).code == 0
+
+
+LETTERS = {
+    "of two columns": ('id,text\n1,"Dear doctor\nthe patient has pain, fever\nregards"\n2,"good film"\n', ""),
+    "of three columns": ('id,date,text\n1,2024-01-01,"Dear\naspirin, ibuprofen, paracetamol\nregards"\n', ""),
+    "with a comma in each line": ('id,text\n1,"Dear doctor\npain, fever\nregards, Ann"\n', "rows.csv:2: a text whose"),
+    "that swallow rows": ('id,text\n1,"one\n2,two\n3,three"\n4,four\n', "lines look like 1 other rows"),
+}
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_texts_of_several_lines_can_be_predicted(orchestrator: Command, name: str) -> None:
+    content, warning = LETTERS[name]
+    write_classifier(*WARDS)
+    Path("rows.csv").write_text(content)
+    done = orchestrator(*shlex.split("plan predict --model bert --data rows.csv -o json"))
+    assert done.code == 0, done.err
+    found = [text for text in done.json["plan"]["warnings"] if "quotation mark" in text]
+    assert len(found) == bool(warning)
+    assert warning in "".join(found)
+
+
+def test_texts_of_several_lines_can_be_trained(orchestrator: Command) -> None:
+    write_bert(Path("bert"))
+    numbers = "".join(f"film {number},{number}.5\n" for number in range(20))
+    classes = "".join(f"film {number},{number % 2}\n" for number in range(20))
+    letter = '"Morning\naspirin, 1\nevening",1\n'
+    write({"numbers.csv": f"note,ward\n{letter}{numbers}", "classes.csv": f"note,ward\n{letter}{classes}"})
+    words = f"{FINETUNE} {COLUMNS} -o json"
+    assert orchestrator(*shlex.split(f"{words} --data numbers.csv --set data.regression=true")).code == 0
+    assert orchestrator(*shlex.split(f"{words} --data classes.csv")).code == 0
 
 
 def test_columns_of_questions_and_masks_are_checked(orchestrator: Command) -> None:

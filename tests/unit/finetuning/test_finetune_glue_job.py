@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 import statistics
 import zipfile
 from pathlib import Path
@@ -92,6 +94,18 @@ def test_each_task_is_separate_run(done: Path) -> None:
         assert one == result["tasks"][name]
         assert (done / name / "model" / "model.safetensors").is_file()
     assert [len(list(read_reports(done / name / "metrics.jsonl"))) > 0 for name in GLUE_TASKS] == [True] * 9
+
+
+def test_finished_task_with_other_rows_is_refused(
+    bert: Path, glue: Path, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(glue, tmp_path / "glue")
+    dev = tmp_path / "glue" / "CoLA" / "dev.tsv"
+    dev.write_text("".join(dev.read_text().splitlines(keepends=True)[:-1]))
+    assert run(done.parent, job(bert, tmp_path / "glue")) == 1
+    message = capsys.readouterr().err
+    assert "finished run with another configuration" in message
+    assert re.search(r"changed +scored\.dev: \w+ -> \w+$", message, re.MULTILINE)
 
 
 def test_task_may_have_other_epochs_and_seeds(done: Path) -> None:

@@ -192,7 +192,7 @@ def test_other_configuration_is_refused(bert: Path, glue: Path, done: Path, caps
     assert "optimizer.learning_rate: 0.003 -> 0.002" in capsys.readouterr().err
 
 
-def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path) -> None:
+def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split, rows in {"train": 48, "dev": 24, "test": 6}.items():
         table = [{"text": one, "pair": two, "label": 2.5 * label} for label, one, two in pairs(rows, len(split))]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
@@ -230,6 +230,19 @@ def test_seeds_are_replicates_of_own_task(bert: Path, tmp_path: Path) -> None:
     assert run(tmp_path, document) == 0
     assert best.stat().st_mtime_ns == before, "what is done is left alone"
     assert [report["step"] for _, report in read_reports(output / "metrics.jsonl")] == [1, 2]
+    more = ["--set", "seeds=[3,4,5]"]
+    for name, change in {
+        "dev": ["--set", f"data.validation={tmp_path / 'test.jsonl'}"],
+        "test": ["--set", f"data.test={tmp_path / 'dev.jsonl'}"],
+        "every": ["--set", "evaluation.every=2"],
+    }.items():
+        assert run(tmp_path, document, *more, *change) == 1
+        assert f"scored.{name}: " in capsys.readouterr().err
+    seed = output / "seed-3" / "result.json"
+    older = json.loads(seed.read_text())
+    del older["config"]["scored"]  # as versions wrote it that did not check these
+    seed.write_text(json.dumps(older))
+    assert run(tmp_path, document) == 0
 
 
 @pytest.mark.parametrize(

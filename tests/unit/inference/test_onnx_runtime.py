@@ -19,6 +19,7 @@ from train_jobs.config.predict import PredictConfig
 from train_jobs.inference import onnx_model
 from train_jobs.inference.loaded_model import load_predictor
 from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
+from train_jobs.predict import identity
 from train_jobs.readers.tables import RowTable
 from train_jobs.tools import onnx as export
 from train_jobs.tools import serve
@@ -125,6 +126,36 @@ def test_graph_of_other_weights_is_not_served(
     task = serve.load(folder)
     assert not isinstance(task.forward.model, OnnxModel)
     assert "not of these weights" in capsys.readouterr().out
+
+
+def test_graph_of_other_weights_predicts_nothing(
+    classifier: Path, saved: Saved, tmp_path: Path, run: Run, jsonl: Callable[..., Path]
+) -> None:
+    folder, source = shutil.copytree(classifier, tmp_path / "model"), jsonl([{"text": "w1 w2"}])
+    other = saved("BertForSequenceClassification", initializer_factor=2.0, **NAMES)
+    shutil.copyfile(other / "model.safetensors", folder / "model.safetensors")
+    for int8 in (False, True):
+        with pytest.raises(SpecError, match=r"model\.onnx is not of these weights") as caught:
+            run(folder, source, runtime="onnx", int8=int8)
+        graph = folder / GRAPH_FILE
+        command = f"train_jobs.tools.onnx --model {folder} --task text-classification --output {graph}"
+        assert command in str(caught.value.fix)
+
+
+def test_other_graph_predicts_again(classifier: Path, tmp_path: Path, jsonl: Callable[..., Path]) -> None:
+    folder, source = shutil.copytree(classifier, tmp_path / "model"), jsonl([{"text": "w1 w2"}])
+    each = []
+    for content in (b"before", b"exported again"):
+        (folder / GRAPH_FILE).write_bytes(content)
+        settings = {"onnx": config(folder, runtime="onnx"), "torch": config(folder, runtime="torch")}
+        each.append(
+            {
+                name: identity(one.model_copy(update={"input": [source]}), torch.device("cpu"))
+                for name, one in settings.items()
+            }
+        )
+    assert each[0]["onnx"] != each[1]["onnx"]
+    assert each[0]["torch"] == each[1]["torch"]
 
 
 def test_model_without_graph_names_the_export(saved: Saved) -> None:

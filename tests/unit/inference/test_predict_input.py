@@ -13,6 +13,7 @@ import pytest
 
 from train_jobs.config import DataError, PredictConfig, SpecError
 from train_jobs.inference.input_windows import open_readers, read_input
+from train_jobs.tasks.entities.conll import read_conll
 
 TEXTS = ["one", 'a "quote", and', "three\u2028lines", "fünf ", "tail"]
 
@@ -77,6 +78,13 @@ def test_parquet_with_several_row_groups_is_read(tmp_path):
     found = open_input(tmp_path / "a.parquet", ("text", "id"), window=700)
     assert read(found, "id") == numbers
     assert found.read(found.windows[2]).where(0).endswith("a.parquet:row 1401")
+
+
+def test_conll_words_keep_other_white_space(tmp_path):
+    path = write(tmp_path / "a.conll", "1\u00a0000  O\n2\u2009000\tB-LOC \n\u00a0 O\n")
+    found = open_input(path, evaluate=True)
+    assert read(found, "words") == read_conll(path).words == [["1\u00a0000", "2\u2009000", "\u00a0"]]
+    assert read(found, "tags") == [["O", "B-LOC", "O"]]
 
 
 def test_conll_sentences_are_read(tmp_path):

@@ -8,8 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
@@ -71,6 +74,34 @@ def test_csv_is_read_back_with_ids(saved, run, jsonl, tmp_path):
     assert [row["label"] for row in rows] == [one["label"] for one in found]
     assert [float(row["probability"]) for row in rows] == pytest.approx([one["probability"] for one in found], rel=1e-4)
     assert json.loads(rows[0]["probabilities"]).keys() == found[0]["probabilities"].keys()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_dates_and_decimals_are_written_as_text(saved, run, tmp_path, suffix):
+    kept = {"day": date(2024, 1, 2), "price": Decimal("1.50"), "tags": ["a"], "seen": True, "id": 2**62}
+    pq.write_table(pa.Table.from_pylist([{**kept, "text": "w1"}]), tmp_path / "rows.parquet")
+    keep = ["day", "price", "tags", "seen", "id"]
+    output = f"found.{suffix}"
+    predict_in_both_formats(saved, run, tmp_path / "rows.parquet", output=output, data={"keep": keep})
+    with (tmp_path / "out" / output).open(encoding="utf-8", newline="") as stream:
+        (row,) = csv.DictReader(stream, delimiter="\t" if suffix == "tsv" else ",")
+    assert [row[name] for name in keep] == ["2024-01-02", "1.50", '["a"]', "true", str(2**62)]
+
+
+def test_large_ids_are_written_to_parquet(saved, run, tmp_path):
+    ids = pa.array([*range(4), *range(2**64 - 4, 2**64)], pa.uint64())  # two parts; the first fits into int64
+    pq.write_table(pa.table({"id": ids, "text": [f"w{number}" for number in range(8)]}), tmp_path / "rows.parquet")
+    keys = {"output": "found.parquet", "data": {"keep": ["id"]}, "batching": WINDOWS}
+    predict_in_both_formats(saved, run, tmp_path / "rows.parquet", **keys)
+    found = pq.read_table(tmp_path / "out" / "found.parquet")["id"]
+    assert (found.type, found.to_pylist()) == (pa.uint64(), ids.to_pylist())
+
+
+@pytest.mark.parametrize("ids", [[2**64], [-1, 2**63], [-1, 1, 2, 3, 2**63]])
+def test_ids_without_common_type_are_refused_in_parquet(saved, run, jsonl, ids):
+    source = jsonl([{"id": one, "text": "w1"} for one in ids])
+    with pytest.raises(DataError, match="column id has values of several types"):
+        run(classifier(saved), source, output="found.parquet", data={"keep": ["id"]}, batching=WINDOWS)
 
 
 def predict_in_both_formats(saved, run, source, **keys):

@@ -78,6 +78,9 @@ def test_multi_label_probabilities_match_model(saved, run, jsonl, texts):
         expected = {one["label"]: one["score"] for one in theirs}
         assert mine["probabilities"] == pytest.approx(expected, **CLOSE)
         assert set(mine["labels"]) == {name for name, score in expected.items() if score >= 0.5}
+    first = run(folder, jsonl([{"text": text} for text in texts]), top_k=1)
+    assert [one["labels"] for one in first] == [one["labels"] for one in found]
+    assert {len(one["probabilities"]) for one in first} == {1}
 
 
 def test_fill_mask_matches_pipeline(saved, run, jsonl, texts):

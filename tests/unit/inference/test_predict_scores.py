@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
 from train_jobs import predict
 from train_jobs.artifacts.metrics_file import read_reports
-from train_jobs.config import DataError
+from train_jobs.config import DataError, SpecError
 from train_jobs.engine.reporting.metrics import MetricsLog
 from train_jobs.inference.forward import Forward
 from train_jobs.inference.prediction_files import PredictionParts
@@ -91,6 +91,55 @@ def test_glue_task_sets_columns_labels_and_metrics(saved, run, tmp_path):
     run(classifier(saved, **names), written(tmp_path, "index\tsentence\n0\tw1\n"), task="CoLA")
 
 
+def scored(saved, run, tmp_path, names, rows, **keys):
+    """Return metrics and labels that a model with these names predicts; its weights do not depend on them."""
+    folder = tmp_path / "-".join(names)
+    shutil.copytree(saved("BertForSequenceClassification", num_labels=len(names)), folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    (folder / "config.json").write_text(json.dumps({**config, **labels}))
+    (tmp_path / "dev.tsv").write_text(rows)
+    found = run(folder, tmp_path / "dev.tsv", evaluate=True, **keys)
+    return result(tmp_path)["metrics"], [one["label"] for one in found]
+
+
+def pairs(texts, labels):
+    rows = (f"{label}\t1\t2\t{text}\tw1\n" for text, label in zip(texts, labels, strict=True))
+    return "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + "".join(rows)
+
+
+@pytest.mark.parametrize(
+    "names", [["equivalent", "not_equivalent"], ["Not-Equivalent", "EQUIVALENT"], ["LABEL_0", "LABEL_1"], ["1", "0"]]
+)
+def test_glue_labels_match_in_any_order_and_spelling(saved, run, tmp_path, texts, names):
+    positive = next(name for name in names if name.lower() in {"equivalent", "label_1", "1"})
+    labels = [number % 3 == 0 for number in range(len(texts))]
+    found, guessed = scored(saved, run, tmp_path, names, pairs(texts, map(int, labels)), task="MRPC")
+    assert found["f1"] == pytest.approx(f1_score(labels, [one == positive for one in guessed]))
+    assert found["accuracy"] == pytest.approx(accuracy_score(labels, [one == positive for one in guessed]))
+
+
+@pytest.mark.parametrize("names", [["same", "other"], ["equivalent", "other"], ["LABEL_0", "LABEL_1", "LABEL_2"]])
+def test_glue_with_unknown_labels_of_model_is_refused(saved, run, tmp_path, names):
+    with pytest.raises(SpecError, match="cannot score MRPC: the model has other labels") as failure:
+        scored(saved, run, tmp_path, names, pairs(["w1"], [1]), task="MRPC")
+    assert failure.value.facts == {"need": "not_equivalent, equivalent", "have": ", ".join(names)}
+
+
+def test_glue_classes_are_not_scored_with_regression(saved, run, tmp_path):
+    (tmp_path / "dev.tsv").write_text(pairs(["w1"], [1]))
+    with pytest.raises(SpecError, match="cannot score MRPC: the model has other labels"):
+        run(classifier(saved, num_labels=1), tmp_path / "dev.tsv", task="MRPC", evaluate=True)
+
+
+@pytest.mark.parametrize("names", [["1", "2", "3"], ["1 star", "2 stars", "3 stars"], ["1.0", "2.0", "3.0"]])
+def test_classes_with_numbers_are_known_by_name_only(saved, run, tmp_path, names):
+    rows = "text\tlabel\n" + "".join(f"w{number}\t{name}\n" for number, name in enumerate(names))
+    assert "accuracy" in scored(saved, run, tmp_path, names, rows)[0]
+    with pytest.raises(DataError, match="unknown label: a text of 1 character; known are"):
+        scored(saved, run, tmp_path, names, "text\tlabel\nw1\t0\nw2\t1\n")
+
+
 def written(tmp_path, text):
     (tmp_path / "test.tsv").write_text(text)
     return tmp_path / "test.tsv"
@@ -139,6 +188,26 @@ def test_tuned_threshold_is_read_from_model(saved, run, tmp_path, tuned, none):
     squad(tmp_path / "dev.json", version="v2.0")
     found = run(model, tmp_path / "dev.json", evaluate=True, data={"max_query_length": 4})
     assert [one["answer"] == "" for one in found] == [none] * 3
+
+
+def test_questions_that_cannot_be_scored_are_refused(saved, run, tmp_path):
+    model, plain = saved("BertForQuestionAnswering"), tmp_path / "plain.json"
+    squad(tmp_path / "dev.json", version="1.1")
+    document = json.loads((tmp_path / "dev.json").read_text())
+    document["data"][0]["paragraphs"][0]["qas"][1]["answers"] = []
+    plain.write_text(json.dumps(document))
+    keys = {"evaluate": True, "data": {"max_query_length": 4}}
+    with pytest.raises(DataError, match=r"cannot score .*plain.json: it has questions without an answer") as caught:
+        run(model, plain, **keys)
+    assert caught.value.facts == {"where": "question 2"}
+    assert '"version": "v2.0"' in caught.value.fix
+    plain.write_text(json.dumps({**document, "version": "v2.0"}))
+    run(model, plain, **keys)
+    assert result(tmp_path)["metrics"]["NoAns_total"] == 1
+    files = [str(tmp_path / "dev.json"), str(plain)]
+    with pytest.raises(DataError, match=r"plain.json with .*dev.json: both have questions with the same id"):
+        run(model, plain, **keys, input=files)
+    assert len(run(model, plain, data=keys["data"], input=files)) == 6
 
 
 def test_long_context_windows_start_stride_apart(saved, run, tmp_path, monkeypatch):

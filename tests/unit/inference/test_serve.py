@@ -32,6 +32,16 @@ def test_endpoint_labels_match_job(saved, run, jsonl, texts):
     assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in expected], rel=0.02)
 
 
+def test_endpoint_returns_all_labels_of_a_text(saved, run, jsonl, texts):
+    folder = saved("BertForSequenceClassification", num_labels=8, problem_type="multi_label_classification")
+    expected = run(folder, jsonl([{"text": text} for text in texts]), batching={})
+    assert max(len(one["labels"]) for one in expected) > 5
+    for top in (1, 5):
+        found = answer(folder, *texts, top=top)["outputs"]
+        assert [one["labels"] for one in found] == [one["labels"] for one in expected]
+        assert {len(one["probabilities"]) for one in found} == {top}
+
+
 def test_endpoint_fill_mask_returns_lists(saved):
     ((first, second), nothing) = answer(saved("BertForMaskedLM"), "w1 [MASK] w2 [MASK]", "w1", top=3)["outputs"]
     assert (len(first), len(second), nothing) == (3, 3, [])

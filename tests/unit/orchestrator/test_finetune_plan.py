@@ -373,6 +373,21 @@ def test_rows_held_back_are_counted_by_their_hash(folder: Path) -> None:
     assert plan(*sets, "data.test_fraction_from=validation").run_hash == from_dev.run_hash != from_train.run_hash
 
 
+def test_class_without_training_row_is_named(folder: Path) -> None:
+    rows = [f"text {number},{number % 2}\n" for number in range(60)]
+    (folder / "own" / "train.csv").write_text("review,stars\n" + "".join(rows))
+    sets = ("data.train=own/train.csv", "data.label=stars", "data.text=review", SHORT)
+    found = plan(*sets)
+    config = found.job
+    dev = read_data(config).dev["dev"].texts
+    assert not any("is trained" in note for note in [*found.warnings, *read_data(config).notes])
+    rare = [row.replace(",0", ",rare").replace(",1", ",rare") if row.split(",")[0] in dev[:2] else row for row in rows]
+    (folder / "own" / "train.csv").write_text("review,stars\n" + "".join(rare))
+    note = "no row of rare is trained, because its texts are all held back for dev or test"
+    assert sum(note in text for text in plan(*sets).warnings) == 1
+    assert sum(note in text for text in read_data(config).notes) == 1
+
+
 def test_defaults_fit_narrow_models_and_few_rows(folder: Path) -> None:
     """A recipe or a value that the user gives is kept."""
     write_bert(folder / "base", hidden_size=768, num_attention_heads=12)

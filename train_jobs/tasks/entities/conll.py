@@ -101,8 +101,8 @@ def read_conll(
     need, width, begun = max(word_column, tag_column or word_column + 1), 0, False
     for (_, line), written in reader.lines():
         # Every line is checked against the first one: a line with a missing tag would otherwise shift columns silently.
-        columns = _BLANKS.split(strip_line_end(written).strip(" \t"))
-        if columns == [""] or columns[0] == DOCUMENT:
+        columns = line_columns(written)
+        if not columns or columns[0] == DOCUMENT:
             begun = False
             continue
         width = width or len(columns)
@@ -124,6 +124,15 @@ def read_conll(
     if not found.words:
         raise DataError(f"{path} has no sentence", fix="fetch or create it again")
     return found
+
+
+def line_columns(line: str) -> list[str]:
+    """Return the columns of a line, separated by blanks and tabs; [] if it is empty.
+
+    Other white space belongs to a word, such as the no-break space of 1 000 in French.
+    """
+    stripped = strip_line_end(line).strip(" \t")
+    return _BLANKS.split(stripped) if stripped else []
 
 
 def _tag_problem(tag: str, known: Sequence[str] | None) -> str:

@@ -84,6 +84,10 @@ class Words(TokenizedTask):
         notes = [note for one in files.values() for note in one.notes]
         return cls(config=config, rows=sets["train"].rows, labels=names, notes=notes, sets=sets)
 
+    def row_identities(self) -> dict[str, list[str]]:
+        files = {name: one.sentences for name, one in self.sets.items()}
+        return {name: sentence_ids(one.words, one.tags or [[]] * len(one)) for name, one in files.items()}
+
     def describe(self) -> list[str]:
         counts = (
             f"{name} {len(one.firsts):,} words in {len(one.sentences):,} sentences" for name, one in self.sets.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer
 from train_jobs.config import FinetuneConfig, ModelConfig
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.evaluation.resampling import intervals
-from train_jobs.evaluation.scored_rows import ScoredRows, example_ids
+from train_jobs.evaluation.scored_rows import ScoredRows, example_ids, row_ids, sets_identity
 from train_jobs.models.bert.task_heads import BertForSequenceClassification, Finetuned, class_loss, number_loss
 from train_jobs.readers.sentence_data import Examples, TaskData, read_data
 from train_jobs.tasks.finetuning import FinalEvaluation, Finetuning, TokenizedTask
@@ -50,6 +51,9 @@ class Texts(TokenizedTask):
         labels = data.task.class_names
         return cls(config=config, rows=sets["train"], labels=labels, notes=data.notes, data=data, sets=sets)
 
+    def row_identities(self) -> dict[str, list[str]]:
+        return data_identities(self.data)
+
     def describe(self) -> list[str]:
         counts = ", ".join(f"{name} {len(split):,}" for name, split in self.sets.items())
         cut = ", ".join(f"{split.truncated:,} of {name}" for name, split in self.sets.items() if split.truncated)
@@ -81,6 +85,24 @@ class Texts(TokenizedTask):
 
     def training(self, model: Finetuned, *, seed: int, world: World) -> Classification:
         return Classification(model, self, seed=seed, world=world)
+
+
+def data_identity(data: TaskData) -> dict[str, str]:
+    """Return `TokenizedTask.identity` of a task that is not tokenized."""
+    return sets_identity(data_identities(data), data.task.class_names)
+
+
+def data_identities(data: TaskData) -> dict[str, list[str]]:
+    """Return the identity of each row of train, dev and test, including held-back rows."""
+    splits = {"train": [data.train], "dev": data.dev.values(), "test": [*data.test.values(), *data.held_back.values()]}
+    classes = data.task.class_names
+    return {name: [row for one in some for row in _row_identities(one, classes)] for name, some in splits.items()}
+
+
+def _row_identities(examples: Examples, classes: Sequence[str]) -> list[str]:
+    if examples.labels is not None:
+        return example_ids(examples.texts, examples.pairs, examples.labels, classes)
+    return row_ids(examples.texts, *([] if examples.pairs is None else [examples.pairs]))
 
 
 def encode(examples: Examples, tokenizer: Tokenizer, *, max_length: int, regression: bool) -> EncodedRows:
@@ -142,7 +164,7 @@ class Classification(Finetuning):
         outputs = self.predict(encoded, micro_batch_size)
         one, classes = self._examples[name], self._task.class_names
         assert one.labels is not None, "scored sets are labelled"
-        identity = {"rows": example_ids(one.texts, one.pairs, one.labels, classes), "classes": classes}
+        identity = {"rows": _row_identities(one, classes), "classes": classes}
         metrics, margins = self._task.class_metrics, self.positive_logits(outputs)
         sure = top_probabilities(outputs) if classes else None
         return class_rows(metrics, encoded.targets, self.predictions(outputs), margins, confidences=sure, **identity)

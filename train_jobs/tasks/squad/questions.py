@@ -64,6 +64,9 @@ class Questions(TokenizedTask):
         notes = [note for encoded in sets.values() for note in encoded.squad.notes]
         return cls(config=config, rows=sets["train"].rows, notes=notes, sets=sets)
 
+    def row_identities(self) -> dict[str, list[str]]:
+        return {name: [*map(repr, one.squad.questions)] for name, one in self.sets.items()}
+
     def describe(self) -> list[str]:
         version_2 = self.config.task == SQUAD_2
         what = "the answer in a text, or that it has none" if version_2 else "the answer in a text"
