@@ -12,6 +12,7 @@ import csv
 import glob
 import gzip
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -131,7 +132,7 @@ def skipped_files(sources: Iterable[SourceConfig], read: Collection[TextPath]) -
     """
     found = []
     for folder in (Path(path) for source in sources for path in source.path if not is_url(path)):
-        named = [path for path in _files_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
+        named = [path for path in files_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
         others = [path for path in named if path not in read]
         if others:
             names, number = _skipped_fact(others)["skipped"], len(named) - len(others)
@@ -252,7 +253,7 @@ def _at_url(pattern: str, wanted: Format) -> list[RemoteFile]:
 
 def _inside(folder: Path, wanted: Format) -> list[Path]:
     if not (found := _below(folder, wanted)):
-        raise _no_text(folder, _files_below(folder), wanted)
+        raise _no_text(folder, files_below(folder), wanted)
     return found
 
 
@@ -306,11 +307,43 @@ def _require_column(path: TextPath, form: Format, compression: Compression | Non
 
 def _below(folder: Path, wanted: Format) -> list[Path]:
     """Return the files below a folder that may have the wanted format, without hidden ones."""
-    return [path for path in _files_below(folder) if _may_be(path, wanted)]
+    return [path for path in files_below(folder) if _may_be(path, wanted)]
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+def files_below(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted, without hidden ones.
+
+    Links to folders are followed. A folder that is found twice is listed once, under its own name if it has one there.
+
+    Raises:
+        DataError: a folder below it cannot be read.
+    """
+    found: list[Path] = []
+    seen: set[Path] = set()
+    starts = [folder]
+    try:
+        for start in starts:  # links are appended, so that they are followed after all folders with names of their own
+            for name, subfolders, names in os.walk(start, onerror=_raise):
+                real = Path(name).resolve()
+                if real in seen:  # also a link to a folder that contains it
+                    subfolders.clear()
+                    continue
+                seen.add(real)
+                subfolders[:] = sorted(below for below in subfolders if not _is_unlisted(below))
+                starts += [link for below in subfolders if (link := Path(name, below)).is_symlink()]
+                found += [Path(name, file) for file in names if not _is_unlisted(file)]
+        return sorted(path for path in found if path.is_file())
+    except OSError as problem:
+        raise unreadable(Path(problem.filename), problem) from None
+
+
+def _raise(problem: OSError) -> None:
+    """Raise the error of a folder, which `os.walk` would leave out."""
+    raise problem
+
+
+def _is_unlisted(name: str) -> bool:
+    return name.startswith(".") or name == "lost+found"  # at the root of a disk, and only root can read it
 
 
 def _is_hidden(below: PurePath) -> bool:

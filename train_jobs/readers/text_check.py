@@ -77,6 +77,7 @@ def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> 
     findings, seen = Findings(), CheckedText()
     found: list[tuple[SourceConfig, SourceFile]] = []
     every: set[TextPath] = set()
+    listed: list[SourceConfig] = []
     for source in (source for source in sources if source.dataset is None):
         try:
             files = source_files(source)
@@ -85,13 +86,14 @@ def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> 
                 raise  # with its facts
             findings.add_error(source.path[0], problem)
             continue
+        listed.append(source)
         every.update(file.path for file in files)
         empty = [file for file in files if file.path.stat().st_size == 0]
         for file in empty if len(empty) == len(files) else ():
             findings.add(file.path, "", "is empty", "give files with text: --data PATH")
         found += [(source, file) for file in files if file not in empty]
     seen.all_files = len(found)
-    seen.skipped = skipped_files(sources, every)
+    seen.skipped = skipped_files(listed, every)
     chosen = found if everything else found[:: -(-len(found) // QUICK_FILES)] if found else []
     seen.complete = len(chosen) == len(found)
     most = None if everything else max(QUICK_BYTES // max(len(chosen), 1), LEAST_BYTES)

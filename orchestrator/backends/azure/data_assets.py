@@ -14,6 +14,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.stored_data import DataAssets
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.text_files import files_below
 
 DATA = "data"
 URI = "azureml:{}:{}"
@@ -102,16 +103,15 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
     """Yield the name of each file below a folder, or of the one file, with its path; hidden files are left out.
 
     Raises:
+        DataError: a folder below it cannot be read.
         UsageError: the folder has no file.
     """
     if path.is_file():
         yield path.name, path
         return
-    found = [one for one in sorted(path.rglob("*")) if one.is_file()]
-    shown = [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
-    if not shown:
+    if not (found := files_below(path)):
         raise UsageError(f"no file in {path}", fix="orchestrator data asset create --help")
-    yield from ((one.relative_to(path).as_posix(), one) for one in shown)
+    yield from ((one.relative_to(path).as_posix(), one) for one in found)
 
 
 def _row(name: str, version: Body, versions: list[str]) -> dict[str, Any]:
