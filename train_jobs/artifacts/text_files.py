@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import csv
 import glob
 import gzip
 import lzma
@@ -23,11 +22,12 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from train_jobs.artifacts.conversions import folder_conversion
+from train_jobs.artifacts.csv_tables import SEPARATORS, require_column
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, remote_head, sibling
 from train_jobs.artifacts.unreadable import unreadable
-from train_jobs.config.errors import DataError, closest, in_shell, python_command
+from train_jobs.config.errors import DataError, in_shell, python_command
 from train_jobs.config.prepare import Format, SourceConfig
-from train_jobs.config.privacy import header_text, is_name, value_text
+from train_jobs.config.privacy import value_text
 from train_jobs.config.urls import is_url
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
@@ -44,8 +44,6 @@ FORMATS: dict[str, Format] = {
 PROSE = frozenset({"", ".adoc", ".asc", ".eml", ".log", ".markdown", ".md", ".org", ".rst", ".tex"})
 """Suffixes of files that may be plain text too. A folder's are read only if a glob names them."""
 _TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
-SEPARATORS = {"csv": ",", "tsv": "\t"}
-"""Format of a table -> separator of its fields."""
 MAGIC: dict[Compression, bytes] = {
     "gzip": b"\x1f\x8b",
     "bzip2": b"BZh",
@@ -287,24 +285,6 @@ def _is_table(path: TextPath) -> bool:
     return _table_name(path) is not None
 
 
-def _require_column(path: TextPath, form: Format, compression: Compression | None, column: str) -> None:
-    """Refuse a table whose first line has no such column; its fix has the column with the longest text below it.
-
-    Raises:
-        DataError: the column is missing. Fields that may be text, because the first line is a row, are not shown.
-    """
-    lines = unpacked_head(path, compression, HEADER).decode("utf-8-sig", errors="ignore").splitlines(keepends=True)
-    header, row = (*csv.reader(lines[:2], delimiter=SEPARATORS[form]), [], [])[:2]
-    if column in header:
-        return
-    named = [(len(text), name) for name, text in zip(header, row, strict=False) if is_name(name)]
-    guess = closest(column, [name for _, name in named]) or max(named, default=(0, "NAME"))[1]
-    raise DataError(
-        f"{path}:1: no column {column!r}; have {header_text(header, [column])}",
-        fix=f"--data {in_shell(path)} --column {in_shell(guess)}",
-    )
-
-
 def _below(folder: Path, wanted: Format) -> list[Path]:
     """Return the files below a folder that may have the wanted format, without hidden ones."""
     return [path for path in files_below(folder) if _may_be(path, wanted)]
@@ -402,7 +382,7 @@ def _identify(path: TextPath, source: SourceConfig) -> SourceFile:
         )
     form = _table_name(path) if source.format == "auto" else source.format
     if form in SEPARATORS and compression != "zstd":
-        _require_column(path, form, compression, source.column)
+        require_column(path, decoded(unpacked_head(path, compression, HEADER)), form, compression, source.column)
     if form is not None and (form in SEPARATORS or source.format != "auto"):
         return SourceFile(path, form, compression)
     by_name = _format_by_name(path)

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from train_jobs.artifacts.csv_tables import DOUBLED, SEPARATORS, UNBALANCED, TableRows, carriage_returns
 from train_jobs.artifacts.remote_files import TextPath, sibling
 from train_jobs.artifacts.text_files import (
-    SEPARATORS,
     UTF16_MARKS,
     SkippedFiles,
     SourceFile,
@@ -193,16 +193,10 @@ def _check_table(file: SourceFile, lines: Iterator[tuple[int, str]], findings: F
         findings: receives the problems.
         whole: whether all lines are read; else the last row may be incomplete.
     """
-    texts, separator = (f"{line}\n" for _, line in lines), SEPARATORS[file.format]
-    rows = (
-        csv.reader(texts, strict=True)
-        if separator == ","
-        else csv.reader(texts, delimiter=separator, quoting=csv.QUOTE_NONE)
-    )
-    limit = csv.field_size_limit(LONGEST_LINE)  # global in csv, so it is restored
+    rows = TableRows((f"{line}\n" for _, line in lines), SEPARATORS[file.format])
     try:
         width = len(next(rows, []))
-        found = ((len(row), rows.line_num) for row in rows if row)
+        found = ((len(row), rows.line) for row in rows if row)
         fields, end = next(found, (width, 0))
         for after in (*found, *([None] if whole else [])):
             if fields != width:
@@ -212,7 +206,6 @@ def _check_table(file: SourceFile, lines: Iterator[tuple[int, str]], findings: F
             fields, end = after or (width, 0)
     except csv.Error as problem:
         if whole or "end of data" not in str(problem):  # else the field may end in the part that is not read
-            fix = 'double a quotation mark inside a quoted field ("")'
-            findings.add(file.path, str(rows.line_num), "unbalanced quotation marks in or before this line", fix)
-    finally:
-        csv.field_size_limit(limit)
+            returns = carriage_returns(problem, file.path, rows.line, file.compression)
+            what, fix = returns or (f"{UNBALANCED} in or before this line", DOUBLED)
+            findings.add(file.path, str(rows.line), what, fix)
