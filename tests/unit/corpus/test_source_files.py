@@ -195,6 +195,22 @@ def test_dataset_name_is_parsed(dataset: str, parts: tuple[str, str | None, str]
     assert (source.dataset_parts(), source.title) == (parts, dataset)
 
 
+def test_names_that_are_not_utf8_are_hashed(tmp_path: Path) -> None:
+    put(tmp_path / "caf\udce9.txt")
+    source = SourceConfig(path=[str(tmp_path)])
+    assert len(source_fingerprint(source).sha256) == 64
+    assert check_text([source]).text() == "all of 1 file"
+
+
+def test_relative_and_absolute_paths_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt"):
+        put(tmp_path / name)
+    monkeypatch.chdir(tmp_path / "b")
+    whole = SourceConfig(path=[str(tmp_path / name) for name in ("a.txt", "b/c.txt", "b/d/e.txt")])
+    mixed = SourceConfig(path=["../a.txt", str(tmp_path / "b" / "c.txt"), "d/e.txt"])
+    assert source_fingerprint(mixed).sha256 == source_fingerprint(whole).sha256
+
+
 def test_source_hash_depends_on_content_and_options(tmp_path: Path) -> None:
     for place in ("here", "there"):
         put(tmp_path / place / "a.jsonl", RECORD)

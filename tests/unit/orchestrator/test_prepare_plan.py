@@ -115,6 +115,16 @@ def test_wrong_vocabulary_is_refused_by_the_plan(folder: Path, kind: str) -> Non
         assert caught.value.facts["words"] == problems
 
 
+def test_names_that_are_not_utf8_are_refused_in_a_spec(folder: Path) -> None:
+    """The text files of a run contain the spec; a folder may contain files with such names."""
+    (folder / "notes").mkdir()
+    write_corpus(folder / "notes" / "caf\udce9.txt")
+    assert plan(folder, "prepare", "data.text=[notes]").data.files == 1
+    with pytest.raises(SpecError) as caught:
+        resolve("prepare", flags={"data.text": Flag(["notes/caf\udce9.txt"], "--data")})
+    assert caught.value.problems == ["--data: data.text: a name that is not UTF-8; rename the file or folder"]
+
+
 def test_words_to_add_are_read_from_a_file(folder: Path) -> None:
     (folder / "v.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     (folder / "words.txt").write_text("quokka\n\nzebrafish\n")
