@@ -23,7 +23,7 @@ from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import Config, DataError
 from train_jobs.config.prepare import AUTO, SourceConfig
 
-EXTRACTOR = 2  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
+EXTRACTOR = 3  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
 MOST_HASHED_AT_ONCE = 16  # files
 EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
