@@ -30,17 +30,17 @@ from train_jobs.artifacts.layers import (
     PREPARE_RECIPES,
     build,
     config_layers,
-    merge,
     preset_names,
     read_assignments,
 )
 from train_jobs.artifacts.lineage import METRICS_FILE
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.artifacts.source_mixture import held_out_warnings
+from train_jobs.artifacts.start_model import merge_with_words
 from train_jobs.artifacts.store_manifest import store_warnings, sum_counts
 from train_jobs.artifacts.store_places import store_path
 from train_jobs.artifacts.text_files import require_outside
-from train_jobs.config import PrepareConfig
+from train_jobs.config import PrepareConfig, SpecError
 from train_jobs.corpus.executors.node import Node
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.preparation import StoreOptions, make_store
@@ -170,7 +170,10 @@ def read_config(source: str, sets: list[str]) -> PrepareConfig:
         SpecError: keys or values are invalid; the error lists all of them.
     """
     layers, _ = config_layers(source, PREPARE_RECIPES)
-    return build(PrepareConfig, merge([*layers, read_assignments(sets, "--set")]))
+    found = merge_with_words(layers, [read_assignments(sets, "--set")])
+    if found.problems:
+        raise SpecError("cannot read the words to add", problems=list(found.problems))
+    return build(PrepareConfig, found.merged)
 
 
 def main(argv: list[str] | None = None) -> int:

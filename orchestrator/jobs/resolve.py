@@ -10,6 +10,7 @@ The layers above the presets select the presets.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,7 @@ def resolve_spec(
     with problems.collecting():
         given = load.build(model, merged)
         problems.extend(_exposed_secrets(given, merged))
+        problems.extend(_undecodable_names(given, merged))
         spec, compute = _resolve_compute(given, merged, environ, gpus=which.gpus)
         if complete:  # an unreadable layer may set the batch: checking without it would report a false problem
             which.check_shares(spec, compute)
@@ -122,6 +124,13 @@ def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
                 f"{merged.origin(path)}: {load.dotted(path)}: looks like a secret, and a spec is stored in clear:"
                 f" {way} from your environment at each start, --env-file FILE from a file"
             )
+
+
+def _undecodable_names(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
+    """Yield a problem for each path that is not UTF-8: the text files of a run contain it."""
+    for path, value in load.leaves(spec.model_dump(mode="json")):
+        if (text := json.dumps(value, ensure_ascii=False)) != text.encode(errors="ignore").decode():
+            yield f"{merged.origin(path)}: {load.dotted(path)}: a name that is not UTF-8; rename the file or folder"
 
 
 def _old_names(merged: load.Merged) -> Iterator[str]:

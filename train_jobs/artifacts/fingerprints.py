@@ -23,7 +23,7 @@ from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import Config, DataError
 from train_jobs.config.prepare import AUTO, SourceConfig
 
-EXTRACTOR = 2  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
+EXTRACTOR = 3  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
 MOST_HASHED_AT_ONCE = 16  # files
 EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
@@ -159,11 +159,14 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
 
 
 def _combine(name: str, files: Sequence[TextPath], hashes: list[str], read_as: str = "") -> DataFingerprint:
-    paths: list[PurePath] = [path.pure if isinstance(path, RemoteFile) else path for path in files]
+    paths = [PurePath("/", path.pure) if isinstance(path, RemoteFile) else path for path in files]
+    if len({path.is_absolute() for path in paths}) > 1:
+        paths = [Path(os.path.normpath(Path.cwd() / path)) for path in paths]
     root = os.path.commonpath([path.parent for path in paths])
     whole = hashlib.sha256(f"extractor {EXTRACTOR}\n{read_as}".encode())
     for path, digest in zip(paths, hashes, strict=True):
-        whole.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
+        line = f"{path.relative_to(root).as_posix()}\0{digest}\n"
+        whole.update(line.encode("utf-8", "surrogateescape"))  # names may not be UTF-8
     size = sum(path.stat().st_size for path in files)
     if size == 0:
         raise DataError("the text is empty", facts={"where": name}, fix="give a path that contains text: --data PATH")

@@ -196,6 +196,17 @@ def usable_positions(positions: int, trained: int | None, stretched: int | None)
     return min(positions, max(trained or positions, stretched or 0))
 
 
+def merge_with_words(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
+    """Merge layers; a file in `data.add_tokens` is replaced by its words.
+
+    Args:
+        below: presets, the base first.
+        written: layers of the user; later ones override earlier ones.
+    """
+    merged, problems = _with_words_read(merge([*below, *written]))
+    return Merge(merged, problems=problems)
+
+
 def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[ConfigLayer]) -> Merge:
     """Merge layers; the values of the initial model override presets, and the user's values override both.
 
@@ -205,10 +216,11 @@ def merge_with_initial_model(below: Sequence[ConfigLayer], written: Sequence[Con
         below: presets, the base first.
         written: layers of the user; later ones override earlier ones.
     """
-    merged, problems = _with_words_read(merge([*below, *written]))
+    found = merge_with_words(below, written)
+    merged, problems = found.merged, found.problems
     named = merged.tree.get(KEY)
     if not isinstance(named, str | Path) or not Path(named).is_dir():
-        return Merge(merged, problems=problems)
+        return found
     where = merged.origin((KEY,))
     try:
         initial = read_initial_model(Path(named))

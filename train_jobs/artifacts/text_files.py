@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import csv
 import glob
 import gzip
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -22,11 +22,12 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from train_jobs.artifacts.conversions import folder_conversion
+from train_jobs.artifacts.csv_tables import SEPARATORS, require_column
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, remote_head, sibling
 from train_jobs.artifacts.unreadable import unreadable
-from train_jobs.config.errors import DataError, closest, in_shell, python_command
+from train_jobs.config.errors import DataError, in_shell, python_command
 from train_jobs.config.prepare import Format, SourceConfig
-from train_jobs.config.privacy import header_text, is_name, value_text
+from train_jobs.config.privacy import value_text
 from train_jobs.config.urls import is_url
 
 Compression = Literal["gzip", "bzip2", "xz", "zstd"]
@@ -43,8 +44,6 @@ FORMATS: dict[str, Format] = {
 PROSE = frozenset({"", ".adoc", ".asc", ".eml", ".log", ".markdown", ".md", ".org", ".rst", ".tex"})
 """Suffixes of files that may be plain text too. A folder's are read only if a glob names them."""
 _TABLES: dict[str, Format] = {".csv": "csv", ".tsv": "tsv"}
-SEPARATORS = {"csv": ",", "tsv": "\t"}
-"""Format of a table -> separator of its fields."""
 MAGIC: dict[Compression, bytes] = {
     "gzip": b"\x1f\x8b",
     "bzip2": b"BZh",
@@ -131,7 +130,7 @@ def skipped_files(sources: Iterable[SourceConfig], read: Collection[TextPath]) -
     """
     found = []
     for folder in (Path(path) for source in sources for path in source.path if not is_url(path)):
-        named = [path for path in _files_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
+        named = [path for path in files_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
         others = [path for path in named if path not in read]
         if others:
             names, number = _skipped_fact(others)["skipped"], len(named) - len(others)
@@ -252,7 +251,7 @@ def _at_url(pattern: str, wanted: Format) -> list[RemoteFile]:
 
 def _inside(folder: Path, wanted: Format) -> list[Path]:
     if not (found := _below(folder, wanted)):
-        raise _no_text(folder, _files_below(folder), wanted)
+        raise _no_text(folder, files_below(folder), wanted)
     return found
 
 
@@ -286,31 +285,45 @@ def _is_table(path: TextPath) -> bool:
     return _table_name(path) is not None
 
 
-def _require_column(path: TextPath, form: Format, compression: Compression | None, column: str) -> None:
-    """Refuse a table whose first line has no such column; its fix has the column with the longest text below it.
-
-    Raises:
-        DataError: the column is missing. Fields that may be text, because the first line is a row, are not shown.
-    """
-    lines = unpacked_head(path, compression, HEADER).decode("utf-8-sig", errors="ignore").splitlines(keepends=True)
-    header, row = (*csv.reader(lines[:2], delimiter=SEPARATORS[form]), [], [])[:2]
-    if column in header:
-        return
-    named = [(len(text), name) for name, text in zip(header, row, strict=False) if is_name(name)]
-    guess = closest(column, [name for _, name in named]) or max(named, default=(0, "NAME"))[1]
-    raise DataError(
-        f"{path}:1: no column {column!r}; have {header_text(header, [column])}",
-        fix=f"--data {in_shell(path)} --column {in_shell(guess)}",
-    )
-
-
 def _below(folder: Path, wanted: Format) -> list[Path]:
     """Return the files below a folder that may have the wanted format, without hidden ones."""
-    return [path for path in _files_below(folder) if _may_be(path, wanted)]
+    return [path for path in files_below(folder) if _may_be(path, wanted)]
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+def files_below(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted, without hidden ones.
+
+    Links to folders are followed. A folder that is found twice is listed once, under its own name if it has one there.
+
+    Raises:
+        DataError: a folder below it cannot be read.
+    """
+    found: list[Path] = []
+    seen: set[Path] = set()
+    starts = [folder]
+    try:
+        for start in starts:  # links are appended, so that they are followed after all folders with names of their own
+            for name, subfolders, names in os.walk(start, onerror=_raise):
+                real = Path(name).resolve()
+                if real in seen:  # also a link to a folder that contains it
+                    subfolders.clear()
+                    continue
+                seen.add(real)
+                subfolders[:] = sorted(below for below in subfolders if not _is_unlisted(below))
+                starts += [link for below in subfolders if (link := Path(name, below)).is_symlink()]
+                found += [Path(name, file) for file in names if not _is_unlisted(file)]
+        return sorted(path for path in found if path.is_file())
+    except OSError as problem:
+        raise unreadable(Path(problem.filename), problem) from None
+
+
+def _raise(problem: OSError) -> None:
+    """Raise the error of a folder, which `os.walk` would leave out."""
+    raise problem
+
+
+def _is_unlisted(name: str) -> bool:
+    return name.startswith(".") or name == "lost+found"  # at the root of a disk, and only root can read it
 
 
 def _is_hidden(below: PurePath) -> bool:
@@ -369,7 +382,7 @@ def _identify(path: TextPath, source: SourceConfig) -> SourceFile:
         )
     form = _table_name(path) if source.format == "auto" else source.format
     if form in SEPARATORS and compression != "zstd":
-        _require_column(path, form, compression, source.column)
+        require_column(path, decoded(unpacked_head(path, compression, HEADER)), form, compression, source.column)
     if form is not None and (form in SEPARATORS or source.format != "auto"):
         return SourceFile(path, form, compression)
     by_name = _format_by_name(path)

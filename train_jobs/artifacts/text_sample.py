@@ -19,10 +19,10 @@ from io import StringIO
 from lzma import LZMAError
 from typing import NamedTuple
 
+from train_jobs.artifacts.csv_tables import SEPARATORS
 from train_jobs.artifacts.text_documents import MIN_WORDS
 from train_jobs.artifacts.text_files import (
     READ_WHOLE,
-    SEPARATORS,
     UTF16_MARKS,
     SourceFile,
     decoded,

@@ -1,4 +1,4 @@
-"""The error for a file that cannot be read, with the obstacle on its path and a fix that fits it."""
+"""The error for a file or folder that cannot be read, with the obstacle on its path and a fix that fits it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from train_jobs.config.errors import DataError, in_shell
 
 
 def unreadable(path: Path, problem: OSError) -> DataError:
-    """Return the error for a file that cannot be read.
+    """Return the error for a file or folder that cannot be read.
 
     Args:
-        path: the file.
+        path: the file or folder.
         problem: why.
     """
     if not isinstance(problem, PermissionError):
-        if path.is_dir():
+        if isinstance(problem, IsADirectoryError):
             return DataError(f"cannot read {path}: it is a folder", fix=f"name a file: ls {in_shell(path)}")
         return DataError(f"cannot read {path}: {problem.strerror or problem}", fix=f"ls -l {in_shell(path)}")
     closed, right = _obstacle(path)
@@ -37,8 +37,8 @@ def unreadable(path: Path, problem: OSError) -> DataError:
 
 
 def _obstacle(path: Path) -> tuple[Path, str]:
-    """Return the first folder that cannot be entered, or the file, and the right that is missing."""
+    """Return the first folder that cannot be entered, or the path itself, and the right that is missing."""
     for folder in reversed(path.absolute().parents):
         if not os.access(folder, os.X_OK, effective_ids=True):
             return folder, "x"
-    return path, "r"
+    return path, "rx" if path.is_dir() else "r"

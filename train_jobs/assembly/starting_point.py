@@ -12,8 +12,8 @@ from train_jobs.artifacts.commit import COMMIT, DAMAGED, folder_name, verify
 from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
-from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
-from train_jobs.artifacts.vocabulary_file import pieces_of
+from train_jobs.artifacts.text_rule import TextRule
+from train_jobs.artifacts.vocabulary_file import given_rule
 from train_jobs.config import ConflictError, DataConfig, FinetuneConfig, PretrainConfig, SpecError
 from train_jobs.config.pretrain import OBSERVERS
 from train_jobs.corpus.store.token_store import TokenStore
@@ -94,8 +94,9 @@ def spell_added_tokens(data: DataConfig) -> tuple[int, list[list[int]]]:
     """Return the size of the initial model's vocabulary, and for each added word the ids of its pieces in it."""
     if not data.add_tokens:
         return 0, []
+    rule = given_rule(data)
     assert data.vocabulary is not None, "it is the initial model's"
-    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary) if data.vocabulary else None)
+    assert rule is not None, "there is a vocabulary"
     tokenizer = load_vocabulary(data.vocabulary, **rule._asdict())
     encoded = tokenizer.encode_batch(data.add_tokens, add_special_tokens=False)
     return tokenizer.get_vocab_size(), [word.ids for word in encoded]

@@ -22,8 +22,7 @@ from train_jobs.artifacts.store_manifest import (
     stored_key,
 )
 from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder, write_whole
-from train_jobs.artifacts.text_rule import LetterCounts, resolve_rule
-from train_jobs.artifacts.vocabulary_file import pieces_of, read_vocabulary
+from train_jobs.artifacts.vocabulary_file import given_rule, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.executors.base import Executor, usable_cores
@@ -33,6 +32,7 @@ from train_jobs.corpus.pipeline import Preparation, PreparationProgress, Report
 from train_jobs.corpus.sources.text_parts import plan_parts
 from train_jobs.corpus.steps.manifest import TOKENS_METHOD, source_names
 from train_jobs.corpus.steps.records import PreparationSetting, reading, store_key
+from train_jobs.corpus.steps.tokenisation import given_vocabulary
 from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
 from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 from train_jobs.engine.runtime.storage import storage_errors
@@ -74,9 +74,8 @@ def equal_store(data: TextConfig, found: DataFingerprint, cache: Path) -> TokenS
     Raises:
         DataError: the vocabulary file cannot be read.
     """
-    if data.vocabulary is None or data.add_tokens:
+    if data.vocabulary is None or data.add_tokens or (rule := given_rule(data)) is None:
         return None
-    rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary) if data.vocabulary else None)
     wanted = store_content(
         text=found.sha256,
         reading=reading(data),
@@ -166,6 +165,7 @@ def make_store(
     key = store_key(data, found)
     find = partial(TokenStore.find, folder, key)
     if find() is None:
+        given_vocabulary(data)  # refuse it now: it is used only after all text was read
         with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:

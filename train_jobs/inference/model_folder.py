@@ -24,6 +24,7 @@ from train_jobs.artifacts.start_model import (
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
+from train_jobs.artifacts.vocabulary_file import SPECIAL_PIECES
 from train_jobs.config import DataError, ModelConfig, SpecError, TrustConfig, in_shell
 from train_jobs.config.predict import (
     AUTO,
@@ -36,7 +37,7 @@ from train_jobs.config.predict import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from train_jobs.corpus.tokenize.vocabulary import SPECIAL_PIECES, load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
 from train_jobs.models.bert.task_heads import (
     BertEncoder,

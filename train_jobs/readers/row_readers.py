@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.csv_tables import SEPARATORS, UNBALANCED, carriage_returns
 from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
@@ -28,11 +29,11 @@ FORMATS = {
     ".json": "jsonl",
     ".parquet": "parquet",
 }
-SEPARATORS = {"tsv": "\t", "csv": ","}
 LONG_ROW = 1 << 18  # bytes: a quoted field that does not end within them is taken for an unbalanced quotation mark
 LONGEST_FIELD = 2**31 - 1  # characters; the default of csv is 131,072
 BOM = "\ufeff"
 EMPTY_ROW = "an empty row"
+_UNBALANCED_FIX = 'close the mark, or double it inside a field (""); --set data.quoting=false reads it as text'
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -236,11 +237,9 @@ class TableReader(TextReader):
             except csv.Error as problem:
                 if self.stopped and self.stop is not None and self.stop - place.offset < LONG_ROW:
                     return
-                raise DataError(
-                    f"cannot read {self.path}: unbalanced quotation marks",
-                    facts={"where": f"{self.path}:{place.line}", "why": problem_text(problem)},
-                    fix='close the mark, or double it inside a field (""); --set data.quoting=false reads it as text',
-                ) from None
+                what, fix = carriage_returns(problem, self.path, place.line) or (UNBALANCED, _UNBALANCED_FIX)
+                facts = {"where": f"{self.path}:{place.line}", "why": problem_text(problem)}
+                raise DataError(f"cannot read {self.path}: {what}", facts=facts, fix=fix) from None
             finally:
                 csv.field_size_limit(limit)
             yield place, row

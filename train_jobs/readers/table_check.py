@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from train_jobs.artifacts.csv_tables import SEPARATORS, other_separator
 from train_jobs.config import DataError, PredictConfig, closest, did_you_mean, in_shell
 from train_jobs.config.errors import python_command
 from train_jobs.config.finetune import ColumnsConfig
@@ -25,7 +26,6 @@ from train_jobs.readers.file_kind import check_kind
 from train_jobs.readers.findings import LINE, Findings
 from train_jobs.readers.row_readers import (
     FORMATS,
-    SEPARATORS,
     JsonReader,
     Reader,
     TableReader,
@@ -284,14 +284,11 @@ class _TableCheck:
         """Return the name of the separator that the first line seems to have, and the fix."""
         with self._path.open(encoding="utf-8-sig", errors="replace") as stream:
             first = stream.readline()
-        own = SEPARATORS[self._form]
-        if own in first:
+        if (other := other_separator(first, SEPARATORS[self._form])) is None:
             return None
-        for sign, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas"), ("|", "vertical bars")):
-            if sign in first:
-                form = next((form for form, one in SEPARATORS.items() if one == sign), None)
-                return name, f"--set data.format={form}" if form else self._pandas("", sep=sign)
-        return None
+        sign, name = other
+        form = next((form for form, one in SEPARATORS.items() if one == sign), None)
+        return name, f"--set data.format={form}" if form else self._pandas("", sep=sign)
 
     def _header_for(self, names: list[str]) -> str:
         """Return the header that a table without one seems to need."""

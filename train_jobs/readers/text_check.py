@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
+from train_jobs.artifacts.csv_tables import DOUBLED, SEPARATORS, UNBALANCED, TableRows, carriage_returns
 from train_jobs.artifacts.remote_files import TextPath, sibling
 from train_jobs.artifacts.text_files import (
-    SEPARATORS,
     UTF16_MARKS,
     SkippedFiles,
     SourceFile,
@@ -77,6 +77,7 @@ def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> 
     findings, seen = Findings(), CheckedText()
     found: list[tuple[SourceConfig, SourceFile]] = []
     every: set[TextPath] = set()
+    listed: list[SourceConfig] = []
     for source in (source for source in sources if source.dataset is None):
         try:
             files = source_files(source)
@@ -85,13 +86,14 @@ def check_text(sources: Sequence[SourceConfig], *, everything: bool = False) -> 
                 raise  # with its facts
             findings.add_error(source.path[0], problem)
             continue
+        listed.append(source)
         every.update(file.path for file in files)
         empty = [file for file in files if file.path.stat().st_size == 0]
         for file in empty if len(empty) == len(files) else ():
             findings.add(file.path, "", "is empty", "give files with text: --data PATH")
         found += [(source, file) for file in files if file not in empty]
     seen.all_files = len(found)
-    seen.skipped = skipped_files(sources, every)
+    seen.skipped = skipped_files(listed, every)
     chosen = found if everything else found[:: -(-len(found) // QUICK_FILES)] if found else []
     seen.complete = len(chosen) == len(found)
     most = None if everything else max(QUICK_BYTES // max(len(chosen), 1), LEAST_BYTES)
@@ -191,16 +193,10 @@ def _check_table(file: SourceFile, lines: Iterator[tuple[int, str]], findings: F
         findings: receives the problems.
         whole: whether all lines are read; else the last row may be incomplete.
     """
-    texts, separator = (f"{line}\n" for _, line in lines), SEPARATORS[file.format]
-    rows = (
-        csv.reader(texts, strict=True)
-        if separator == ","
-        else csv.reader(texts, delimiter=separator, quoting=csv.QUOTE_NONE)
-    )
-    limit = csv.field_size_limit(LONGEST_LINE)  # global in csv, so it is restored
+    rows = TableRows((f"{line}\n" for _, line in lines), SEPARATORS[file.format])
     try:
         width = len(next(rows, []))
-        found = ((len(row), rows.line_num) for row in rows if row)
+        found = ((len(row), rows.line) for row in rows if row)
         fields, end = next(found, (width, 0))
         for after in (*found, *([None] if whole else [])):
             if fields != width:
@@ -210,7 +206,6 @@ def _check_table(file: SourceFile, lines: Iterator[tuple[int, str]], findings: F
             fields, end = after or (width, 0)
     except csv.Error as problem:
         if whole or "end of data" not in str(problem):  # else the field may end in the part that is not read
-            fix = 'double a quotation mark inside a quoted field ("")'
-            findings.add(file.path, str(rows.line_num), "unbalanced quotation marks in or before this line", fix)
-    finally:
-        csv.field_size_limit(limit)
+            returns = carriage_returns(problem, file.path, rows.line, file.compression)
+            what, fix = returns or (f"{UNBALANCED} in or before this line", DOUBLED)
+            findings.add(file.path, str(rows.line), what, fix)

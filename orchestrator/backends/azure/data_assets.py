@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from orchestrator.backends.azure.wire.control_plane import Body, Wire
 from orchestrator.backends.stored_data import DataAssets
 from orchestrator.support.errors import ConflictError, NotFoundError, UsageError
 from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.text_files import files_below
 
 DATA = "data"
 URI = "azureml:{}:{}"
@@ -59,7 +59,7 @@ class AzureDataAssets(DataAssets):
     def _create_local(self, name: str, path: Path, version: str | None) -> str:
         if not path.exists():
             raise UsageError(f"no such file or folder: {path}", fix="orchestrator data asset create --help")
-        files = dict(_files(path))
+        files = _files(path)
         total = hashlib.sha256()
         for file, place in sorted(files.items()):
             total.update(f"{file}\0{file_sha256(place)}\n".encode())
@@ -98,20 +98,22 @@ def _body(kind: str, uri: str) -> Body:
     return {"properties": {"dataType": kind, "dataUri": uri, "isAnonymous": False, "isArchived": False}}
 
 
-def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name of each file below a folder, or of the one file, with its path; hidden files are left out.
+def _files(path: Path) -> dict[str, Path]:
+    """Return the name of each file below a folder, or of the one file, with its path; hidden files are left out.
 
     Raises:
-        UsageError: the folder has no file.
+        DataError: a folder below it cannot be read.
+        UsageError: the folder has no file, or a name is not UTF-8.
     """
     if path.is_file():
-        yield path.name, path
-        return
-    found = [one for one in sorted(path.rglob("*")) if one.is_file()]
-    shown = [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
-    if not shown:
+        found = {path.name: path}
+    else:
+        found = {one.relative_to(path).as_posix(): one for one in files_below(path)}
+    if not found:
         raise UsageError(f"no file in {path}", fix="orchestrator data asset create --help")
-    yield from ((one.relative_to(path).as_posix(), one) for one in shown)
+    if wrong := [name for name in found if name.encode(errors="ignore").decode() != name]:
+        raise UsageError(f"cannot upload {found[wrong[0]]}: its name is not UTF-8", fix="rename it")
+    return found
 
 
 def _row(name: str, version: Body, versions: list[str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class PrepareKind(JobKind):
     keys: ClassVar = {**JobKind.keys, "--store": "store"}
     spec = lazy("orchestrator.jobs.prepare.spec:PrepareSpec")
     paths = lazy("orchestrator.jobs.prepare.spec:PATHS")
+    merge = lazy("train_jobs.artifacts.start_model:merge_with_words")
     plan = lazy("orchestrator.jobs.prepare.plan:plan_preparation")
     recipes = lazy("train_jobs.artifacts.layers:PREPARE_RECIPES")
 

@@ -23,6 +23,7 @@ from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.text_documents import TextCount, count_documents
 from train_jobs.artifacts.text_files import part_bytes, require_outside, source_files, text_bytes
 from train_jobs.artifacts.text_sample import TextFacts
+from train_jobs.artifacts.vocabulary_file import given_rule
 from train_jobs.config import PrepareConfig
 from train_jobs.config.fields import Config
 from train_jobs.readers.text_check import check_text
@@ -122,6 +123,7 @@ def plan_preparation(resolved: Resolved, home: Path, reuse: Plan | None) -> Prep
     remote = resolved.site.remote_data(spec)
     if not remote and job.store is not None:
         require_outside(job.data.text, job.store, what="the store", fix="another --store, outside of it")
+    given_rule(job.data)  # refuse a wrong vocabulary before the text is read
     checked = None
     if not remote and reuse is None and job.data.text:
         checked = check_text(job.data.text, everything=spec.check == "all")

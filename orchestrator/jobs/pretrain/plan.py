@@ -62,7 +62,7 @@ from train_jobs.artifacts.store_manifest import (
 )
 from train_jobs.artifacts.text_documents import TextCount, count_documents
 from train_jobs.artifacts.text_sample import TextFacts
-from train_jobs.artifacts.vocabulary_file import pieces_of
+from train_jobs.artifacts.vocabulary_file import given_rule, pieces_of
 from train_jobs.config import PretrainConfig
 from train_jobs.config.errors import SpecError
 from train_jobs.config.fields import user_code_names
@@ -252,6 +252,7 @@ def _read_text(resolved: Resolved, job: PretrainConfig, home: Path, reuse: Plan 
         sequences = find_figures(store.sequences, found.data, found.objective)
         mean = sequences.tokens_per_sequence if sequences else found.data.sequence_length
         return _PlannedText(found.with_batch_of(mean), store, remote, store.data, sequences=sequences)
+    given_rule(job.data)  # refuse a wrong vocabulary before the text is read
     job = job.with_batch_of(job.data.sequence_length)
     if remote is not None:
         return _PlannedText(job, None, remote, remote_data(remote))

@@ -191,6 +191,20 @@ def test_missing_vocabulary_is_refused(tmp_path: Path, corpus_file: Callable[...
         prepare(corpus_file(), tmp_path / "store", vocabulary=tmp_path / "vocab.txt")
 
 
+@pytest.mark.parametrize(
+    ("pieces", "words", "message"),
+    [([*SPECIAL_PIECES, "", "a"], [], "an empty line"), ([*SPECIAL_PIECES, "a"], ["a"], "some words cannot be tokens")],
+)
+def test_wrong_vocabulary_is_refused_before_reading(
+    tmp_path: Path, pieces: list[str], words: list[str], message: str
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"no text: \xff\n")
+    vocabulary = write(tmp_path / "vocab.txt", "\n".join(pieces))
+    with pytest.raises(DataError, match=message):
+        prepare(tmp_path / "a.txt", tmp_path / "store", vocabulary=vocabulary, add_tokens=words)
+    assert not (tmp_path / "store").exists()
+
+
 def test_foreign_folder_is_never_replaced(tmp_path: Path, corpus_file: Callable[..., Path]) -> None:
     folder = tmp_path / "thesis"
     folder.mkdir()

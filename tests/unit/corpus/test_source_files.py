@@ -5,6 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,6 +79,52 @@ def test_explicit_file_kind_is_detected_by_content(tmp_path: Path) -> None:
     assert found(tmp_path / "table") == [("table", "parquet", None)]
 
 
+def test_folder_reads_links_to_folders_once(tmp_path: Path) -> None:
+    put(tmp_path / "corpus" / "a.txt")
+    put(tmp_path / "corpus" / "z" / "b.txt")
+    put(tmp_path / "elsewhere" / "deep" / "c.txt")
+    put(tmp_path / "corpus" / ".store" / "d.txt")
+    links = {
+        "books": "../elsewhere",
+        "more": "../elsewhere/deep",
+        "a_z": "z",
+        "loop": ".",
+        "up": "..",
+        "now": ".store",
+        "x": "gone",
+    }
+    for name, target in links.items():
+        (tmp_path / "corpus" / name).symlink_to(target)
+    (tmp_path / "elsewhere" / "back").symlink_to("../corpus")
+    source = SourceConfig(path=[str(tmp_path / "corpus")])
+    listed = [str(Path(str(file.path)).relative_to(tmp_path / "corpus")) for file in source_files(source)]
+    assert listed == ["a.txt", "books/deep/c.txt", "now/d.txt", "z/b.txt"]
+    put(tmp_path / "elsewhere" / "notes.md")
+    assert check_text([source]).text().endswith("1 other file not read: notes.md")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to read as another user")
+def test_closed_subfolder_is_an_error_with_its_fix() -> None:
+    with tempfile.TemporaryDirectory() as name:  # only its owner may read tmp_path
+        folder = Path(name)
+        folder.chmod(0o755)
+        put(folder / "a.txt")
+        closed = put(folder / "closed" / "b.txt").parent
+        put(folder / "lost+found" / "c.txt").parent.chmod(0o700)
+        source, other = SourceConfig(path=[name]), SourceConfig(path=[str(folder / "missing.txt")])
+        for mode, right, place in ((0o700, "rx", closed), (0o744, "x", closed / "b.txt")):
+            closed.chmod(mode)
+            os.seteuid(65_534)
+            try:
+                with pytest.raises(DataError, match=f"cannot read {place}: permission denied") as caught:
+                    check_text([source])
+                with pytest.raises(DataError, match="cannot use the text: 2 problems"):
+                    check_text([source, other])
+            finally:
+                os.seteuid(0)
+            assert caught.value.fix == f"ask root for access, or: sudo chmod o+{right} {closed}"
+
+
 def test_globs_are_sorted_without_duplicates(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c/d.txt", "c/e.md"):
         put(tmp_path / name)
@@ -145,6 +193,22 @@ def test_source_is_either_files_or_dataset() -> None:
 def test_dataset_name_is_parsed(dataset: str, parts: tuple[str, str | None, str]) -> None:
     source = SourceConfig(dataset=dataset)
     assert (source.dataset_parts(), source.title) == (parts, dataset)
+
+
+def test_names_that_are_not_utf8_are_hashed(tmp_path: Path) -> None:
+    put(tmp_path / "caf\udce9.txt")
+    source = SourceConfig(path=[str(tmp_path)])
+    assert len(source_fingerprint(source).sha256) == 64
+    assert check_text([source]).text() == "all of 1 file"
+
+
+def test_relative_and_absolute_paths_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt"):
+        put(tmp_path / name)
+    monkeypatch.chdir(tmp_path / "b")
+    whole = SourceConfig(path=[str(tmp_path / name) for name in ("a.txt", "b/c.txt", "b/d/e.txt")])
+    mixed = SourceConfig(path=["../a.txt", str(tmp_path / "b" / "c.txt"), "d/e.txt"])
+    assert source_fingerprint(mixed).sha256 == source_fingerprint(whole).sha256
 
 
 def test_source_hash_depends_on_content_and_options(tmp_path: Path) -> None:

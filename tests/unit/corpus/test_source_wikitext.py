@@ -34,6 +34,16 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
         ("{{{{a}}}} b {{{{{{c}}}}}} d", "b d"),
         ("A {{convert|1300|mi|km}} road, {{cvt|5|to|10|km}}.", "A 1,300 miles road, 5 to 10 kilometres."),
         ("A {{convert|5|km|adj=on}} road of {{convert|1|ft|m|abbr=on}}.", "A 5-kilometre road of 1 ft."),
+        (
+            "{{convert|6|ft|2|in|abbr=on}}, {{convert|12|st|7|lb|kg}}, a {{convert|5|ft|1|in|adj=on}} {{cvt|9|ft|2}}.",
+            "6 ft 2 in, 12 stone 7 pounds, a 5-foot-1-inch 9 feet.",
+        ),
+        (
+            "{{convert|2|\u00d7|3|m}}, {{convert|10|\u00b1|2|km}}, {{convert|5|to(-)|10|km}}, {{convert|1|+|2|km}}.",
+            "2 \u00d7 3 metres, 10 \u00b1 2 kilometres, 5\u201310 kilometres, 1 + 2 kilometres.",
+        ),
+        ("{{convert|1|+1/2|mi}}, {{convert|2+1/4|ft}}, {{convert|1/2|in}}.", "1 1/2 miles, 2 1/4 feet, 1/2 inches."),
+        ("A ({{langx|de|b|lit=c}}, {{IPA|de|d}}) {{IPA|/e/}}, {{langx|fr|[[f|g]]}}.", "A (b) /e/, g."),
         ("B ({{lang|grc|\u1f00}}, {{lang-ar|{{big|[[a|b]]}}}}, {{transl|ar|ALA|''c''}})", "B (\u1f00, b, c)"),
         ("{{As of|2010|5|3}} and {{as of|2014|lc=y}}.", "As of 3 May 2010 and as of 2014."),
         ("{{chem|C|''n''|H|2}} ''Eagle''{{'s}} on 15{{nbsp}}May{{snd}}x", "CnH2 Eagle's on 15 May \u2013 x"),
@@ -69,6 +79,7 @@ GERMAN = Namespaces(frozenset({"file", "image", "media", "datei"}), frozenset({"
         ("...\n—\nA.", "A."),
         # remains of templates
         ("A ({{lang|x}}; {{IPA}}) is ({{b}}, c) d {{e}}, f .", "A is (c) d, f."),
+        ("A (b, {{c}}; {{d}}) e (f , {{g}}), (h, i).", "A (b) e (f), (h, i)."),
         ("A  b\t c", "A b c"),
         # scripts of one language
         ("-{A}- -{zh-hans:B; zh-hant:C}- -{H|zh-cn:D}- -{R|E}-", "A B E"),
@@ -105,6 +116,8 @@ def test_localized_links_need_localized_namespaces() -> None:
         "'''",
         "(",
         "(, ",
+        "(a, ",
+        "(,  ,,",
         "-{",
         "[http://",
         "&a",

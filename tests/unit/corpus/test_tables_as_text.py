@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from train_jobs.artifacts.text_sample import sample_source
 from train_jobs.config import DataError
 from train_jobs.config.prepare import SourceConfig
 from train_jobs.corpus.sources.text_parts import plan_parts, read_part
+from train_jobs.readers.text_check import check_text
 
 NOTES = ["one note", 'a "quoted" note, with a comma', "a note\nof two lines", "Größe"]
 
@@ -71,6 +73,86 @@ def test_broken_table_is_refused_with_its_line(tmp_path: Path, rows: str, messag
     with pytest.raises(DataError, match=message) as caught:
         documents(SourceConfig(path=[str(tmp_path / "x.csv")]))
     assert caught.value.facts["where"] == line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "fix"),
+    [
+        (
+            "x.csv",
+            "text;label\na note;1\n",
+            "separated by semicolons",
+            "pd.read_csv('x.csv', sep=';').to_csv('x.fixed.csv'",
+        ),
+        (
+            "x.csv.gz",
+            "id|text\n1|a note\n",
+            "separated by vertical bars",
+            "sep='|').to_csv('x.fixed.csv', index=False)",
+        ),
+        ("x.csv", "id\ttext\n1\ta note\n", "separated by tabs", "cp x.csv x.tsv; then --data x.tsv"),
+        ("x.tsv.gz", "id,text\n1,a note\n", "separated by commas", "cp x.tsv.gz x.csv.gz; then --data x.csv.gz"),
+        (
+            "x.tsv",
+            '"id"\t"text"\n"1"\t"a note"\n',
+            "the fields are quoted",
+            "pd.read_table('x.tsv').to_csv('x.fixed.csv'",
+        ),
+        ("x.csv", "id,text\r1,a note\r", "its lines end with CR alone", "tr '\\r' '\\n' < x.csv > x.lf.csv"),
+        (
+            "x.tsv.gz",
+            "text\tid\ra note\t1\r",
+            "its lines end with CR alone",
+            "gzip -dc x.tsv.gz | tr '\\r' '\\n' > x.lf.tsv",
+        ),
+        ("x.csv", 'id,"text\n1,a note\n', "unbalanced quotation marks", "double a quotation mark"),
+    ],
+)
+def test_table_of_another_form_has_a_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, message: str, fix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    with pytest.raises(DataError, match=f"{name}:1: .*{message}") as caught:
+        source_files(SourceConfig(path=[name]))
+    assert fix in str(caught.value.fix)
+
+
+def test_prose_in_the_first_line_is_no_other_form(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("A first note, which is long; it has signs\nA second note\n")
+    with pytest.raises(DataError, match="no column 'text'; have 1 columns"):
+        source_files(SourceConfig(path=[str(tmp_path / "x.tsv")]))
+
+
+def test_carriage_return_in_a_csv_is_named_and_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_bytes(b'text,id\r\none,1\r\na\r\rnote,2\r\n"quoted\r\nlines",3\r\n')
+    source = SourceConfig(path=["x.csv"])
+    with pytest.raises(DataError, match=r"x\.csv:3: a carriage return in a field without quotation marks") as caught:
+        check_text([source])
+    with pytest.raises(DataError, match="a carriage return in a field without quotation marks") as in_job:
+        documents(source)
+    assert (in_job.value.facts["where"], in_job.value.fix) == ("line 3", caught.value.fix)
+    subprocess.run(["bash", "-c", str(caught.value.fix)], check=True)
+    assert documents(SourceConfig(path=["x.lf.csv"])) == ["one", "a note", "quoted\r\nlines"]
+
+
+def test_carriage_return_in_a_tsv_is_text(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_bytes(b"text\tid\r\na\rnote\t1\r\n\r\nb\t2\r\n")
+    source = SourceConfig(path=[str(tmp_path / "x.tsv")])
+    assert check_text([source]).text() == "all of 1 file"
+    assert documents(source) == ["a\rnote", "b"]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("x.csv", ","), ("x.tsv", "\t")])
+def test_utf16_table_is_read(tmp_path: Path, name: str, separator: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(f"id{separator}note\n1{separator}Größe\n".encode("utf-16"))
+    source = SourceConfig(path=[str(path)], column="note")
+    assert (check_text([source]).text(), documents(source)) == ("all of 1 file", ["Größe"])
+    with pytest.raises(DataError, match="no column 'text'; have id, note") as caught:
+        source_files(SourceConfig(path=[str(path)]))
+    assert caught.value.fix == f"--data {path} --column note"
 
 
 def test_folder_without_text_names_skipped_files(tmp_path: Path) -> None:

@@ -187,6 +187,13 @@ def test_bare_carriage_return_line_ends_are_reported(tmp_path: Path, name: str) 
     assert error.facts["where"] == f"{tmp_path / name}:1"
 
 
+def test_carriage_return_in_a_csv_row_is_reported(tmp_path: Path) -> None:
+    path = put(tmp_path / "t.csv", b"label,second\n1,a\rb\n")
+    error = refusal(path, ["label"])
+    assert error.message == f"cannot read {path}: a carriage return in a field without quotation marks"
+    assert (error.facts["where"], str(error.fix)[:7]) == (f"{path}:2", "sed 's/")
+
+
 def test_invalid_utf8_is_named_with_line(tmp_path: Path) -> None:
     path = put(tmp_path / "t.tsv", b"a\tb\nx\t1\n" + "caf\u00e9\t1\n".encode("latin1"))
     error = refusal(path, ["a"])

@@ -99,6 +99,47 @@ def test_keys_of_other_kind_refused_in_file_and_flag(folder: Path) -> None:
         resolve("prepare", "data.add_tokens=[word]")
 
 
+@pytest.mark.parametrize("kind", ["prepare", "pretrain"])
+def test_wrong_vocabulary_is_refused_by_the_plan(folder: Path, kind: str) -> None:
+    special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    for content, message in ((f"{special}\na\n", "an empty line"), ("text,label\n", "is not a BERT vocabulary")):
+        (folder / "v.txt").write_text(content)
+        for text in ("[text.txt]", "[]"):
+            with pytest.raises(DataError, match=message):
+                plan(folder, kind, f"data.text={text}", "data.vocabulary=v.txt")
+    (folder / "v.txt").write_text(f"{special}a\n")
+    if kind == "prepare":
+        with pytest.raises(DataError, match="some words cannot be tokens") as caught:
+            plan(folder, kind, "data.text=[text.txt]", "data.vocabulary=v.txt", "data.add_tokens=[a, Big]")
+        problems = '"a" is already in the vocabulary; "Big" is changed by lower-casing: "big"'
+        assert caught.value.facts["words"] == problems
+
+
+def test_names_that_are_not_utf8_are_refused_in_a_spec(folder: Path) -> None:
+    """The text files of a run contain the spec; a folder may contain files with such names."""
+    (folder / "notes").mkdir()
+    write_corpus(folder / "notes" / "caf\udce9.txt")
+    assert plan(folder, "prepare", "data.text=[notes]").data.files == 1
+    with pytest.raises(SpecError) as caught:
+        resolve("prepare", flags={"data.text": Flag(["notes/caf\udce9.txt"], "--data")})
+    assert caught.value.problems == ["--data: data.text: a name that is not UTF-8; rename the file or folder"]
+
+
+def test_words_to_add_are_read_from_a_file(folder: Path) -> None:
+    (folder / "v.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    (folder / "words.txt").write_text("quokka\n\nzebrafish\n")
+    (folder / "job.yaml").write_text("data: {text: [text.txt], vocabulary: v.txt, add_tokens: words.txt}\n")
+    sets = ["data.text=[text.txt]", "data.vocabulary=v.txt", "data.add_tokens=words.txt"]
+    assert plan(folder, "prepare", *sets).job.data.add_tokens == ["quokka", "zebrafish"]
+    in_file = resolve("prepare", file=Path("job.yaml")).spec
+    assert isinstance(in_file, PrepareSpec)
+    assert in_file.data.add_tokens == read_config("uncased", sets).data.add_tokens == ["quokka", "zebrafish"]
+    for read in (lambda *words: resolve("prepare", *words), lambda *words: read_config("uncased", list(words))):
+        with pytest.raises(SpecError) as caught:
+            read(*sets[:2], "data.add_tokens=gone.txt")
+        assert "data.add_tokens: cannot read" in caught.value.problems[0]
+
+
 def test_store_in_the_folder_of_its_text_is_refused(folder: Path) -> None:
     (folder / "notes").mkdir()
     (folder / "text.txt").rename(folder / "notes" / "text.txt")

@@ -2,7 +2,7 @@
 
 Dropping `{{convert|1300|mi|km}}` or `<math>x</math>` leaves "a length of" without the length. The rules here cover the
 inline templates that are the most common in a dump of English Wikipedia, among those that show text. Notes, flags and
-pronunciations (`sfn`, `citation needed`, `IPAc-en`, `respell`) are dropped, as are templates that compute from other
+pronunciations (`sfn`, `citation needed`, `IPAc-en`, `IPA|de|...`) are dropped, as are templates that compute from other
 pages or today's date. Raise `fingerprints.EXTRACTOR` when the text of any markup changes.
 """
 
@@ -21,6 +21,8 @@ _NAME = re.compile(r"\{\{\s*([^|{}\n:]+?)\s*(?=[|}:])")
 _SEPARATOR = re.compile(r"\|(?![^\[\]]*\]\])")
 _NAMED = re.compile(r"\s*([A-Za-z][\w -]{0,20}|\d)\s*=")
 _NUMBER = re.compile(r"[-+\u2212]?[\d,.]+(?:[/+][\d/]+)?|\d+(?:e[-+]?\d+)?")
+_MIXED = re.compile(r"(\d+)\+(\d+/\d+)")  # a whole number and a fraction
+_PROPER = re.compile(r"\+\d+/\d+")  # the fraction, as a value of its own
 _GAUGE = re.compile(r"(\d+(?:\.\d+)?)\s*(mm|ft|in)")
 
 
@@ -124,6 +126,7 @@ _UNITS = {
     "g": ("gram", "grams"),
     "lb": ("pound", "pounds"),
     "oz": ("ounce", "ounces"),
+    "st": ("stone", "stone"),
     "t": ("tonne", "tonnes"),
     "ST": ("short ton", "short tons"),
     "LT": ("long ton", "long tons"),
@@ -138,13 +141,23 @@ _UNITS = {
     "mph": ("miles per hour", "miles per hour"),
     "km/h": ("kilometres per hour", "kilometres per hour"),
 }
-_RANGES = {"-": "\u2013", "\u2013": "\u2013", "to": " to ", "and": " and ", "or": " or ", "x": " by ", "by": " by "}
+_COMPOUND = (("mi", "yd", "ft", "in"), ("st", "lb", "oz"))
+"""Units that are written together, the largest first, as in 6 ft 2 in."""
+_RANGES = {
+    **dict.fromkeys(("-", "\u2013", "to(-)", "and(-)"), "\u2013"),
+    **{word: f" {word} " for word in ("to", "to about", "and", "or", "by", "+", "\u00b1", "\u00d7")},
+    "x": " by ",
+    "xx": " \u00d7 ",
+    "+/-": " \u00b1 ",
+}
 
 
 def _convert(arguments: Arguments) -> str:
     """Return the given quantity; the converted one is left out."""
     values = list(arguments.values)
     text = _grouped(values.pop(0)) if values else ""
+    if values and _PROPER.fullmatch(values[0]):
+        text = _grouped(text + values.pop(0))
     last = text
     while len(values) > 1 and values[0] in _RANGES:
         last = _grouped(values[1])
@@ -152,17 +165,39 @@ def _convert(arguments: Arguments) -> str:
         values = values[2:]
     if not values or not text:
         return text
-    symbol = values[0]
+    quantities = [_quantity(text, last, values[0], arguments.named)]
+    while len(values) > 2 and _NUMBER.fullmatch(values[1]) and _is_part(values[2], values[0]):
+        number, values = _grouped(values[1]), values[2:]
+        quantities.append(_quantity(number, number, values[0], arguments.named))
+    return ("-" if arguments.named.get("adj") == "on" else " ").join(quantities)
+
+
+def _quantity(text: str, last: str, symbol: str, named: dict[str, str]) -> str:
+    """Return numbers with their unit.
+
+    Args:
+        text: the numbers.
+        last: the last of them.
+        symbol: symbol of the unit.
+        named: named arguments of `{{convert}}`.
+    """
     singular, plural = _UNITS.get(symbol, (symbol, symbol))
-    if arguments.named.get("adj") == "on":
+    if named.get("adj") == "on":
         return f"{text}-{singular}"
-    if arguments.named.get("abbr") in {"on", "in"}:
+    if named.get("abbr") in {"on", "in"}:
         return f"{text} {plural if symbol in 'CF' else symbol}"
     return f"{text} {singular if last == '1' else plural}"
 
 
+def _is_part(unit: str, whole: str) -> bool:
+    """Return whether a unit may follow a larger one in a compound quantity."""
+    return any(unit in units[units.index(whole) + 1 :] for units in _COMPOUND if whole in units)
+
+
 def _grouped(number: str) -> str:
-    """Return a number with commas between thousands, as `{{convert}}` writes it."""
+    """Return a number with commas between thousands, or with its fraction, as `{{convert}}` writes it."""
+    if mixed := _MIXED.fullmatch(number):
+        return f"{mixed[1]} {mixed[2]}"
     whole, point, decimals = number.partition(".")
     return f"{int(whole):,}{point}{decimals}" if whole.isascii() and whole.isdigit() and len(whole) > 3 else number
 
@@ -195,6 +230,11 @@ def _value(arguments: Arguments) -> str:
 
 def _power_of_ten(arguments: Arguments) -> str:
     return f"\u00d710{superscript(arguments.value(0))}" if arguments.values else ""
+
+
+def _pronunciation(arguments: Arguments) -> str:
+    """Return the transcription of `{{IPA}}`, except after a language, where it is a pronunciation."""
+    return arguments.value(0) if len(arguments.values) < 2 else ""
 
 
 def _circa(arguments: Arguments) -> str:
@@ -256,10 +296,11 @@ def _named_alike(names: str, renderer: Renderer) -> dict[str, Renderer]:
 _QUOTE = "&#39;"  # an apostrophe that marks no italics
 _RENDERERS: dict[str, Renderer] = {
     **_named_alike("convert|cvt", _convert),
-    **_named_alike("lang|rtl-lang|script", _second),
+    **_named_alike("lang|langx|rtl-lang|script", _second),
     **_named_alike("transl|transliteration", _last),
-    **_named_alike("nowrap|nobr|small|smaller|big|large|larger|em|strong|center|sc|sc2|smallcaps|nq|ipa|vr", _first),
+    **_named_alike("nowrap|nobr|small|smaller|big|large|larger|em|strong|center|sc|sc2|smallcaps|nq|vr", _first),
     **_named_alike("vanchor|visible anchor|abbr|tooltip|linktext|math|mvar|sup|sub|formatnum|nobold|noitalic", _first),
+    **_named_alike("ipa", _pronunciation),
     **_named_alike("angbr|angle bracket", lambda arguments: f"\u27e8{arguments.value(0)}\u27e9"),
     **_named_alike("as of|as of?", _as_of),
     **_named_alike("chem|chem2|ce", _joined),

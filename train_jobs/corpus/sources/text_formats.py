@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from train_jobs.artifacts.csv_tables import DOUBLED, UNBALANCED, TableRows, carriage_returns
 from train_jobs.artifacts.remote_files import sibling
 from train_jobs.artifacts.text_documents import LONGEST_FILE, plain_newlines, split_documents, without_gutenberg
 from train_jobs.artifacts.text_files import UTF16_MARKS
@@ -158,36 +159,29 @@ def read_table(piece: Piece, column: str, read: Read, *, separator: str) -> Iter
         separator: a comma, whose fields may be quoted, or a tab, whose fields are not.
 
     Raises:
-        DataError: the column is missing, quotation marks are unbalanced, or a row has too few fields.
+        DataError: the column is missing, or a row has too few fields or cannot be read.
     """
     with open_text(piece, read) as stream:
-        lines = _text_lines(stream, piece)
-        if separator == ",":
-            rows = csv.reader(lines, strict=True)
-        else:
-            rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
-        header = next(rows, [])
-        if column not in header:
-            have = header_text(header, [column])
-            raise DataError(f"{piece.path} has no column {column!r}", facts={"have": have}, fix="--column NAME")
-        at = header.index(column)
-        limit = csv.field_size_limit(LONGEST_FILE)  # global in csv, so it is restored
+        rows = TableRows(_text_lines(stream, piece), separator)
         try:
+            header = next(rows, [])
+            if column not in header:
+                have = header_text(header, [column])
+                raise DataError(f"{piece.path} has no column {column!r}", facts={"have": have}, fix="--column NAME")
+            at = header.index(column)
             for row in rows:
                 if row and len(row) != len(header):
                     what = f"a row has {len(row)} fields, and the header {len(header)}"
-                    fix = f"sed -n {rows.line_num}p {in_shell(piece.path)} shows it"
-                    raise DataError(f"{piece.path}: {what}", facts={"where": f"line {rows.line_num}"}, fix=fix)
+                    fix = f"sed -n {rows.line}p {in_shell(piece.path)} shows it"
+                    raise DataError(f"{piece.path}: {what}", facts={"where": f"line {rows.line}"}, fix=fix)
                 if row and row[at].strip():
                     yield row[at]
         except csv.Error as problem:
-            raise DataError(
-                f"{piece.path} has unbalanced quotation marks",
-                facts={"where": f"before line {rows.line_num}", "why": problem_text(problem)},
-                fix='double a quotation mark inside a quoted field ("")',
-            ) from None
-        finally:
-            csv.field_size_limit(limit)
+            returns = carriage_returns(problem, piece.path, rows.line, piece.compression)
+            what, fix = returns or (UNBALANCED, DOUBLED)
+            where = f"line {rows.line}" if returns else f"before line {rows.line}"
+            facts = {"where": where, "why": problem_text(problem)}
+            raise DataError(f"{piece.path}: {what}", facts=facts, fix=fix) from None
 
 
 def _text_lines(stream: BinaryIO, piece: Piece) -> Iterator[str]:

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from train_jobs.artifacts.csv_tables import SEPARATORS
 from train_jobs.artifacts.fingerprints import embedded_files
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath, fix_in_copy, require_version
 from train_jobs.artifacts.text_documents import document_rules
 from train_jobs.artifacts.text_files import (
     EXPANDED,
-    SEPARATORS,
     UTF16_MARKS,
     SourceFile,
     part_bytes,

@@ -56,6 +56,7 @@ _FILE_NAME = re.compile(r":.*\.(?:jpe?g|png|svg|gif|tiff?|webp|og[agv]|web[mp]|p
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]{2,12})?|simple")
 _EMPTY_BRACKETS = re.compile(r"\((?:[\s,;:/-]|\bor\b)*\)")
 _OPEN_BRACKET = re.compile(r"\(\s*(?:[,;]\s*)+")
+_CLOSED_BRACKET = re.compile(r"(?<![\s,;])[\s,;]*[,;]\s+\)")  # the first condition keeps it linear
 _BEFORE_POINT = re.compile(r" (?=[,.;](?: |$))")
 _SPACES = re.compile(r" [ \t\u00a0]+|[\t\u00a0]+ *")
 _LITERAL = str.maketrans({sign: f"&#{ord(sign)};" for sign in "[]{}|'<>=*#:;!_-"})
@@ -247,7 +248,7 @@ def _paragraphs(text: str) -> Iterator[str]:
             continue
         prose = unescaped(prose)
         if "(" in prose:
-            prose = _OPEN_BRACKET.sub("(", _EMPTY_BRACKETS.sub("", prose))
+            prose = _CLOSED_BRACKET.sub(")", _OPEN_BRACKET.sub("(", _EMPTY_BRACKETS.sub("", prose)))
         prose = _BEFORE_POINT.sub("", _SPACES.sub(" ", prose)).strip()
         if any(map(str.isalnum, prose)):
             yield prose

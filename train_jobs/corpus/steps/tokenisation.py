@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
-from train_jobs.artifacts.vocabulary_file import pieces_of
+from train_jobs.artifacts.vocabulary_file import given_rule
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.steps.documents import Advance, Documents, Positions, read_documents, read_duplicates, stretches
@@ -63,9 +64,8 @@ def make_vocabulary(
     """
     started = time.monotonic()
     data = setting.data
-    if data.vocabulary is not None:
-        rule = resolve_rule(data, LetterCounts(), pieces_of(data.vocabulary) if data.vocabulary else None)
-        tokenizer = load_vocabulary(data.vocabulary, words=data.add_tokens, **rule._asdict())
+    if (given := given_vocabulary(data)) is not None:
+        tokenizer, rule = given
     else:
         rule = resolve_rule(data, sum((record.letters for record in documents), LetterCounts()))
         text = _sample(setting.folder, documents, duplicates)
@@ -79,6 +79,17 @@ def make_vocabulary(
     )
     write_record(setting.folder, VOCABULARY, record)
     return record
+
+
+def given_vocabulary(data: TextConfig) -> tuple[Tokenizer, TextRule] | None:
+    """Return the tokenizer of the given vocabulary with the added words, and its rule; None: one is trained.
+
+    Raises:
+        DataError: the file is not a vocabulary, or some words cannot be tokens.
+    """
+    if data.vocabulary is None or (rule := given_rule(data)) is None:
+        return None
+    return load_vocabulary(data.vocabulary, words=data.add_tokens, **rule._asdict()), rule
 
 
 def _sample(folder: StorePath, documents: Sequence[DocumentsRecord], duplicates: DuplicatesRecord) -> Iterator[str]:

@@ -18,9 +18,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, TextRule, bert_rule
-from train_jobs.artifacts.vocabulary_file import pieces_of
-from train_jobs.artifacts.word_rules import LONGEST_WORD, word_problems
-from train_jobs.config.errors import DataError
+from train_jobs.artifacts.vocabulary_file import SPECIAL_PIECES, lines_of, pieces_of, require_words, unfit_words
+from train_jobs.artifacts.word_rules import LONGEST_WORD
 from train_jobs.corpus.tokenize.pretokens import (
     folding_table,
     pretoken_starts,
@@ -29,7 +28,7 @@ from train_jobs.corpus.tokenize.pretokens import (
     with_unspaced_starts,
 )
 
-PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES
 VOCABULARY_FILE = "vocab.txt"
 MIN_ALPHABET = 1000  # rarer characters than these become [UNK], unless more are needed for ALPHABET_SHARE
 ALPHABET_SHARE = 0.9995  # of the characters of the words: Chinese and Korean need some thousands for it, English a few
@@ -114,19 +113,16 @@ def load_vocabulary(
         The tokenizer. It does not add special tokens.
 
     Raises:
-        DataError: the file is missing, not UTF-8, lacks a special piece, or has an empty or repeated line; or the
-            tokenizer would split some of the words.
+        DataError: see `pieces_of`; or the tokenizer would split some of the words.
     """
     pieces = pieces_of(path)
-    _require_valid(pieces, path)
     rule = bert_rule(lowercase=lowercase, strip_accents=strip_accents, split_unspaced=split_unspaced)
-    unfit = list(word_problems(words, frozenset(pieces), rule))
+    require_words(words, pieces, rule)
     tokenizer = _tokenizer({piece: number for number, piece in enumerate([*pieces, *words])}, rule)
-    if not unfit:  # only the tokenizer knows characters that Python's Unicode tables lack
-        encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
-        unfit = [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]
-    if unfit:
-        raise DataError("invalid data.add_tokens: some words cannot be tokens", facts={"words": "; ".join(unfit)})
+    # only the tokenizer knows characters that Python's Unicode tables lack
+    encoded = zip(words, tokenizer.encode_batch(list(words)), strict=True)
+    if unfit := [f'"{word}" is split' for word, found in encoded if found.tokens != [word]]:
+        raise unfit_words(unfit)
     return tokenizer
 
 
@@ -141,9 +137,9 @@ def continuing_pieces(path: StorePath) -> npt.NDArray[np.bool_]:
     """Return bool [pieces]: True for the pieces of a vocab.txt that continue a word, which start with ##.
 
     Raises:
-        DataError: the file is missing or not UTF-8.
+        DataError: see `lines_of`.
     """
-    return np.array([piece.startswith(CONTINUATION) for piece in pieces_of(path)], np.bool_)
+    return np.array([piece.startswith(CONTINUATION) for piece in lines_of(path)], np.bool_)
 
 
 def save_vocabulary(tokenizer: Tokenizer, folder: StorePath) -> StorePath:
@@ -205,23 +201,6 @@ def _continues_word(character: str, tokenizer: Tokenizer) -> bool:
     """Return whether the character can follow another in a word; punctuation and CJK characters cannot."""
     text = tokenizer.normalizer.normalize_str("a" + character)
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) == 1
-
-
-def _require_valid(pieces: list[str], path: StorePath) -> None:
-    lines: dict[str, int] = {}
-    for line, piece in enumerate(pieces, start=1):
-        if not piece:
-            raise DataError(f"invalid vocabulary {path}: an empty line", facts={"where": f"line {line}"})
-        if piece in lines:
-            where = f"lines {lines[piece]} and {line}"
-            raise DataError(f"invalid vocabulary {path}: a piece occurs twice", facts={"where": where})
-        lines[piece] = line
-    if missing := [piece for piece in SPECIAL_PIECES if piece not in lines]:
-        raise DataError(
-            f"{path} is not a BERT vocabulary",
-            facts={"need": " ".join(SPECIAL_PIECES), "missing": " ".join(missing)},
-            fix=f"add each missing piece on a separate line to {path}",
-        )
 
 
 CHARACTERS_AT_ONCE = 1 << 21  # limits memory, about 15 bytes each
