@@ -11,6 +11,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -20,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
-from orchestrator.backends.capabilities import RUN_TAG, Deletes
+from orchestrator.backends.capabilities import Deletes
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import (
@@ -33,12 +34,21 @@ from orchestrator.backends.retention import (
     tree_bytes,
     unused_stores,
 )
-from orchestrator.runs.status import Handle, RunStatus
-from orchestrator.runs.tracked_run import default_uri, other_addresses, run_lock
+from orchestrator.runs.status import SWEEP_TAG, Handle, RunStatus
+from orchestrator.runs.tracked_run import (
+    HANDLE_TAG,
+    PARENT_TAG,
+    RECORD,
+    SUBMITTED_TAG,
+    default_uri,
+    other_addresses,
+    run_lock,
+    submitted_tag,
+)
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
-from train_jobs.artifacts.files import is_held
+from train_jobs.artifacts.files import is_held, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
@@ -46,6 +56,7 @@ from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
+MARKS = (HANDLE_TAG, SWEEP_TAG, SUBMITTED_TAG, PARENT_TAG)  # tags that are read of each record
 LOCKS = 200  # number of runs whose locks are held at a time, each an open file
 # MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
 UNUSED_DATASETS = (
@@ -53,6 +64,33 @@ UNUSED_DATASETS = (
     "DELETE FROM input_tags WHERE input_uuid NOT IN (SELECT input_uuid FROM inputs)",
     "DELETE FROM datasets WHERE dataset_uuid NOT IN (SELECT source_id FROM inputs WHERE source_type = 'DATASET')",
 )
+
+
+class TrackingMarks(Config):
+    """Tags and ids by which the records of purged runs are found in MLflow.
+
+    Never the name of an MLflow run: users rename runs, and a run of theirs may have the name of one of ours.
+    """
+
+    handles: list[str]
+    """Handles of runs."""
+    names: list[str]
+    """Names of sweeps."""
+    submitted: list[str]
+    """Values of the tag that distinguishes each run and sweep from others of its name."""
+    ids: list[str]
+    """Ids that the folders of the runs and sweeps recorded."""
+
+    def match(self, tags: Mapping[str, str], *, own: bool) -> bool:
+        """Return whether an MLflow run or a version of a model is one of them.
+
+        Args:
+            tags: its tags.
+            own: whether its store is that of the home folder. Other homes may share any other store, and their runs of
+                the same plan have the same names.
+        """
+        named = tags.get(HANDLE_TAG) in self.handles or tags.get(SWEEP_TAG) in self.names
+        return named and (own or tags.get(SUBMITTED_TAG) in self.submitted)
 
 
 class TrackedTraces(Config):
@@ -79,6 +117,8 @@ class Purging(Deletion):
     """Endpoints on this machine that serve their models."""
     tracking: list[TrackedTraces]
     """Records in MLflow stores of this machine."""
+    marks: TrackingMarks
+    """By what those are found, also if they are made meanwhile."""
     stores: list[str]
     """Tracking URIs of all such stores, also of those to which a copy is still being made."""
     caches: list[str]
@@ -128,8 +168,19 @@ def plan_purging(
     folders = {status.name: owners[status.name].folder(status.name) for status in statuses}
     names = {*folders, *sweeps}
     uris = {status.tracking_uri or default_uri(home) for status in mine} | set(sweeps.values())
-    for place in (*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)):
+    places = [*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)]
+    for place in places:
         uris |= set(other_addresses(place))
+    created = [
+        *(status.created for status in mine),
+        *(float(_read(home / SWEEPS / name / "sweep.json").get("created", 0)) for name in sweeps),
+    ]
+    marks = TrackingMarks(
+        handles=[status.handle for status in mine],
+        names=[*sweeps],
+        submitted=[submitted_tag(moment)[SUBMITTED_TAG] for moment in created],
+        ids=[str(record["run_id"]) for place in places if (record := read_object(place / RECORD))],
+    )
     return Purging(
         runs=[
             Item(
@@ -144,7 +195,8 @@ def plan_purging(
         sweeps=[folder_item(home, home / SWEEPS / name) for name in sweeps],
         token_stores=[folder_item(home, path) for path in _stores(home, folders.values())],
         endpoints=[name for name, run in _endpoints(home) if run in names],
-        tracking=[found for uri in sorted(uris) if (found := _tracked(uri, names)) is not None],
+        tracking=[found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None],
+        marks=marks,
         stores=[uri for uri in sorted(uris) if sqlite_path(uri) is not None],
         caches=_caches(home),
         remains=[
@@ -180,7 +232,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     ]
     deletions += [(home / item.name, partial(delete_tree, home / item.name, hide=True)) for item in purging.sweeps]
     for first in range(0, len(deletions), LOCKS):
-        _delete_copied(deletions[first : first + LOCKS], purging.stores)
+        _delete_copied(deletions[first : first + LOCKS], purging, home)
     for item in purging.token_stores:
         delete_tree(home / item.name)
     for item in [*purging.sweeps, *purging.token_stores]:
@@ -194,7 +246,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     return purging
 
 
-def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]], uris: Sequence[str]) -> None:
+def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]], purging: Purging, home: Path) -> None:
     """Delete the records of runs and sweeps in stores on this machine, then their folders.
 
     This holds the locks under which other processes copy them to MLflow: one that copies an ended run may still be at
@@ -202,7 +254,8 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
 
     Args:
         deletions: the folder of each, and what deletes it.
-        uris: addresses of the stores.
+        purging: the whole purge; records of its other runs are deleted too, and looked for again under their locks.
+        home: the user's orchestrator folder.
     """
     folders = [folder for folder, _ in deletions if folder is not None]
     with ExitStack() as locks:
@@ -212,8 +265,8 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
             except OSError as problem:
                 fix = f"chmod -R u+w {in_shell(folder)}"
                 raise write_error(f"cannot purge {folder.name}", problem, folder, fix=fix) from problem
-        for uri in uris:
-            if (traces := _tracked(uri, [folder.name for folder in folders])) is not None:
+        for uri in purging.stores:
+            if (traces := _tracked(uri, purging.marks, home)) is not None:
                 _delete_tracked(traces)
         for _, delete in deletions:
             delete()
@@ -252,17 +305,32 @@ def _caches(home: Path) -> list[str]:
     return [str(path) for path in found if (home / path).is_file()]
 
 
-def _tracked(uri: str, names: Collection[str]) -> TrackedTraces | None:
+def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None:
     """Return the records of runs in an SQLite store; None: it has none, or is elsewhere."""
-    path = sqlite_path(uri)
+    path, own = sqlite_path(uri), uri == default_uri(home)
     if path is None or not path.is_file():
         return None
-    marks = ", ".join("?" * len(names))
+    tags, version_tags = defaultdict[str, dict[str, str]](dict), defaultdict[tuple[str, int], dict[str, str]](dict)
     # read without MLflow, whose import takes seconds
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)) as database:
-        runs = [run for (run,) in database.execute(f"SELECT run_uuid FROM runs WHERE name IN ({marks})", [*names])]
-        tagged = f"SELECT name, version FROM model_version_tags WHERE key = '{RUN_TAG}' AND value IN ({marks})"
-        models = [(name, str(version)) for name, version in database.execute(tagged, [*names])]
+        every = [run for (run,) in database.execute("SELECT run_uuid FROM runs")]
+        read = f"key, value FROM {{}} WHERE key IN ({', '.join('?' * len(MARKS))})"
+        for run, key, value in database.execute(f"SELECT run_uuid, {read.format('tags')}", MARKS):
+            tags[run][key] = value
+        live = "SELECT name, version, run_id FROM model_versions WHERE current_stage IS NOT 'Deleted_Internal'"
+        versions = [*database.execute(live)]
+        read_versions = f"SELECT name, version, {read.format('model_version_tags')}"
+        for name, version, key, value in database.execute(read_versions, MARKS):
+            version_tags[name, version][key] = value
+    found = {run for run in every if run in marks.ids or marks.match(tags[run], own=own)}
+    # trials that were deleted from the disk: their sweep does not know when they were submitted
+    nested = {run for run in every if tags[run].get(PARENT_TAG) in found and tags[run].get(SWEEP_TAG) in marks.names}
+    runs = [run for run in every if run in found | nested]
+    models = [
+        (name, str(version))
+        for name, version, run in versions
+        if run in runs or marks.match(version_tags[name, version], own=own)
+    ]
     return TrackedTraces(uri=uri, runs=runs, models=models) if runs or models else None
 
 

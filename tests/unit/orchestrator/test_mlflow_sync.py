@@ -448,6 +448,35 @@ def test_purge_finds_copies_at_other_addresses(home: Path, capsys: pytest.Captur
     assert stored(home / "second") == [("two", "FINISHED", 80)]
 
 
+@pytest.mark.long
+def test_purge_leaves_foreign_runs_of_the_same_name(home: Path) -> None:
+    """A run of the user in the home's store, and a run of another home in a store that both use."""
+    from mlflow.tracking import MlflowClient
+
+    second = home / "second"
+    run, theirs = make_tracked_run(home, "one"), make_tracked_run(second, "one", created=2000.0)
+    sync_run(run)
+    sync_run(theirs)
+    sync_run(run, default_uri(second))
+    client = MlflowClient(tracking_uri=default_uri(home))
+    client.create_run(client.create_experiment("own"), run_name="one")
+    assert main(["prune", "--purge", "one", "-y"]) == 0
+    assert stored(home) == [("one", "RUNNING", 0)]
+    assert stored(second) == [("one", "FINISHED", 80)]
+    assert not is_behind(theirs)
+
+
+@pytest.mark.long
+def test_purge_deletes_run_that_was_renamed_in_mlflow(home: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    run = make_tracked_run(home, "one")
+    sync_run(run)
+    MlflowClient(tracking_uri=default_uri(home)).update_run(str(run.mlflow_run_id), name="the best one")
+    assert main(["prune", "--purge", "one", "-y"]) == 0
+    assert stored(home) == []
+
+
 def test_live_run_is_copied_elsewhere_with_its_values_so_far(home: Path) -> None:
     """The job's own mirror copies to the address of its run alone."""
     run, uri = make_tracked_run(home, state=RunState.RUNNING), f"sqlite:///{home / 'second' / 'mlflow.db'}"
