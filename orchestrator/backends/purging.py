@@ -53,6 +53,7 @@ from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
+from train_jobs.artifacts.tracking.model_registry import cached_copies
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
@@ -122,7 +123,7 @@ class Purging(Deletion):
     stores: list[str]
     """Tracking URIs of all such stores, also of those to which a copy is still being made."""
     caches: list[str]
-    """Files below the home folder with hashes and statuses, which later commands write again."""
+    """Files and folders below the home folder that later commands write again: hashes, statuses, copies of models."""
     remains: list[str]
     """Traces that this command does not delete, each with what to do."""
 
@@ -181,6 +182,7 @@ def plan_purging(
         submitted=[submitted_tag(moment)[SUBMITTED_TAG] for moment in created],
         ids=[str(record["run_id"]) for place in places if (record := read_object(place / RECORD))],
     )
+    tracking = [found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None]
     return Purging(
         runs=[
             Item(
@@ -195,10 +197,10 @@ def plan_purging(
         sweeps=[folder_item(home, home / SWEEPS / name) for name in sweeps],
         token_stores=[folder_item(home, path) for path in _stores(home, folders.values())],
         endpoints=[name for name, run in _endpoints(home) if run in names],
-        tracking=[found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None],
+        tracking=tracking,
         marks=marks,
         stores=[uri for uri in sorted(uris) if sqlite_path(uri) is not None],
-        caches=_caches(home),
+        caches=[*_caches(home), *_cached_models(home, tracking)],
         remains=[
             *(line for status in statuses if status not in mine for line in _elsewhere(status, folders[status.name])),
             *_remaining_files(home, folders, mine),
@@ -238,7 +240,10 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     for item in [*purging.sweeps, *purging.token_stores]:
         Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
     for name in purging.caches:
-        (home / name).unlink(missing_ok=True)
+        if (home / name).is_dir():
+            delete_tree(home / name)
+        else:
+            (home / name).unlink(missing_ok=True)
     names = [Path(item.name).name for item in (*purging.runs, *purging.sweeps)]
     for path in home.glob("*/.*"):  # drafts, deletions that were killed, and what the locks held until here kept
         if path.is_dir() and any(f".{name}." in path.name for name in names):
@@ -303,6 +308,13 @@ def _caches(home: Path) -> list[str]:
     hashes = Path(TOKEN_STORES, "hashes.json")
     found = [*(path.relative_to(home) for path in sorted((home / "cache").glob("*.tsv"))), FINGERPRINT_CACHE, hashes]
     return [str(path) for path in found if (home / path).is_file()]
+
+
+def _cached_models(home: Path, tracking: Sequence[TrackedTraces]) -> Iterator[str]:
+    """Yield the copies of registered models, below the home, from which jobs here started or predicted."""
+    for name, version in dict.fromkeys(model for found in tracking for model in found.models):
+        for path in cached_copies(home / "cache", name, version):
+            yield str(path.relative_to(home))
 
 
 def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None:
