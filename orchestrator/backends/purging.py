@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
-from orchestrator.backends.capabilities import Deletes
+from orchestrator.backends.capabilities import RUN_TAG, Deletes
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import (
@@ -57,7 +57,8 @@ from train_jobs.artifacts.tracking.model_registry import cached_copies
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
-MARKS = (HANDLE_TAG, SWEEP_TAG, SUBMITTED_TAG, PARENT_TAG)  # tags that are read of each record
+DATA_TAG = "orchestrator.data"  # hash of the data that a run read
+MARKS = (RUN_TAG, HANDLE_TAG, SWEEP_TAG, SUBMITTED_TAG, PARENT_TAG, DATA_TAG)  # tags that are read of each record
 LOCKS = 200  # number of runs whose locks are held at a time, each an open file
 # MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
 UNUSED_DATASETS = (
@@ -76,7 +77,7 @@ class TrackingMarks(Config):
     handles: list[str]
     """Handles of runs."""
     names: list[str]
-    """Names of sweeps."""
+    """Names of sweeps, and of runs without a folder."""
     submitted: list[str]
     """Values of the tag that distinguishes each run and sweep from others of its name."""
     ids: list[str]
@@ -90,6 +91,8 @@ class TrackingMarks(Config):
             own: whether its store is that of the home folder. Other homes may share any other store, and their runs of
                 the same plan have the same names.
         """
+        if own and tags.get(RUN_TAG) in self.names:
+            return True
         named = tags.get(HANDLE_TAG) in self.handles or tags.get(SWEEP_TAG) in self.names
         return named and (own or tags.get(SUBMITTED_TAG) in self.submitted)
 
@@ -103,6 +106,8 @@ class TrackedTraces(Config):
     """Ids of MLflow runs."""
     models: list[tuple[str, str]]
     """Names and versions of registered models."""
+    texts: list[str]
+    """Hashes of the data that the runs read."""
 
 
 class Purging(Deletion):
@@ -112,6 +117,8 @@ class Purging(Deletion):
     """Runs, also the trials of the sweeps."""
     sweeps: list[Item]
     """Folders of sweeps."""
+    pruned: list[str]
+    """Names of runs and sweeps that have other traces, and no folder."""
     token_stores: list[Item]
     """Prepared data of their texts that no other run uses, and unfinished preparations of any text."""
     endpoints: list[str]
@@ -143,8 +150,29 @@ class Purging(Deletion):
         ]
 
 
+def without_folder(home: Path, names: Collection[str]) -> set[str]:
+    """Return those of the names of runs and sweeps that have no folder any more, on any backend."""
+    return {*names} - {path.name for path in home.glob("*/*")}
+
+
+def pruned_names(home: Path) -> set[str]:
+    """Return the names of the runs and sweeps without a folder that the home's MLflow store has."""
+    path = sqlite_path(default_uri(home))
+    if path is None or not path.is_file():
+        return set()
+    with suppress(sqlite3.Error), closing(_opened(path)) as database:  # of another program, or damaged
+        query = "SELECT DISTINCT value FROM tags WHERE key IN (?, ?)"
+        return without_folder(home, [name for (name,) in database.execute(query, (RUN_TAG, SWEEP_TAG))])
+    return set()
+
+
 def plan_purging(
-    statuses: Sequence[RunStatus], sweeps: Mapping[str, str], backends: Mapping[str, Backend], home: Path
+    statuses: Sequence[RunStatus],
+    sweeps: Mapping[str, str],
+    backends: Mapping[str, Backend],
+    home: Path,
+    *,
+    pruned: Collection[str] = (),
 ) -> Purging:
     """Return the traces of runs and sweeps.
 
@@ -153,6 +181,8 @@ def plan_purging(
         sweeps: name of a sweep -> its tracking URI.
         backends: by name; those of the runs.
         home: the user's orchestrator folder.
+        pruned: names of runs and sweeps without a folder, which have other traces: trials of the sweeps, and what only
+            the home's MLflow store has.
 
     Raises:
         ConflictError: a run has not ended, or a sweep is running.
@@ -167,22 +197,24 @@ def plan_purging(
     owners = {status.name: backends[Handle.parse(status.handle).backend] for status in statuses}
     mine = [status for status in statuses if isinstance(owners[status.name], Deletes)]
     folders = {status.name: owners[status.name].folder(status.name) for status in statuses}
-    names = {*folders, *sweeps}
+    names = {*folders, *sweeps, *pruned}
     uris = {status.tracking_uri or default_uri(home) for status in mine} | set(sweeps.values())
+    if pruned:
+        uris.add(default_uri(home))
     places = [*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)]
     for place in places:
         uris |= set(other_addresses(place))
-    created = [
-        *(status.created for status in mine),
-        *(float(_read(home / SWEEPS / name / "sweep.json").get("created", 0)) for name in sweeps),
-    ]
+    records = [_read(home / SWEEPS / name / "sweep.json") for name in sweeps]
+    created = [*(status.created for status in mine), *(float(record.get("created", 0)) for record in records)]
     marks = TrackingMarks(
         handles=[status.handle for status in mine],
-        names=[*sweeps],
+        names=[*sweeps, *pruned],
         submitted=[submitted_tag(moment)[SUBMITTED_TAG] for moment in created],
         ids=[str(record["run_id"]) for place in places if (record := read_object(place / RECORD))],
     )
     tracking = [found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None]
+    texts = {*(record.get("data") for record in records), *(text for found in tracking for text in found.texts)}
+    stores, unused = _stores(home, folders.values(), texts)
     return Purging(
         runs=[
             Item(
@@ -195,7 +227,8 @@ def plan_purging(
             for status in mine
         ],
         sweeps=[folder_item(home, home / SWEEPS / name) for name in sweeps],
-        token_stores=[folder_item(home, path) for path in _stores(home, folders.values())],
+        pruned=sorted(pruned),
+        token_stores=[folder_item(home, path) for path in stores],
         endpoints=[name for name, run in _endpoints(home) if run in names],
         tracking=tracking,
         marks=marks,
@@ -205,6 +238,7 @@ def plan_purging(
             *(line for status in statuses if status not in mine for line in _elsewhere(status, folders[status.name])),
             *_remaining_files(home, folders, mine),
             *(f"MLflow runs at {uri}: delete them there" for uri in sorted(uris) if sqlite_path(uri) is None),
+            *(f"{path.relative_to(home)}, of a text that no run uses: orchestrator prune --stores" for path in unused),
         ],
     )
 
@@ -233,7 +267,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         for one in handles
     ]
     deletions += [(home / item.name, partial(delete_tree, home / item.name, hide=True)) for item in purging.sweeps]
-    for first in range(0, len(deletions), LOCKS):
+    for first in range(0, max(len(deletions), 1), LOCKS):  # once also without folders, for records of pruned runs
         _delete_copied(deletions[first : first + LOCKS], purging, home)
     for item in purging.token_stores:
         delete_tree(home / item.name)
@@ -277,18 +311,30 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
             delete()
 
 
-def _stores(home: Path, folders: Collection[Path | None]) -> list[Path]:
-    """Return the stores of the runs' texts that no other run uses, and all unfinished ones that no process makes."""
+def _stores(
+    home: Path, folders: Collection[Path | None], texts: Collection[str | None]
+) -> tuple[list[Path], list[Path]]:
+    """Return the token stores to delete, and the others that no run uses.
+
+    To delete are those of the runs' texts that no other run uses, and all unfinished ones that no process makes.
+
+    Args:
+        home: the user's orchestrator folder.
+        folders: of the runs.
+        texts: hashes of further texts: of sweeps, and of runs that have no folder.
+    """
     plans = read_plans(home)
-    texts = {plans[folder].text for folder in folders if folder in plans}
+    gone = {*texts, *(plans[folder].text for folder in folders if folder in plans)}
     place = home / TOKEN_STORES
-    unused = [path for path in unused_stores(home, plans, folders) if _text_of(path) in texts]
+    unused = {path: _text_of(path) in gone for path in unused_stores(home, plans, folders)}
     unfinished = [
         path
         for path in (place.iterdir() if place.is_dir() else ())
         if path.is_dir() and _text_of(path) is None and not is_held(place / f".{path.name}.lock")
     ]
-    return sorted([*unused, *unfinished])
+    return sorted([*(path for path in unused if unused[path]), *unfinished]), [
+        path for path in unused if not unused[path]
+    ]
 
 
 def _text_of(store: Path) -> str | None:
@@ -324,7 +370,7 @@ def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None
         return None
     tags, version_tags = defaultdict[str, dict[str, str]](dict), defaultdict[tuple[str, int], dict[str, str]](dict)
     # read without MLflow, whose import takes seconds
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)) as database:
+    with closing(_opened(path)) as database:
         every = [run for (run,) in database.execute("SELECT run_uuid FROM runs")]
         read = f"key, value FROM {{}} WHERE key IN ({', '.join('?' * len(MARKS))})"
         for run, key, value in database.execute(f"SELECT run_uuid, {read.format('tags')}", MARKS):
@@ -343,7 +389,13 @@ def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None
         for name, version, run in versions
         if run in runs or marks.match(version_tags[name, version], own=own)
     ]
-    return TrackedTraces(uri=uri, runs=runs, models=models) if runs or models else None
+    texts = sorted({tags[run][DATA_TAG] for run in runs if DATA_TAG in tags[run]})
+    return TrackedTraces(uri=uri, runs=runs, models=models, texts=texts) if runs or models else None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open a store to read it."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)
 
 
 def _delete_tracked(traces: TrackedTraces) -> None:

@@ -477,6 +477,27 @@ def test_purge_deletes_run_that_was_renamed_in_mlflow(home: Path) -> None:
     assert stored(home) == []
 
 
+@pytest.mark.long
+def test_purge_deletes_traces_of_pruned_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only its MLflow run, by its whole name, leads to its token store: not to a run whose name begins like it."""
+    tags = {"orchestrator.run": "wards", "orchestrator.data": "text"}
+    run, other = make_tracked_run(home, "wards"), make_tracked_run(home, "wards-2")
+    (run.path / "tags.json").write_text(json.dumps(run.read_json("tags.json") | tags))
+    for one in (run, other):
+        sync_run(one)
+    (other.path / "plan.json").write_text(json.dumps({"data": {"sha256": "another"}}))
+    (store := home / "token-stores" / "key").mkdir(parents=True)
+    (store / "manifest.json").write_text(json.dumps({"data": {"sha256": "text"}}))
+    shutil.rmtree(run.path)
+    assert main(["prune", "--purge", "wards", "-y"]) == 0
+    assert stored(home) == [("wards-2", "FINISHED", 80)]
+    assert not store.exists()
+    assert other.path.exists()
+    capsys.readouterr()
+    assert main(["prune", "--purge", "wards-1", "-y"]) == 5
+    assert "unknown run 'wards-1'" in capsys.readouterr().err
+
+
 def test_live_run_is_copied_elsewhere_with_its_values_so_far(home: Path) -> None:
     """The job's own mirror copies to the address of its run alone."""
     run, uri = make_tracked_run(home, state=RunState.RUNNING), f"sqlite:///{home / 'second' / 'mlflow.db'}"
