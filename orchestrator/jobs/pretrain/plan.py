@@ -38,7 +38,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
-from train_jobs.artifacts.model_trust import SETTING, require_trusted
+from train_jobs.artifacts.model_trust import SETTING, require_trusted, require_trusted_phase
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
 from train_jobs.artifacts.source_mixture import mixture_text
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
@@ -265,6 +265,7 @@ def _parent(job: PretrainConfig, phase: EarlierPhase | None, cache: Path) -> Lin
         return initial_lineage(job.init_from, cache).head
     if phase is None:
         return None
+    require_trusted_phase(job.trust)
     verify_phase(phase, cache)
     return phase_lineage(phase).head
 
