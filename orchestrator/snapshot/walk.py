@@ -315,7 +315,7 @@ class Walk:
         """
         target = Path(os.path.realpath(entry.path))
         inside = target.relative_to(self._root).parts if target.is_relative_to(self._root) else None
-        # what is never code, or ignored, stays out by any name: the link's, the target's, or a folder's above the target
+        # what is never code, or ignored, stays out by any name: of the link, the target, or a folder above the target
         kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._excluded.get, (target, *target.parents))]
         if why := next(filter(None, kinds), None) or rules.ignored_by(path) or self._target_ignored_by(target):
             self._leave_out(None, path, why)
