@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pydantic import Field
+
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
 from orchestrator.backends.capabilities import RUN_TAG, Deletes
@@ -59,7 +61,7 @@ from train_jobs.config.fields import Config
 
 DATA_TAG = "orchestrator.data"  # hash of the data that a run read
 MARKS = (RUN_TAG, HANDLE_TAG, SWEEP_TAG, SUBMITTED_TAG, PARENT_TAG, DATA_TAG)  # tags that are read of each record
-LOCKS = 200  # number of runs whose locks are held at a time, each an open file
+LOCKS = 200  # number of runs at a time: each lock is an open file, and each id part of an argument of MLflow
 # MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
 UNUSED_DATASETS = (
     "DELETE FROM inputs WHERE destination_type = 'RUN' AND destination_id NOT IN (SELECT run_uuid FROM runs)",
@@ -74,13 +76,13 @@ class TrackingMarks(Config):
     Never the name of an MLflow run: users rename runs, and a run of theirs may have the name of one of ours.
     """
 
-    handles: list[str]
+    handles: frozenset[str]
     """Handles of runs."""
-    names: list[str]
+    names: frozenset[str]
     """Names of sweeps, and of runs without a folder."""
-    submitted: list[str]
+    submitted: frozenset[str]
     """Values of the tag that distinguishes each run and sweep from others of its name."""
-    ids: list[str]
+    ids: frozenset[str]
     """Ids that the folders of the runs and sweeps recorded."""
 
     def match(self, tags: Mapping[str, str], *, own: bool) -> bool:
@@ -125,7 +127,7 @@ class Purging(Deletion):
     """Endpoints on this machine that serve their models."""
     tracking: list[TrackedTraces]
     """Records in MLflow stores of this machine."""
-    marks: TrackingMarks
+    marks: TrackingMarks = Field(exclude=True)
     """By what those are found, also if they are made meanwhile."""
     stores: list[str]
     """Tracking URIs of all such stores, also of those to which a copy is still being made."""
@@ -207,10 +209,10 @@ def plan_purging(
     records = [_read(home / SWEEPS / name / "sweep.json") for name in sweeps]
     created = [*(status.created for status in mine), *(float(record.get("created", 0)) for record in records)]
     marks = TrackingMarks(
-        handles=[status.handle for status in mine],
-        names=[*sweeps, *pruned],
-        submitted=[submitted_tag(moment)[SUBMITTED_TAG] for moment in created],
-        ids=[str(record["run_id"]) for place in places if (record := read_object(place / RECORD))],
+        handles=frozenset(status.handle for status in mine),
+        names=frozenset([*sweeps, *pruned]),
+        submitted=frozenset(submitted_tag(moment)[SUBMITTED_TAG] for moment in created),
+        ids=frozenset(str((read_object(place / RECORD) or {}).get("run_id")) for place in places),
     )
     tracking = [found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None]
     texts = {*(record.get("data") for record in records), *(text for found in tracking for text in found.texts)}
@@ -306,9 +308,17 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
                 raise write_error(f"cannot purge {folder.name}", problem, folder, fix=fix) from problem
         for uri in purging.stores:
             if (traces := _tracked(uri, purging.marks, home)) is not None:
-                _delete_tracked(traces)
+                for part in _parts(traces):
+                    _delete_tracked(part)
         for _, delete in deletions:
             delete()
+
+
+def _parts(traces: TrackedTraces) -> Iterator[TrackedTraces]:
+    """Yield records in parts whose ids fit into one argument of a command; the models first."""
+    for first in range(0, max(len(traces.runs), 1), LOCKS):
+        runs, models = traces.runs[first : first + LOCKS], traces.models if first == 0 else []
+        yield traces.model_copy(update={"runs": runs, "models": models})
 
 
 def _stores(
@@ -326,15 +336,14 @@ def _stores(
     plans = read_plans(home)
     gone = {*texts, *(plans[folder].text for folder in folders if folder in plans)}
     place = home / TOKEN_STORES
-    unused = {path: _text_of(path) in gone for path in unused_stores(home, plans, folders)}
+    unused = unused_stores(home, plans, folders)
+    chosen = [path for path in unused if _text_of(path) in gone]
     unfinished = [
         path
         for path in (place.iterdir() if place.is_dir() else ())
         if path.is_dir() and _text_of(path) is None and not is_held(place / f".{path.name}.lock")
     ]
-    return sorted([*(path for path in unused if unused[path]), *unfinished]), [
-        path for path in unused if not unused[path]
-    ]
+    return sorted([*chosen, *unfinished]), [path for path in unused if path not in chosen]
 
 
 def _text_of(store: Path) -> str | None:
@@ -383,12 +392,13 @@ def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None
     found = {run for run in every if run in marks.ids or marks.match(tags[run], own=own)}
     # trials that were deleted from the disk: their sweep does not know when they were submitted
     nested = {run for run in every if tags[run].get(PARENT_TAG) in found and tags[run].get(SWEEP_TAG) in marks.names}
-    runs = [run for run in every if run in found | nested]
+    found |= nested
     models = [
         (name, str(version))
         for name, version, run in versions
-        if run in runs or marks.match(version_tags[name, version], own=own)
+        if run in found or marks.match(version_tags[name, version], own=own)
     ]
+    runs = [run for run in every if run in found]
     texts = sorted({tags[run][DATA_TAG] for run in runs if DATA_TAG in tags[run]})
     return TrackedTraces(uri=uri, runs=runs, models=models, texts=texts) if runs or models else None
 

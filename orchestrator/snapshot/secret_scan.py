@@ -143,8 +143,8 @@ def secrets_in(content: bytes, path: str = "") -> Iterator[ExposedSecret]:
         yield from _secrets_in_text(text)
 
 
-def _secrets_in_text(found_in: _Text) -> Iterator[ExposedSecret]:
-    text, path, packed = found_in
+def _secrets_in_text(source: _Text) -> Iterator[ExposedSecret]:
+    text, path, packed = source
     lower, taken = text.lower(), list[tuple[int, int]]()
     for rule in (*_OWN, *_library_rules()):
         if not any(needle in lower for needle in rule.needles):
