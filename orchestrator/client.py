@@ -363,27 +363,33 @@ class Orchestrator:
         """Return the traces of runs and sweeps that `purge` would delete, and those that would remain; delete nothing.
 
         Args:
-            names: runs and sweeps, as for `attach`; a sweep includes its trials.
+            names: runs and sweeps, as for `attach`; a sweep includes its trials. Also the whole name of one that was
+                pruned, if the home's MLflow store has it.
 
         Raises:
             ConflictError: one of them is running.
             NotFoundError: a name has no match.
         """
-        from orchestrator.backends.purging import plan_purging
+        from orchestrator.backends.purging import plan_purging, pruned_names, without_folder
         from orchestrator.runs.tracked_run import default_uri
 
         runs: dict[str, Run] = {}
         sweeps: dict[str, str] = {}
+        pruned: set[str] = set()
         for name in names:
-            if (sweep := self.sweeps.find(name)) is None:
+            if (sweep := self.sweeps.find(name)) is not None:
+                sweeps[sweep.name] = str(sweep.folder.record().trial["tracking"]["uri"] or default_uri(self._home))
+                known = {run.name: run for run in self.attach_all()}
+                trials = {trial for row in sweep.status().rows for trial in row.runs}
+                runs |= {trial: known[trial] for trial in sorted(trials & known.keys())}
+                pruned |= without_folder(self._home, trials)
+            elif name in pruned_names(self._home):
+                pruned.add(name)  # before `attach`, which would take the name for the beginning of another one
+            else:
                 run = self.attach(name)
                 runs[run.name] = run
-                continue
-            sweeps[sweep.name] = str(sweep.folder.record().trial["tracking"]["uri"] or default_uri(self._home))
-            known = {run.name: run for run in self.attach_all()}
-            runs |= {trial: known[trial] for row in sweep.status().rows for trial in row.runs if trial in known}
         backends = {backend.name: backend for backend in self._backends()}
-        return plan_purging([run.status() for run in runs.values()], sweeps, backends, self._home)
+        return plan_purging([run.status() for run in runs.values()], sweeps, backends, self._home, pruned=pruned)
 
     def purge(self, purging: Purging) -> Purging:
         """Delete what `purging` lists, permanently; return it.

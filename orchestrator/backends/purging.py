@@ -11,12 +11,15 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from pydantic import Field
 
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
@@ -33,26 +36,67 @@ from orchestrator.backends.retention import (
     tree_bytes,
     unused_stores,
 )
-from orchestrator.runs.status import Handle, RunStatus
-from orchestrator.runs.tracked_run import default_uri, other_addresses, run_lock
+from orchestrator.runs.status import SWEEP_TAG, Handle, RunStatus
+from orchestrator.runs.tracked_run import (
+    HANDLE_TAG,
+    PARENT_TAG,
+    RECORD,
+    SUBMITTED_TAG,
+    default_uri,
+    other_addresses,
+    run_lock,
+    submitted_tag,
+)
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
-from train_jobs.artifacts.files import is_held
+from train_jobs.artifacts.files import is_held, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
 from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
+from train_jobs.artifacts.tracking.model_registry import cached_copies
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
 
-LOCKS = 200  # number of runs whose locks are held at a time, each an open file
+DATA_TAG = "orchestrator.data"  # hash of the data that a run read
+MARKS = (RUN_TAG, HANDLE_TAG, SWEEP_TAG, SUBMITTED_TAG, PARENT_TAG, DATA_TAG)  # tags that are read of each record
+LOCKS = 200  # number of runs at a time: each lock is an open file, and each id part of an argument of MLflow
 # MLflow's gc keeps the datasets of deleted runs, with names and hashes of files
 UNUSED_DATASETS = (
     "DELETE FROM inputs WHERE destination_type = 'RUN' AND destination_id NOT IN (SELECT run_uuid FROM runs)",
     "DELETE FROM input_tags WHERE input_uuid NOT IN (SELECT input_uuid FROM inputs)",
     "DELETE FROM datasets WHERE dataset_uuid NOT IN (SELECT source_id FROM inputs WHERE source_type = 'DATASET')",
 )
+
+
+class TrackingMarks(Config):
+    """Tags and ids by which the records of purged runs are found in MLflow.
+
+    Never the name of an MLflow run: users rename runs, and a run of theirs may have the name of one of ours.
+    """
+
+    handles: frozenset[str]
+    """Handles of runs."""
+    names: frozenset[str]
+    """Names of sweeps, and of runs without a folder."""
+    submitted: frozenset[str]
+    """Values of the tag that distinguishes each run and sweep from others of its name."""
+    ids: frozenset[str]
+    """Ids that the folders of the runs and sweeps recorded."""
+
+    def match(self, tags: Mapping[str, str], *, own: bool) -> bool:
+        """Return whether an MLflow run or a version of a model is one of them.
+
+        Args:
+            tags: its tags.
+            own: whether its store is that of the home folder. Other homes may share any other store, and their runs of
+                the same plan have the same names.
+        """
+        if own and tags.get(RUN_TAG) in self.names:
+            return True
+        named = tags.get(HANDLE_TAG) in self.handles or tags.get(SWEEP_TAG) in self.names
+        return named and (own or tags.get(SUBMITTED_TAG) in self.submitted)
 
 
 class TrackedTraces(Config):
@@ -64,6 +108,8 @@ class TrackedTraces(Config):
     """Ids of MLflow runs."""
     models: list[tuple[str, str]]
     """Names and versions of registered models."""
+    texts: list[str]
+    """Hashes of the data that the runs read."""
 
 
 class Purging(Deletion):
@@ -73,16 +119,20 @@ class Purging(Deletion):
     """Runs, also the trials of the sweeps."""
     sweeps: list[Item]
     """Folders of sweeps."""
+    pruned: list[str]
+    """Names of runs and sweeps that have other traces, and no folder."""
     token_stores: list[Item]
     """Prepared data of their texts that no other run uses, and unfinished preparations of any text."""
     endpoints: list[str]
     """Endpoints on this machine that serve their models."""
     tracking: list[TrackedTraces]
     """Records in MLflow stores of this machine."""
+    marks: TrackingMarks = Field(exclude=True)
+    """By what those are found, also if they are made meanwhile."""
     stores: list[str]
     """Tracking URIs of all such stores, also of those to which a copy is still being made."""
     caches: list[str]
-    """Files below the home folder with hashes and statuses, which later commands write again."""
+    """Files and folders below the home folder that later commands write again: hashes, statuses, copies of models."""
     remains: list[str]
     """Traces that this command does not delete, each with what to do."""
 
@@ -102,8 +152,29 @@ class Purging(Deletion):
         ]
 
 
+def without_folder(home: Path, names: Collection[str]) -> set[str]:
+    """Return those of the names of runs and sweeps that have no folder any more, on any backend."""
+    return {*names} - {path.name for path in home.glob("*/*")}
+
+
+def pruned_names(home: Path) -> set[str]:
+    """Return the names of the runs and sweeps without a folder that the home's MLflow store has."""
+    path = sqlite_path(default_uri(home))
+    if path is None or not path.is_file():
+        return set()
+    with suppress(sqlite3.Error), closing(_opened(path)) as database:  # of another program, or damaged
+        query = "SELECT DISTINCT value FROM tags WHERE key IN (?, ?)"
+        return without_folder(home, [name for (name,) in database.execute(query, (RUN_TAG, SWEEP_TAG))])
+    return set()
+
+
 def plan_purging(
-    statuses: Sequence[RunStatus], sweeps: Mapping[str, str], backends: Mapping[str, Backend], home: Path
+    statuses: Sequence[RunStatus],
+    sweeps: Mapping[str, str],
+    backends: Mapping[str, Backend],
+    home: Path,
+    *,
+    pruned: Collection[str] = (),
 ) -> Purging:
     """Return the traces of runs and sweeps.
 
@@ -112,6 +183,8 @@ def plan_purging(
         sweeps: name of a sweep -> its tracking URI.
         backends: by name; those of the runs.
         home: the user's orchestrator folder.
+        pruned: names of runs and sweeps without a folder, which have other traces: trials of the sweeps, and what only
+            the home's MLflow store has.
 
     Raises:
         ConflictError: a run has not ended, or a sweep is running.
@@ -126,10 +199,24 @@ def plan_purging(
     owners = {status.name: backends[Handle.parse(status.handle).backend] for status in statuses}
     mine = [status for status in statuses if isinstance(owners[status.name], Deletes)]
     folders = {status.name: owners[status.name].folder(status.name) for status in statuses}
-    names = {*folders, *sweeps}
+    names = {*folders, *sweeps, *pruned}
     uris = {status.tracking_uri or default_uri(home) for status in mine} | set(sweeps.values())
-    for place in (*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)):
+    if pruned:
+        uris.add(default_uri(home))
+    places = [*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)]
+    for place in places:
         uris |= set(other_addresses(place))
+    records = [_read(home / SWEEPS / name / "sweep.json") for name in sweeps]
+    created = [*(status.created for status in mine), *(float(record.get("created", 0)) for record in records)]
+    marks = TrackingMarks(
+        handles=frozenset(status.handle for status in mine),
+        names=frozenset([*sweeps, *pruned]),
+        submitted=frozenset(submitted_tag(moment)[SUBMITTED_TAG] for moment in created),
+        ids=frozenset(str((read_object(place / RECORD) or {}).get("run_id")) for place in places),
+    )
+    tracking = [found for uri in sorted(uris) if (found := _tracked(uri, marks, home)) is not None]
+    texts = {*(record.get("data") for record in records), *(text for found in tracking for text in found.texts)}
+    stores, unused = _stores(home, folders.values(), texts)
     return Purging(
         runs=[
             Item(
@@ -142,15 +229,18 @@ def plan_purging(
             for status in mine
         ],
         sweeps=[folder_item(home, home / SWEEPS / name) for name in sweeps],
-        token_stores=[folder_item(home, path) for path in _stores(home, folders.values())],
+        pruned=sorted(pruned),
+        token_stores=[folder_item(home, path) for path in stores],
         endpoints=[name for name, run in _endpoints(home) if run in names],
-        tracking=[found for uri in sorted(uris) if (found := _tracked(uri, names)) is not None],
+        tracking=tracking,
+        marks=marks,
         stores=[uri for uri in sorted(uris) if sqlite_path(uri) is not None],
-        caches=_caches(home),
+        caches=[*_caches(home), *_cached_models(home, tracking)],
         remains=[
             *(line for status in statuses if status not in mine for line in _elsewhere(status, folders[status.name])),
             *_remaining_files(home, folders, mine),
             *(f"MLflow runs at {uri}: delete them there" for uri in sorted(uris) if sqlite_path(uri) is None),
+            *(f"{path.relative_to(home)}, of a text that no run uses: orchestrator prune --stores" for path in unused),
         ],
     )
 
@@ -179,14 +269,17 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         for one in handles
     ]
     deletions += [(home / item.name, partial(delete_tree, home / item.name, hide=True)) for item in purging.sweeps]
-    for first in range(0, len(deletions), LOCKS):
-        _delete_copied(deletions[first : first + LOCKS], purging.stores)
+    for first in range(0, max(len(deletions), 1), LOCKS):  # once also without folders, for records of pruned runs
+        _delete_copied(deletions[first : first + LOCKS], purging, home)
     for item in purging.token_stores:
         delete_tree(home / item.name)
     for item in [*purging.sweeps, *purging.token_stores]:
         Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
     for name in purging.caches:
-        (home / name).unlink(missing_ok=True)
+        if (home / name).is_dir():
+            delete_tree(home / name)
+        else:
+            (home / name).unlink(missing_ok=True)
     names = [Path(item.name).name for item in (*purging.runs, *purging.sweeps)]
     for path in home.glob("*/.*"):  # drafts, deletions that were killed, and what the locks held until here kept
         if path.is_dir() and any(f".{name}." in path.name for name in names):
@@ -194,7 +287,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     return purging
 
 
-def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]], uris: Sequence[str]) -> None:
+def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]], purging: Purging, home: Path) -> None:
     """Delete the records of runs and sweeps in stores on this machine, then their folders.
 
     This holds the locks under which other processes copy them to MLflow: one that copies an ended run may still be at
@@ -202,7 +295,8 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
 
     Args:
         deletions: the folder of each, and what deletes it.
-        uris: addresses of the stores.
+        purging: the whole purge; records of its other runs are deleted too, and looked for again under their locks.
+        home: the user's orchestrator folder.
     """
     folders = [folder for folder, _ in deletions if folder is not None]
     with ExitStack() as locks:
@@ -212,25 +306,44 @@ def _delete_copied(deletions: Sequence[tuple[Path | None, Callable[[], object]]]
             except OSError as problem:
                 fix = f"chmod -R u+w {in_shell(folder)}"
                 raise write_error(f"cannot purge {folder.name}", problem, folder, fix=fix) from problem
-        for uri in uris:
-            if (traces := _tracked(uri, [folder.name for folder in folders])) is not None:
-                _delete_tracked(traces)
+        for uri in purging.stores:
+            if (traces := _tracked(uri, purging.marks, home)) is not None:
+                for part in _parts(traces):
+                    _delete_tracked(part)
         for _, delete in deletions:
             delete()
 
 
-def _stores(home: Path, folders: Collection[Path | None]) -> list[Path]:
-    """Return the stores of the runs' texts that no other run uses, and all unfinished ones that no process makes."""
+def _parts(traces: TrackedTraces) -> Iterator[TrackedTraces]:
+    """Yield records in parts whose ids fit into one argument of a command; the models first."""
+    for first in range(0, max(len(traces.runs), 1), LOCKS):
+        runs, models = traces.runs[first : first + LOCKS], traces.models if first == 0 else []
+        yield traces.model_copy(update={"runs": runs, "models": models})
+
+
+def _stores(
+    home: Path, folders: Collection[Path | None], texts: Collection[str | None]
+) -> tuple[list[Path], list[Path]]:
+    """Return the token stores to delete, and the others that no run uses.
+
+    To delete are those of the runs' texts that no other run uses, and all unfinished ones that no process makes.
+
+    Args:
+        home: the user's orchestrator folder.
+        folders: of the runs.
+        texts: hashes of further texts: of sweeps, and of runs that have no folder.
+    """
     plans = read_plans(home)
-    texts = {plans[folder].text for folder in folders if folder in plans}
+    gone = {*texts, *(plans[folder].text for folder in folders if folder in plans)}
     place = home / TOKEN_STORES
-    unused = [path for path in unused_stores(home, plans, folders) if _text_of(path) in texts]
+    unused = unused_stores(home, plans, folders)
+    chosen = [path for path in unused if _text_of(path) in gone]
     unfinished = [
         path
         for path in (place.iterdir() if place.is_dir() else ())
         if path.is_dir() and _text_of(path) is None and not is_held(place / f".{path.name}.lock")
     ]
-    return sorted([*unused, *unfinished])
+    return sorted([*chosen, *unfinished]), [path for path in unused if path not in chosen]
 
 
 def _text_of(store: Path) -> str | None:
@@ -252,18 +365,47 @@ def _caches(home: Path) -> list[str]:
     return [str(path) for path in found if (home / path).is_file()]
 
 
-def _tracked(uri: str, names: Collection[str]) -> TrackedTraces | None:
+def _cached_models(home: Path, tracking: Sequence[TrackedTraces]) -> Iterator[str]:
+    """Yield the copies of registered models, below the home, from which jobs here started or predicted."""
+    for name, version in dict.fromkeys(model for found in tracking for model in found.models):
+        for path in cached_copies(home / "cache", name, version):
+            yield str(path.relative_to(home))
+
+
+def _tracked(uri: str, marks: TrackingMarks, home: Path) -> TrackedTraces | None:
     """Return the records of runs in an SQLite store; None: it has none, or is elsewhere."""
-    path = sqlite_path(uri)
+    path, own = sqlite_path(uri), uri == default_uri(home)
     if path is None or not path.is_file():
         return None
-    marks = ", ".join("?" * len(names))
+    tags, version_tags = defaultdict[str, dict[str, str]](dict), defaultdict[tuple[str, int], dict[str, str]](dict)
     # read without MLflow, whose import takes seconds
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)) as database:
-        runs = [run for (run,) in database.execute(f"SELECT run_uuid FROM runs WHERE name IN ({marks})", [*names])]
-        tagged = f"SELECT name, version FROM model_version_tags WHERE key = '{RUN_TAG}' AND value IN ({marks})"
-        models = [(name, str(version)) for name, version in database.execute(tagged, [*names])]
-    return TrackedTraces(uri=uri, runs=runs, models=models) if runs or models else None
+    with closing(_opened(path)) as database:
+        every = [run for (run,) in database.execute("SELECT run_uuid FROM runs")]
+        read = f"key, value FROM {{}} WHERE key IN ({', '.join('?' * len(MARKS))})"
+        for run, key, value in database.execute(f"SELECT run_uuid, {read.format('tags')}", MARKS):
+            tags[run][key] = value
+        live = "SELECT name, version, run_id FROM model_versions WHERE current_stage IS NOT 'Deleted_Internal'"
+        versions = [*database.execute(live)]
+        read_versions = f"SELECT name, version, {read.format('model_version_tags')}"
+        for name, version, key, value in database.execute(read_versions, MARKS):
+            version_tags[name, version][key] = value
+    found = {run for run in every if run in marks.ids or marks.match(tags[run], own=own)}
+    # trials that were deleted from the disk: their sweep does not know when they were submitted
+    nested = {run for run in every if tags[run].get(PARENT_TAG) in found and tags[run].get(SWEEP_TAG) in marks.names}
+    found |= nested
+    models = [
+        (name, str(version))
+        for name, version, run in versions
+        if run in found or marks.match(version_tags[name, version], own=own)
+    ]
+    runs = [run for run in every if run in found]
+    texts = sorted({tags[run][DATA_TAG] for run in runs if DATA_TAG in tags[run]})
+    return TrackedTraces(uri=uri, runs=runs, models=models, texts=texts) if runs or models else None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open a store to read it."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_SECONDS)
 
 
 def _delete_tracked(traces: TrackedTraces) -> None:

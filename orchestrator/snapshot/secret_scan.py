@@ -12,23 +12,35 @@ import bz2
 import gzip
 import lzma
 import re
+import struct
+import zipfile
 import zlib
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from importlib import import_module
 from io import BytesIO
 from typing import Any, NamedTuple
 
 from train_jobs.artifacts.redaction import SHAPES
 
-MAX_UNPACKED = 32 << 20  # bytes of a compressed file that are searched
+MAX_UNPACKED = 32 << 20  # bytes of a compressed file that are searched, with everything packed in it
+MAX_DEPTH = 5  # of compressed files in compressed files: there are some that contain themselves
+BLOCK = 1024  # bytes: an error loses the block in which it is found
+ZIP = b"PK\x03\x04"
 MAX_SNIPPET = 300  # characters searched behind a name: some rules take quadratic time on long lines
 COMPRESSED: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
-BYTE_ORDER_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+DAMAGED = (OSError, EOFError, RuntimeError, ValueError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+"""Errors of damaged and of encrypted files, and of other formats that begin like one of these."""
+BYTE_ORDER_MARKS = {  # those of UTF-32 first: one begins like that of UTF-16
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
 GITLAB = (b"glpat-", b"gldt-", b"glft-", b"glsoat-", b"glrt-", b"glcbt-", b"glimt-", b"glptt-", b"glagent-", b"gloas-")
 # Module of detect-secrets -> lower-case texts of which every match contains one. Left out: `artifactory` and
 # `ibm_cloud_iam`, which match ordinary identifiers; `jwt`, `private_key`, whose rules here also require the signature
@@ -63,6 +75,12 @@ class ExposedSecret(NamedTuple):
     """From 1."""
     what: str
     """Kind of secret, never the secret itself."""
+
+
+class _Text(NamedTuple):
+    content: bytes
+    path: str  # of the file, or of the member of an archive
+    packed: str = ""  # note for messages
 
 
 class _Rule(NamedTuple):
@@ -115,11 +133,18 @@ _PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:
 def secrets_in(content: bytes, path: str = "") -> Iterator[ExposedSecret]:
     """Yield everything in a file's bytes that looks like a secret, kind by kind.
 
+    The lines of an archive are those of its members.
+
     Args:
         content: bytes of the file.
         path: its path, by whose ending passwords without quotation marks are recognised; empty: unknown.
     """
-    text, packed = _plain(content)
+    for text in _texts(content, path, MAX_UNPACKED, MAX_DEPTH):
+        yield from _secrets_in_text(text)
+
+
+def _secrets_in_text(source: _Text) -> Iterator[ExposedSecret]:
+    text, path, packed = source
     lower, taken = text.lower(), list[tuple[int, int]]()
     for rule in (*_OWN, *_library_rules()):
         if not any(needle in lower for needle in rule.needles):
@@ -134,21 +159,51 @@ def secrets_in(content: bytes, path: str = "") -> Iterator[ExposedSecret]:
     yield from (ExposedSecret(line, f"a password{packed}") for line in dict.fromkeys(found))
 
 
-def _plain(content: bytes) -> tuple[bytes, str]:
-    """Return the text of a file as UTF-8, unpacked if it is compressed, and a note for messages."""
-    for magic, open_packed in COMPRESSED.items():
-        if content.startswith(magic):
-            try:
-                with open_packed(BytesIO(content)) as stream:
-                    return _plain(stream.read(MAX_UNPACKED))[0], ", compressed"
-            except (OSError, EOFError, zlib.error, lzma.LZMAError):  # damaged, or another format
-                return content, ""
-    encoding = BYTE_ORDER_MARKS.get(content[:2])
+def _texts(content: bytes, path: str, most: int, depth: int) -> Iterator[_Text]:
+    """Yield the text of a file; of a packed one the texts in it, and of a damaged one also its bytes as they are."""
+    members, intact = _unpacked(content, path, most) if depth else ([], False)
+    for name, member in members:
+        for text in _texts(member, name, most, depth - 1):
+            yield text._replace(packed=", compressed")
+            most -= len(text.content)
+    if not intact:
+        yield _Text(_as_utf8(content), path)
+
+
+def _unpacked(content: bytes, path: str, most: int) -> tuple[list[tuple[str, bytes]], bool]:
+    """Return name and content of what is packed in a file, and whether that is all of it."""
+    openers: list[tuple[str, Callable[[], Any]]] = []
+    try:
+        if content.startswith(ZIP):
+            archive = zipfile.ZipFile(BytesIO(content))
+            openers = [(one.filename, partial(archive.open, one)) for one in archive.infolist() if not one.is_dir()]
+    except DAMAGED:
+        return [], False
+    openers += [
+        (path, partial(opened, BytesIO(content))) for magic, opened in COMPRESSED.items() if content.startswith(magic)
+    ]
+    members, intact = [], bool(openers)
+    for name, opener in openers:
+        read = bytearray()
+        try:
+            with opener() as stream:
+                while most > 0 and (block := stream.read1(min(BLOCK, most))):
+                    read += block
+                    most -= len(block)
+        except DAMAGED:
+            intact = False
+        members.append((name, bytes(read)))
+    return members, intact
+
+
+def _as_utf8(content: bytes) -> bytes:
+    """Return a text in UTF-8; other content as it is."""
+    encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None)
     if encoding is None and len(content) > 3 and content[:4].count(0) == 2:  # ASCII in UTF-16, without a mark
         encoding = {(0, 0): "utf-16-le"}.get((content[1], content[3])) or {(0, 0): "utf-16-be"}.get(
             (content[0], content[2])
         )
-    return (content.decode(encoding, errors="replace").encode(), "") if encoding else (content, "")
+    return content.decode(encoding, errors="replace").encode() if encoding else content
 
 
 @cache

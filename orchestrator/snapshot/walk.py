@@ -250,6 +250,7 @@ class Walk:
         self.obstacles: list[Obstacle] = []
         rules = IgnoreRules.load(root, repository)
         self.ignore_files = [file.name for file in reversed(rules.files)]
+        self._rules = {root: self._inside(root, "", rules)}
         self._folder(root, "", rules, ())
 
     def _folder(self, folder: Path, path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
@@ -264,22 +265,46 @@ class Walk:
         if path and (kind := next((kind for signs, kind in _KNOWN_BY if signs <= names), None)):
             self._leave_out(folder, path, kind)
             return
-        if rules.nested and GIT_IGNORE in names and (folder / GIT_IGNORE).is_file():
-            rules = rules.entering(folder, path)
+        if (inside := self._inside(folder, path, rules)) is not rules:
             self.ignore_files.append(path + GIT_IGNORE)
         for entry in entries:
             if entry.is_symlink():
-                self._link(entry, path + entry.name, rules, (*ancestors, folder))
+                self._link(entry, path + entry.name, inside, (*ancestors, folder))
             else:
-                self._entry(entry, path + entry.name, rules, (*ancestors, folder))
+                self._entry(entry, path + entry.name, inside, (*ancestors, folder))
+
+    @staticmethod
+    def _inside(folder: Path, path: str, rules: IgnoreRules) -> IgnoreRules:
+        """Return the rules inside a folder, given those around it."""
+        return rules.entering(folder, path) if rules.nested and (folder / GIT_IGNORE).is_file() else rules
+
+    def _rules_in(self, folder: Path) -> IgnoreRules:
+        """Return the rules inside a folder of the code by its real path, whatever link led to it."""
+        if (known := self._rules.get(folder)) is None:
+            path = "".join(f"{part}/" for part in folder.relative_to(self._root).parts)
+            known = self._rules[folder] = self._inside(folder, path, self._rules_in(folder.parent))
+        return known
+
+    def _target_ignored_by(self, target: Path) -> str | None:
+        """Return the name of the file that ignores what a link led to, or a folder above it; None if none does."""
+        path = ""
+        for folder in reversed([target, *target.parents]):
+            if folder.is_relative_to(self._root) and folder != self._root:
+                path += folder.name + ("/" if folder.is_dir() else "")
+                if why := self._rules_in(folder.parent).ignored_by(path):
+                    return why
+        return None
 
     def _entry(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
         source = Path(entry.path)
         path += "/" if entry.is_dir(follow_symlinks=False) else ""
-        if why := _never(entry.name) or self._excluded.get(source) or rules.ignored_by(path):
+        target = "/".join(source.relative_to(self._root).parts)
+        why = _never(entry.name) or self._excluded.get(source) or rules.ignored_by(path)
+        if why is None and path.rstrip("/") != target:  # in a folder that a link led to
+            why = self._target_ignored_by(source)
+        if why:
             self._leave_out(source, path, why)
         else:
-            target = "/".join(source.relative_to(self._root).parts)
             self._add(path, entry.stat(follow_symlinks=False), rules, ancestors, target=target)
 
     def _link(self, entry: os.DirEntry[str], path: str, rules: IgnoreRules, ancestors: tuple[Path, ...]) -> None:
@@ -290,9 +315,9 @@ class Walk:
         """
         target = Path(os.path.realpath(entry.path))
         inside = target.relative_to(self._root).parts if target.is_relative_to(self._root) else None
-        # what is never code stays out by any name: the link's, the target's, or that of a folder above the target
+        # what is never code, or ignored, stays out by any name: of the link, the target, or a folder above the target
         kinds = [*map(_never, (entry.name, *(inside or ()))), *map(self._excluded.get, (target, *target.parents))]
-        if why := next(filter(None, kinds), None) or rules.ignored_by(path):
+        if why := next(filter(None, kinds), None) or rules.ignored_by(path) or self._target_ignored_by(target):
             self._leave_out(None, path, why)
             return
         try:

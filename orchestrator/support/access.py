@@ -190,13 +190,15 @@ def _make(home: Path) -> None:
 
 
 def _check_parents(home: Path) -> None:
-    """Refuse a home that any user could replace with a folder of their own.
+    """Refuse a home with all other files of the user, and one that any user could replace with a folder of their own.
 
     Raises:
-        StorageError: a parent is writable for all users, and not sticky as /tmp is.
+        StorageError: the user's home directory is in it; or a parent is writable for all users, and not sticky as /tmp
+            is.
     """
-    if home == Path("~").expanduser():
-        fix = f"export ORCHESTRATOR_HOME={in_shell(home / '.orchestrator')}"
+    mine = Path("~").expanduser()
+    if mine.resolve().is_relative_to(home.resolve()):  # by real paths: a link or `..` may lead there
+        fix = f"export ORCHESTRATOR_HOME={in_shell(mine / '.orchestrator')}"
         raise _refusal(home, "it contains all your other files", fix=fix)
     for folder in {*home.parents, *home.resolve().parents}:
         found = folder.stat()

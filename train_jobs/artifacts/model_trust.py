@@ -40,6 +40,20 @@ def require_trusted(folder: Path, trust: TrustConfig) -> None:
         raise pickle_refused(folder)
 
 
+def require_trusted_phase(trust: TrustConfig) -> None:
+    """Require that the weights of an earlier phase may be loaded: they are in a checkpoint, which has no signature.
+
+    Raises:
+        SpecError: a signature is required.
+    """
+    if trust.require_signature is not None:
+        raise SpecError(
+            "cannot verify the signature of the earlier phase: a checkpoint has none",
+            facts={"where": f"phase_from and {SETTING}"},
+            fix="--from with the signed model of that run, which has no moments; or omit --require-signature",
+        )
+
+
 def pickle_refused(folder: Path) -> DataError:
     """Return the error for a folder whose only weights are a pickle."""
     return DataError(

@@ -9,6 +9,8 @@ looked up. Standard library alone: the parent of each rank loads this file witho
 from __future__ import annotations
 
 import base64
+import html
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -129,13 +131,15 @@ def redact(text: str) -> str:
 
 
 def value_forms(value: str) -> set[bytes]:
-    """Return the forms in which a value may occur in a text: plain, URL-encoded, JSON, and inside base64.
+    """Return the forms in which a value may occur in a text: plain, URL-encoded, JSON, Python, HTML, and inside base64.
 
     Base64 has three forms, by the position of the value in the encoded text; each is cut to what the value determines.
     """
     plain = value.encode(errors="surrogateescape")
     forms = {plain, quote(plain, safe="").encode(), quote(plain).encode(), quote_plus(plain).encode()}
-    forms.add(plain.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n"))
+    quoted = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], ascii(value)[1:-1]}
+    quoted |= {repr(value)[1:-1], repr(plain)[2:-1], html.escape(value), html.escape(value, quote=False)}
+    forms |= {form.encode(errors="surrogateescape") for form in quoted}
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + plain).rstrip(b"=")
         first, spare = -(-before * 8 // 6), (before + len(plain)) % 3

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from train_jobs.artifacts.commit import COMMIT, DAMAGED, folder_name, verify
-from train_jobs.artifacts.model_trust import require_trusted
+from train_jobs.artifacts.model_trust import require_trusted, require_trusted_phase
 from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import TextRule
@@ -38,7 +38,7 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
         resumes: whether the run has a checkpoint of its own, and so needs neither of them.
 
     Raises:
-        SpecError: the folder does not exist, or the earlier phase has no checkpoint.
+        SpecError: the folder does not exist, or the earlier phase has no checkpoint, or would need a signature.
         DataError: the initial model is not trusted, see `require_trusted`.
     """
     known = ", or a name on the Hugging Face Hub"
@@ -47,6 +47,7 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
             raise SpecError(f"no such folder: {folder}", facts={"where": key}, fix=f"--set {key}=FOLDER{names}")
     if config.phase_from is not None and not resumes:
         find_checkpoint(config.phase_from)
+        require_trusted_phase(config.trust)
     if config.init_from is not None and not resumes:
         require_trusted(config.init_from, config.trust)
 

@@ -15,4 +15,5 @@ class TrustConfig(Config):
     admits tensors and plain containers, but a pickle remains a program. false: such a folder is refused."""
     require_signature: Path | None = None
     """PEM file of the public key whose signature every model folder must have (`orchestrator model sign`). A changed,
-    added or missing file is refused. On Azure, the plan checks the folder before its upload. None: no check."""
+    added or missing file is refused, and so is `phase_from`: a checkpoint has no signature. On Azure, the plan checks
+    the folder before its upload. None: no check."""

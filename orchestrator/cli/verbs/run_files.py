@@ -117,14 +117,15 @@ def prune(arguments: argparse.Namespace) -> int:
     if arguments.purge:
         return purge(arguments)
     # Without a rule, every finished run would match: a bare `prune` must not mean `delete everything`.
-    if not (arguments.keep_last or arguments.older_than is not None or arguments.states):
+    ruled = arguments.keep_last or arguments.older_than is not None or arguments.states
+    if not (ruled or arguments.stores):
         raise UsageError(
             "cannot prune without a rule: give --keep-last, --older-than or --state",
             fix="orchestrator prune --keep-last 10 --dry-run",
         )
     orchestrator = Orchestrator(arguments.backend)
     pruning = orchestrator.pruning(
-        keep_last=arguments.keep_last,
+        keep_last=arguments.keep_last if ruled else sys.maxsize,  # --stores alone deletes no run
         older_than=arguments.older_than,
         states=[RunState(state) for state in arguments.states],
         stores=arguments.stores,
@@ -176,7 +177,7 @@ def purge(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if sys.stdin.isatty():
             hint(f"{listed}\n{remains}")
-        count = counted(len(purging.runs), "run")
+        count = counted(len(purging.runs) + len(purging.pruned), "run")
         if not confirm(f"delete all traces of {count}, permanently", fix="add --yes, or --dry-run to list them"):
             hint("nothing was deleted")
             return 1

@@ -22,6 +22,7 @@ from orchestrator.jobs.facts import (
     training_rows,
 )
 from orchestrator.jobs.inputs import DATA, START, At, Content, JobInput, Needs, model_input, text_needs
+from orchestrator.jobs.phases import required_recipe
 from orchestrator.jobs.pretrain.estimate import Estimates, estimate
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.text_loss import loss_warnings, measured_text, sentence_warnings, words_rows
@@ -38,7 +39,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
-from train_jobs.artifacts.model_trust import SETTING, require_trusted
+from train_jobs.artifacts.model_trust import SETTING, require_trusted, require_trusted_phase
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
 from train_jobs.artifacts.source_mixture import epoch_tokens, held_out_warnings, mixture_text
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
@@ -139,6 +140,8 @@ def plan_pretraining(resolved: Resolved, home: Path, reuse: Plan | None) -> Pret
     text = _read_text(resolved, spec.job_config().on_device(on_cpu=on_cpu), home, reuse)
     job, start = text.job, text.store or text.data
     phase = read_phase(find_checkpoint(job.phase_from)) if job.phase_from else None
+    if phase is not None or required_recipe(resolved) is not None:  # the second: before that recipe is trained
+        require_trusted_phase(job.trust)
     parent = _parent(job, phase, home / FINGERPRINT_CACHE)
     shared = SharedFacts.of(resolved, home, text_paths(job.data, spec.code.folder, job.data.store), reuse)
     own = {key: resolved.changes[key].origin for key in user_code_names(job) if key in resolved.changes}

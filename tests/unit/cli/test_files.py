@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
 from pathlib import Path
@@ -141,6 +142,16 @@ def test_prune_lists_unused_token_stores(home: Path, orchestrator: Command) -> N
     assert shown.err == ""
     assert orchestrator("prune", "--state", "completed", "--stores", "-y").code == 0
     assert list((home / "token-stores").iterdir()) == []
+
+
+def test_prune_of_stores_alone_deletes_no_run(home: Path, orchestrator: Command) -> None:
+    make_run(home, "one", plan={"data": {"sha256": "a"}})
+    for sha256 in "ab":
+        (store := home / "token-stores" / sha256).mkdir(parents=True)
+        (store / "manifest.json").write_text(json.dumps({"data": {"sha256": sha256}}))
+    assert orchestrator("prune", "--stores", "-y").code == 0
+    assert runs_of(home) == {"one"}
+    assert [store.name for store in (home / "token-stores").iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, set()), ("", 1, {"one"}), ("no", 1, {"one"})])

@@ -11,10 +11,11 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-from tests.conftest import MICRO, write_bert, write_corpus
+from tests.conftest import MICRO, Console, write_bert, write_corpus
 from train_jobs.artifacts.lineage import PretrainFacts, read_lineage
 from train_jobs.artifacts.start_model import read_initial_model
 from train_jobs.artifacts.start_phase import find_checkpoint, phase_lineage, read_phase, verify_phase
+from train_jobs.assembly.starting_point import check_start
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
 from train_jobs.corpus.preparation import store_key
 from train_jobs.pretrain import find_store, main, pretrain, read_config
@@ -100,6 +101,21 @@ def test_every_contradicting_value_is_named(first: Path, tmp_path: Path) -> None
 def test_weights_only_and_with_moments_exclude_each_other(first: Path) -> None:
     (problem,) = problems_of(first, f"init_from={first / 'model'}")
     assert "init_from and phase_from are both given" in problem
+
+
+def test_required_signature_refuses_earlier_phase(first: Path, tmp_path: Path, console: Console) -> None:
+    """A checkpoint has no signature, so that its weights would be loaded unverified."""
+    config = job(first, f"trust.require_signature={tmp_path / 'signing.pub'}")
+    with pytest.raises(SpecError, match="cannot verify the signature of the earlier phase: a checkpoint has none"):
+        check_start(config, resumes=False)
+    check_start(config, resumes=True)
+    corpus = str(first.parent / "corpus.txt")
+    (tmp_path / "signing.pub").touch()
+    sets = (*SECOND, "optimizer.name=lamb", "train.micro_batch_size=12")
+    start = ("--phase-from", str(first), *(word for value in sets for word in ("--set", value)))
+    for words in (start, ("--recipe", "small-512")):
+        refused = console("plan", "pretrain", "--data", corpus, "--require-signature", "signing.pub", *words)
+        assert (refused.code, "a checkpoint has none" in refused.err) == (2, True), refused.err
 
 
 def test_newest_complete_checkpoint_is_used(copied: Path) -> None:

@@ -473,6 +473,56 @@ def test_purge_finds_copies_at_other_addresses(home: Path, capsys: pytest.Captur
     assert stored(home / "second") == [("two", "FINISHED", 80)]
 
 
+@pytest.mark.long
+def test_purge_leaves_foreign_runs_of_the_same_name(home: Path) -> None:
+    """A run of the user in the home's store, and a run of another home in a store that both use."""
+    from mlflow.tracking import MlflowClient
+
+    second = home / "second"
+    run, theirs = make_tracked_run(home, "one"), make_tracked_run(second, "one", created=2000.0)
+    sync_run(run)
+    sync_run(theirs)
+    sync_run(run, default_uri(second))
+    client = MlflowClient(tracking_uri=default_uri(home))
+    client.create_run(client.create_experiment("own"), run_name="one")
+    assert main(["prune", "--purge", "one", "-y"]) == 0
+    assert stored(home) == [("one", "RUNNING", 0)]
+    assert stored(second) == [("one", "FINISHED", 80)]
+    assert not is_behind(theirs)
+
+
+@pytest.mark.long
+def test_purge_deletes_run_that_was_renamed_in_mlflow(home: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    run = make_tracked_run(home, "one")
+    sync_run(run)
+    MlflowClient(tracking_uri=default_uri(home)).update_run(str(run.mlflow_run_id), name="the best one")
+    assert main(["prune", "--purge", "one", "-y"]) == 0
+    assert stored(home) == []
+
+
+@pytest.mark.long
+def test_purge_deletes_traces_of_pruned_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only its MLflow run, by its whole name, leads to its token store: not to a run whose name begins like it."""
+    tags = {"orchestrator.run": "wards", "orchestrator.data": "text"}
+    run, other = make_tracked_run(home, "wards"), make_tracked_run(home, "wards-2")
+    (run.path / "tags.json").write_text(json.dumps(run.read_json("tags.json") | tags))
+    for one in (run, other):
+        sync_run(one)
+    (other.path / "plan.json").write_text(json.dumps({"data": {"sha256": "another"}}))
+    (store := home / "token-stores" / "key").mkdir(parents=True)
+    (store / "manifest.json").write_text(json.dumps({"data": {"sha256": "text"}}))
+    shutil.rmtree(run.path)
+    assert main(["prune", "--purge", "wards", "-y"]) == 0
+    assert stored(home) == [("wards-2", "FINISHED", 80)]
+    assert not store.exists()
+    assert other.path.exists()
+    capsys.readouterr()
+    assert main(["prune", "--purge", "wards-1", "-y"]) == 5
+    assert "unknown run 'wards-1'" in capsys.readouterr().err
+
+
 def test_live_run_is_copied_elsewhere_with_its_values_so_far(home: Path) -> None:
     """The job's own mirror copies to the address of its run alone."""
     run, uri = make_tracked_run(home, state=RunState.RUNNING), f"sqlite:///{home / 'second' / 'mlflow.db'}"

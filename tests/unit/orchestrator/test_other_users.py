@@ -163,13 +163,20 @@ def test_home_that_anyone_can_replace_is_refused(tmp_path: Path) -> None:
     open_home(place / "home")
 
 
-def test_whole_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "letters").touch()
-    (tmp_path / "letters").chmod(0o644)
-    with pytest.raises(StorageError, match="all your other files"):
-        open_home(tmp_path)
-    assert mode_of(tmp_path / "letters") == 0o644
+@pytest.mark.parametrize("named", ["users/me", "link", "users/me/../me", "users"])
+def test_whole_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    """Also by a link, by a path with `..`, and as part of a folder above it."""
+    mine = tmp_path / "users" / "me"
+    mine.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(mine)
+    monkeypatch.setenv("HOME", str(mine))
+    (mine / "letters").touch()
+    (mine / "letters").chmod(0o644)
+    with pytest.raises(StorageError, match="all your other files") as caught:
+        open_home(tmp_path / named)
+    assert caught.value.fix == f"export ORCHESTRATOR_HOME={mine / '.orchestrator'}"
+    assert mode_of(mine / "letters") == 0o644
+    open_home(mine / ".orchestrator")
 
 
 @root_only

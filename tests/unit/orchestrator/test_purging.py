@@ -45,6 +45,7 @@ def test_purge_deletes_stores_of_the_run_alone(orchestrator: Orchestrator, tmp_p
     assert "the data of one: notes.jsonl" in remains
     assert f"predictions of one: rm {tmp_path / 'out.jsonl'}" in remains
     assert "run three, which started from local://one: purge three too" in remains
+    assert "token-stores/c, of a text that no run uses: orchestrator prune --stores" in remains
     orchestrator.purge(purging)
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["three", "two"]
     assert sorted(path.name for path in (tmp_path / "token-stores").iterdir()) == ["b", "c"]

@@ -183,8 +183,14 @@ def test_purge_deletes_files_of_logged_model(run: RunFolder, tmp_path: Path) -> 
     LocalBackend(tmp_path).register_model("run", "bert")
     orchestrator, folder = Orchestrator(home=tmp_path, environ={}), artifacts_of(tmp_path, "bert", "1")
     assert (folder / "model.safetensors").is_file()
-    orchestrator.purge(orchestrator.purging("run"))
+    registry = Registry(default_uri(tmp_path), default_uri(tmp_path), tmp_path / "cache")
+    copy, other = registry_folder("models:/bert/1", registry), tmp_path / "cache" / "mlflow-models" / "bert" / "12-abc"
+    other.mkdir()
+    purging = orchestrator.purging("run")
+    assert f"cache {copy.relative_to(tmp_path)}" in purging.records
+    orchestrator.purge(purging)
     assert not folder.exists()
+    assert list(other.parent.iterdir()) == [other]
     assert [path.name for path in (tmp_path / "artifacts").rglob("*")] == ["models"]
     database = (tmp_path / "mlflow.db").read_bytes()
     assert b"orchestrator.logged_model" not in database

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import html
+import json
 import os
 import subprocess
 import sys
@@ -76,6 +78,24 @@ def test_stream_redactor_hides_value_across_pieces(size: int) -> None:
     assert all(one[4:-4].encode() not in found for one in encoded)
     assert found.startswith(b"a REDACTED b REDACTED c REDACTED ")
     assert found.endswith(b" end p/\n")
+
+
+@pytest.mark.parametrize(
+    "value", ["Geheim-Straße-42", "with\ttab", 'it\'s "<&>" \\ it', "line\nbreak", "half-\udcff-byte"]
+)
+def test_stream_redactor_hides_value_in_quotes(value: str) -> None:
+    raw = value.encode(errors="surrogateescape")
+    texts = [json.dumps({"dsn": value}), json.dumps([value], ensure_ascii=False), ascii(value), repr(value), repr(raw)]
+    written: list[bytes] = []
+    stream = StreamRedactor([value], written.append)
+    for text in (*texts, html.escape(value), html.escape(value, quote=False), value):
+        stream.feed(text.encode(errors="surrogateescape") + b"\n")
+    stream.close()
+    assert b"".join(written).decode() == (
+        f'{{"dsn": "{REDACTED}"}}\n["{REDACTED}"]\n'
+        + "".join(f"{text[0]}{REDACTED}{text[-1]}\n" for text in texts[2:4])
+        + f"b{texts[4][1]}{REDACTED}{texts[4][-1]}\n{REDACTED}\n{REDACTED}\n{REDACTED}\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,20 @@ def test_symlinks_inside_are_shipped_as_their_targets(package: Path, code: Path,
     assert not any(path.is_symlink() for path in (tmp_path / "run").rglob("*"))
 
 
+def test_ignored_target_of_a_link_is_left_out(package: Path, code: Path) -> None:
+    """Also through a link to a folder above it, and by a .gitignore next to the target."""
+    write(code, "private/patients.csv", "shared/patients.csv", "notes/patients.csv", "shared/open.csv", "pkg/x.py")
+    write(code, ".gitignore", text="private/\n/shared/patients.csv\n")
+    write(code, "notes/.gitignore", text="*.csv\n")
+    for link, target in (("whole", "private"), ("one.csv", "private/patients.csv"), ("two.csv", "notes/patients.csv")):
+        (code / link).symlink_to(target)
+    (code / "pkg" / "linked").symlink_to("../shared")
+    snapshot = take(package, code)
+    assert [path for path in shipped(snapshot) if path.endswith(".csv")] == ["pkg/linked/open.csv", "shared/open.csv"]
+    left_out = {"whole": ".gitignore", "one.csv": ".gitignore", "two.csv": "notes/.gitignore"}
+    assert excluded(snapshot).items() >= {**left_out, "pkg/linked/patients.csv": ".gitignore"}.items()
+
+
 def test_symlinks_outside_dangling_or_circular_named(package: Path, code: Path, tmp_path: Path) -> None:
     write(tmp_path, "elsewhere/secret.txt", "corpus/a.txt")
     (code / "out").symlink_to(tmp_path / "elsewhere")
@@ -303,9 +317,12 @@ def test_allowed_file_that_is_missing_is_an_error(package: Path, code: Path) -> 
 
 
 def test_link_does_not_rename_a_file_of_secrets(package: Path, code: Path) -> None:
-    write(code, ".env", ".gitignore", text=".env\n")
+    write(code, ".env")
     (code / "settings.txt").symlink_to(".env")
-    assert refusal(package, code).problems == ["settings.txt: has the name of a file of secrets (.env)"]
+    found = refusal(package, code).problems
+    assert found[-1] == "settings.txt: has the name of a file of secrets (.env)"
+    write(code, ".gitignore", text=".env\n")
+    assert excluded(take(package, code))["settings.txt"] == ".gitignore"
 
 
 def test_limit_of_all_files_names_the_largest(package: Path, code: Path) -> None:

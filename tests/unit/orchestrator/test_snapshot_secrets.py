@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import json
 import lzma
 import sysconfig
 import time
+import zipfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -198,6 +201,13 @@ def test_credential_without_prefix_is_found(path: str) -> None:
         lambda text: bz2.compress(text.encode()),
         lambda text: lzma.compress(text.encode()),
         lambda text: gzip.compress(gzip.compress(text.encode("utf-16"))),
+        lambda text: text.encode("utf-32"),
+        lambda text: codecs.BOM_UTF32_BE + text.encode("utf-32-be"),
+        lambda text: gzip.compress(text.encode()) + b"trailing",
+        lambda text: gzip.compress(text.encode())[:-8],
+        lambda text: gzip.compress((text + LETTERS * 100).encode())[:-20],
+        lambda text: zipped({"empty": "", "a/b.txt": text}),
+        lambda text: zipped({"inner.zip": zipped({"b.txt": text}), "inner.gz": gzip.compress(b"none")}),
     ],
 )
 def test_secret_in_another_encoding_is_found(pack: Callable[[str], bytes]) -> None:
@@ -205,8 +215,34 @@ def test_secret_in_another_encoding_is_found(pack: Callable[[str], bytes]) -> No
     assert (line, what.partition(",")[0]) == (2, "a Hugging Face token")
 
 
-@pytest.mark.parametrize("content", [b"\x1f\x8b damaged", b"\xff\xfe\0", b"BZh9", b"", b"\0" * 64])
+def zipped(members: dict[str, str | bytes]) -> bytes:
+    """Return a ZIP file."""
+    written = BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x1f\x8b damaged", b"\xff\xfe\0", b"BZh9", b"", b"\0" * 64, b"PK\x03\x04 damaged", b"PK\x03\x04"]
+)
 def test_damaged_content_is_searched_as_it_is(content: bytes) -> None:
+    assert list(secrets_in(content)) == []
+    token = b" " + SAMPLES["a Hugging Face token"][0].encode()
+    assert [what for _, what in secrets_in(content.removeprefix(b"\xff\xfe\0") + token)] == ["a Hugging Face token"]
+
+
+def test_archives_in_archives_are_searched_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.snapshot.secret_scan.MAX_UNPACKED", 1 << 20)
+    content: bytes = b"x" * (1 << 20)
+    for _ in range(2):
+        content = zipped({str(number): content for number in range(20)})
+    before = time.process_time()
+    assert list(secrets_in(content)) == []
+    assert time.process_time() - before < 5
+    for _ in range(2000):
+        content = gzip.compress(content[:1000], 0)
     assert list(secrets_in(content)) == []
 
 

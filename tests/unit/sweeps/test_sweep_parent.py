@@ -150,3 +150,23 @@ def test_sweep_is_copied_to_another_address_with_its_trials(tmp_path: Path, monk
         assert (parent.info.status, child.info.status) == ("FINISHED", "FINISHED")
         assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert folder.mlflow_run_id is None, "it has no copy at its own address"
+
+
+@pytest.mark.long
+def test_purge_of_sweep_deletes_traces_of_pruned_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the home's store and in another one, with the token store of their text."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path))
+    folder, second = make_search(tmp_path), tmp_path / "second"
+    folder.write_record(folder.record().model_copy(update={"data": "text"}))
+    folder.write_state(SweepState(state=RunState.COMPLETED, ended=ENDED))
+    trial, other = make_tracked_run(tmp_path, "search-1-t0000"), make_tracked_run(tmp_path, "other")
+    (trial.path / "tags.json").write_text(json.dumps(trial.read_json("tags.json") | ParentRun(folder, tmp_path).tags()))
+    (store := tmp_path / "token-stores" / "key").mkdir(parents=True)
+    (store / "manifest.json").write_text(json.dumps({"data": {"sha256": "text"}}))
+    for to in ([], ["--to", default_uri(second)]):
+        assert main(["mlflow", "sync", "--all", *to]) == 0
+    shutil.rmtree(trial.path)
+    shutil.rmtree(other.path)  # unknown text: every token store counts as used while a plan cannot be read
+    assert main(["prune", "--purge", "search-1", "-y"]) == 0
+    assert [[name for name, *_ in stored(place)] for place in (tmp_path, second)] == [["other"], ["other"]]
+    assert not store.exists()

@@ -59,6 +59,15 @@ def registry_identity(folder: Path) -> tuple[str, str] | None:
     return (f"models:/{unquote(found['model'])}", found["version"]) if found else None
 
 
+def cached_copies(cache: Path, model: str, version: str) -> list[Path]:
+    """Return the copies of a version in a cache, and the records that lead to them, of any registry.
+
+    The next use of the version copies it again, so one of another registry that is listed too is no loss.
+    """
+    place = cache / FOLDER / quote(model, safe="")
+    return [*sorted(place.glob(f".{version}-*.json")), *sorted(place.glob(f"{version}-*"))]
+
+
 def registry_of(environ: Mapping[str, str], tracking_uri: str | None, default: str | None, cache: Path) -> Registry:
     """Return the registry to look up names in: MLFLOW_REGISTRY_URI, else the tracking URI.
 
