@@ -86,7 +86,8 @@ def export(
     older export.
 
     Args:
-        model: model to export; its weights are written as fp32, and the decoder, which is the embedding table, once.
+        model: model to export; its weights are written as fp32, other numbers as they are, and BERT's decoder, which
+            is the embedding table, once.
         folder: folder to write.
         config: shape of the model.
         vocab_size: rows of the embedding table, padding rows included.
@@ -107,8 +108,7 @@ def export(
         lengths = {key: value for key, value in known.items() if value is not None}
         document = {**_config_document(config, vocab_size), **lengths, **config_entries}
         (partial / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
-        state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
-        save_tensors(state, partial / WEIGHTS)
+        save_tensors(_saved_state(model), partial / WEIGHTS)
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
         _write_tokenizer(
             partial, tokenizer, longest=usable_positions(config.max_position_embeddings, trained, stretched)
@@ -183,10 +183,22 @@ def load_weights(
     _check_shapes(folder, found, targets, model.config)
     with torch.no_grad():
         for name in targets.keys() & found.keys():
-            targets[name][: len(found[name])].copy_(found[name])
+            rows = targets[name][: len(found[name])] if name in _ROWS_OF_VOCABULARY else targets[name]
+            rows.copy_(found[name])
         if _BIAS in found.keys() & targets.keys():
             targets[_BIAS][len(found[_BIAS]) :] = _NEVER
     return absent
+
+
+def _saved_state(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model on the CPU, contiguous; those of floating point as fp32."""
+    state, storages = {}, set[int]()
+    for name, tensor in model.state_dict().items():
+        saved = tensor.to("cpu", torch.float32 if tensor.is_floating_point() else None).contiguous()
+        # a user's model may tie weights under two names, which safetensors refuses
+        state[name] = saved.clone() if saved.untyped_storage().data_ptr() in storages else saved
+        storages.add(saved.untyped_storage().data_ptr())
+    return state
 
 
 def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
