@@ -61,7 +61,13 @@ SEPARATED = (".csv", ".tsv")  # with a header
 LINE_FORMATS = (*SEPARATED, ".jsonl", ".ndjson")
 TASK_RECIPE = "of the task "
 """Beginning of the origin of a recipe that the task chose, not the user."""
-FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}  # others: not implemented
+FIXED = {  # other values are not implemented; without a key, transformers takes these as well
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+    "is_decoder": False,
+}
 _HUB_CACHE = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})$")
 
 

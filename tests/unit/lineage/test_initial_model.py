@@ -66,6 +66,8 @@ def test_missing_keys_of_old_config_are_bert_base(tmp_path: Path) -> None:
         ({"model_type": "roberta"}, "model_type is 'roberta', but only 'bert' is supported"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, but only True is supported"),
+        ({"is_decoder": True}, "is_decoder is True"),
         ({"vocab_size": "many"}, "rows: Input should be a valid integer"),
         ({"layer_norm_eps": None}, "shape.layer_norm_eps"),
         ({"vocab_size": 39}, "has 40 pieces, but the embedding table has 39 rows"),

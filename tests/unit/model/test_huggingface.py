@@ -322,6 +322,17 @@ def test_other_number_of_heads_refused(tmp_path: Path, vocabulary: Path) -> None
     assert problem.facts == {"need": 2, "have": 4}
 
 
+def test_untied_decoder_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    folder, table = write(make_model(0), tmp_path / "export", vocabulary), "bert.embeddings.word_embeddings.weight"
+    tied = load_file(folder / "model.safetensors")[table]
+    edit_weights(folder, {"cls.predictions.decoder.weight": tied.clone()})
+    load_weights(make_model(1), folder)
+    edit_weights(folder, {"cls.predictions.decoder.weight": tied + 1})
+    assert "decoder is not tied" in str(refused(make_model(1), folder))
+    edit_weights(folder, {"cls.predictions.decoder.weight": None, "cls.predictions.decoder.bias": torch.ones(ROWS)})
+    assert "decoder.bias" in str(refused(make_model(1), folder))
+
+
 def test_incomplete_head_is_refused(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(make_model(0), tmp_path / "export", vocabulary)
     edit_weights(folder, {"cls.predictions.bias": None})
