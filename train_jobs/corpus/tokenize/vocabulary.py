@@ -114,8 +114,8 @@ def load_vocabulary(
         The tokenizer. It does not add special tokens.
 
     Raises:
-        DataError: the file is missing, not UTF-8, lacks a special piece, or has an empty or repeated line; or the
-            tokenizer would split some of the words.
+        DataError: the file is missing, not UTF-8, lacks a special piece, does not begin with [PAD], or has an empty or
+            repeated line; or the tokenizer would split some of the words.
     """
     pieces = pieces_of(path)
     _require_valid(pieces, path)
@@ -221,6 +221,12 @@ def _require_valid(pieces: list[str], path: StorePath) -> None:
             f"{path} is not a BERT vocabulary",
             facts={"need": " ".join(SPECIAL_PIECES), "missing": " ".join(missing)},
             fix=f"add each missing piece on a separate line to {path}",
+        )
+    if pieces[0] != PAD:  # padding has id 0, whose row of the embedding table learns nothing
+        raise DataError(
+            f"invalid vocabulary {path}: {PAD} is not its first piece",
+            facts={"need": f"{PAD} on line 1", "have": f"line {lines[PAD]}"},
+            fix="--set data.vocabulary=PATH of a vocabulary that begins with [PAD]",
         )
 
 
