@@ -1,7 +1,7 @@
 """The tokenizer of a Hugging Face BERT folder: which files decide its rule, and which rules are not implemented.
 
 transformers makes a `BertTokenizer` from tokenizer_config.json, and ignores the rule in tokenizer.json. Its general
-class takes the rule from tokenizer.json. Training and prediction both ask here, so that they read a text alike.
+class takes the rule from tokenizer.json. Training and prediction both ask here, so their rules are the same.
 """
 
 from __future__ import annotations
