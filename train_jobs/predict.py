@@ -31,7 +31,8 @@ import torch
 from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.layers import ConfigLayer, build, merge, read_assignments, read_overlays
 from train_jobs.artifacts.lineage import METRICS_FILE
-from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY, initial_weights
+from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCABULARY
+from train_jobs.artifacts.start_model import CONFIG, initial_weights
 from train_jobs.artifacts.task_files import finetuned_columns
 from train_jobs.config import PredictConfig, SpecError
 from train_jobs.config.predict import EMBEDDINGS
@@ -45,7 +46,6 @@ from train_jobs.engine.runtime.stop import StopRequest
 from train_jobs.evaluation.scored_rows import SCORED_ROWS, scored_rows_text
 from train_jobs.inference.input_windows import Input, RowWindow, SquadReader, open_readers, read_input
 from train_jobs.inference.loaded_model import load_predictor
-from train_jobs.inference.model_folder import TOKENIZER_FILE
 from train_jobs.inference.onnx_model import GRAPH_FILE, OnnxModel
 from train_jobs.inference.prediction_files import OUTPUT_FORMATS, PredictionParts
 from train_jobs.inference.predictor import Predictor

@@ -21,7 +21,8 @@ import yaml
 
 from orchestrator.support.errors import NotFoundError
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Lineage
-from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
+from train_jobs.artifacts.model_tokenizer import TOKENIZER, VOCABULARY
+from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config.tasks import sentence_task
 
 MLMODEL = "MLmodel"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from train_jobs.artifacts.fingerprints import DataFingerprint
-from train_jobs.artifacts.start_model import VOCABULARY
+from train_jobs.artifacts.model_tokenizer import VOCABULARY
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import TextConfig
 from train_jobs.config.prepare import SourceConfig

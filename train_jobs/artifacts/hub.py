@@ -20,7 +20,9 @@ PATIENCE = 10.0  # seconds for the one request that asks whether the Hub can be 
 _WELL_KNOWN = re.compile(r"(distil)?bert-(base|large)-[a-z0-9-]+")
 _NAME = re.compile(r"\w([\w.-]{0,94}\w)?(/\w([\w.-]{0,94}\w)?)?", re.ASCII)
 _CONFIG = "config.json"
-_REST = (("tokenizer_config.json",), ("vocab.txt", "tokenizer.json"), ("model.safetensors", "pytorch_model.bin"))
+_VOCABULARY = "vocab.txt"
+_REST = (("tokenizer_config.json",), (_VOCABULARY, "tokenizer.json"), ("model.safetensors", "pytorch_model.bin"))
+_ADDED = (("tokenizer.json",), ("added_tokens.json",))  # rule and added tokens of a tokenizer that has a vocab.txt
 
 
 def is_hub_name(value: object) -> bool:
@@ -42,12 +44,14 @@ def hub_folder(name: str) -> Path:
     Raises:
         SpecError: the model does not exist, or a file is neither cached nor available.
     """
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants, errors, try_to_load_from_cache
 
     name = name.removeprefix(PREFIX)
     try:
         if (config := _path(name, _CONFIG, None)) is not None:
-            for alternatives in _REST:
+            # A model in the cache is used without the network, even if it was downloaded without all of these files.
+            is_cached = isinstance(try_to_load_from_cache(name, _VOCABULARY, revision=config.parent.name), str)
+            for alternatives in _REST if is_cached else (*_ADDED, *_REST):
                 _fetch_first(name, alternatives, config.parent.name)
             return config.parent
         what, why = f"{name} on the Hugging Face Hub is not a model of transformers", f"it has no {_CONFIG}"

@@ -20,6 +20,7 @@ from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.hub import PREFIX, hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
+from train_jobs.artifacts.model_tokenizer import VOCABULARY, SavedTokenizer, vocabulary_fix
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
 from train_jobs.artifacts.tracking.model_registry import (
     is_registry_name,
@@ -35,8 +36,6 @@ KEY = "init_from"
 STRETCH = "stretch_positions"
 WORDS: KeyPath = ("data", "add_tokens")
 CONFIG = "config.json"
-VOCABULARY = "vocab.txt"
-TOKENIZER = "tokenizer_config.json"
 TRAINED_POSITIONS = "trained_positions"  # keys of config.json in our exports, unknown to transformers
 STRETCHED_POSITIONS = "stretched_positions"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that exists is used
@@ -61,7 +60,13 @@ SEPARATED = (".csv", ".tsv")  # with a header
 LINE_FORMATS = (*SEPARATED, ".jsonl", ".ndjson")
 TASK_RECIPE = "of the task "
 """Beginning of the origin of a recipe that the task chose, not the user."""
-FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}  # others: not implemented
+FIXED = {  # other values are not implemented; without a key, transformers takes these as well
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
+    "is_decoder": False,
+}
 _HUB_CACHE = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})$")
 
 
@@ -355,13 +360,13 @@ def read_initial_model(folder: Path) -> InitialModel:
     Raises:
         SpecError: training cannot start from the model; `problems` lists all reasons.
     """
-    config, tokenizer = read_object(folder / CONFIG), read_object(folder / TOKENIZER) or {}
+    config, tokenizer = read_object(folder / CONFIG), SavedTokenizer.read(folder)
     weights, pieces = _weights_file(folder), _pieces(folder / VOCABULARY)
     problems = _unusable(folder, config, tokenizer)
     if weights is None:
         problems.append(f"no weights in {folder}: neither {' nor '.join(WEIGHTS)}")
     if not pieces:
-        problems.append(f"no {VOCABULARY} in {folder}{_vocabulary_fix(folder)}")
+        problems.append(f"no {VOCABULARY} in {folder}{vocabulary_fix(folder)}")
     if config is not None and weights is not None and not problems:
         defaults = ModelConfig().model_dump()  # equal to Hugging Face's; an old config.json omits some keys
         try:
@@ -371,9 +376,9 @@ def read_initial_model(folder: Path) -> InitialModel:
                 rows=config.get("vocab_size", DataConfig().vocab_size),
                 pieces=pieces,
                 vocab_sha256=file_sha256(folder / VOCABULARY),
-                lowercase=tokenizer.get("do_lower_case"),
-                strip_accents=tokenizer.get("strip_accents"),
-                split_unspaced=bool(tokenizer.get(SPLIT_UNSPACED)),
+                lowercase=tokenizer.flags.lowercase,
+                strip_accents=tokenizer.flags.strip_accents,
+                split_unspaced=bool(tokenizer.settings.get(SPLIT_UNSPACED)),
                 architectures=config.get("architectures") or [],
                 weights=weights.name,
                 trained_positions=config.get(TRAINED_POSITIONS),
@@ -523,7 +528,7 @@ def _rows_fit(initial: InitialModel, step: int) -> bool:
     return initial.pieces <= initial.rows <= ours
 
 
-def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: dict[str, Any]) -> list[str]:
+def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: SavedTokenizer) -> list[str]:
     if config is None:
         return [f"no readable {CONFIG} in {folder}"]
     problems = [
@@ -531,18 +536,7 @@ def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: dict[str, 
         for key, need in FIXED.items()
         if config.get(key, need) != need
     ]
-    if tokenizer.get("tokenize_chinese_chars") is False:
-        problems.append(f"{folder / TOKENIZER}: tokenize_chinese_chars is False, but only True is supported")
-    return problems
-
-
-def _vocabulary_fix(folder: Path) -> str:
-    """Return a hint with a command that writes vocab.txt; empty if it would not help."""
-    # transformers 5 writes the vocabulary only into tokenizer.json.
-    if not (folder / "tokenizer.json").is_file():
-        return ""
-    program = "import json, sys; v = json.load(sys.stdin)['model']['vocab']; print(*sorted(v, key=v.get), sep='\\n')"
-    return f'; write it with: python -c "{program}" < {folder / "tokenizer.json"} > {folder / VOCABULARY}'
+    return [*problems, *tokenizer.training_problems()]
 
 
 def _pieces(path: Path) -> int:

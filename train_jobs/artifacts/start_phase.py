@@ -18,8 +18,9 @@ from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.layers import ConfigLayer, Merged, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, PhaseFacts, read_lineage
+from train_jobs.artifacts.model_tokenizer import VOCABULARY
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.start_model import SHAPE, VOCABULARY, Merge, contradictions, merge_with_initial_model
+from train_jobs.artifacts.start_model import SHAPE, Merge, contradictions, merge_with_initial_model
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, ConflictError, SpecError
 

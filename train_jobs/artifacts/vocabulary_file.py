@@ -12,7 +12,8 @@ from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 
-SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD = "[PAD]"
+SPECIAL_PIECES = (PAD, "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _FIX = "--set data.vocabulary=PATH of a WordPiece vocab.txt"
 
 
@@ -38,7 +39,8 @@ def pieces_of(path: StorePath) -> list[str]:
     """Return the pieces of a vocab.txt, in the order of their ids.
 
     Raises:
-        DataError: see `lines_of`; or the file lacks a special piece, or has an empty or repeated line.
+        DataError: see `lines_of`; or the file lacks a special piece, does not begin with [PAD], or has an empty or repeated
+            line.
     """
     pieces = lines_of(path)
     _require_valid(pieces, path)
@@ -77,6 +79,12 @@ def _require_valid(pieces: list[str], path: StorePath) -> None:
             f"{path} is not a BERT vocabulary",
             facts={"need": " ".join(SPECIAL_PIECES), "missing": " ".join(missing)},
             fix=f"add each missing piece on a separate line to {path}" if len(missing) < len(SPECIAL_PIECES) else _FIX,
+        )
+    if pieces[0] != PAD:  # padding has id 0, whose row of the embedding table learns nothing
+        raise DataError(
+            f"invalid vocabulary {path}: {PAD} is not its first piece",
+            facts={"need": f"{PAD} on line 1", "have": f"line {lines[PAD]}"},
+            fix=f"--set data.vocabulary=PATH of a vocabulary that begins with {PAD}",
         )
 
 

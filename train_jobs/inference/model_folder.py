@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.layers import dotted
+from train_jobs.artifacts.model_tokenizer import TOKENIZER_FILE, VOCABULARY, SavedTokenizer
 from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import (
     CONFIG,
     FIXED,
     SHAPE,
     STRETCHED_POSITIONS,
-    TOKENIZER,
     TRAINED_POSITIONS,
-    VOCABULARY,
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
@@ -48,7 +47,6 @@ from train_jobs.models.bert.task_heads import (
 )
 from train_jobs.models.huggingface import load_weights, saved_labels
 
-TOKENIZER_FILE = "tokenizer.json"
 RARE_LETTERS = "\U00010380 \U00013000 \ua66e"  # of Ugaritic, Egyptian and Cyrillic: at least one is unknown
 TRUST = TrustConfig()
 Model = Finetuned | BertForPreTraining
@@ -107,21 +105,26 @@ class Folder:
         Raises:
             DataError: the vocabulary is missing, or is not one of BERT.
         """
-        saved, settings = self.path / TOKENIZER_FILE, read_object(self.path / TOKENIZER) or {}
-        # tokenizer.json is preferred: it contains normalisation that vocab.txt alone does not describe
-        if lowercase is None and saved.is_file():
-            return _saved_tokenizer(saved)
-        for key in ("do_lower_case", "strip_accents"):
-            if not isinstance(settings.get(key), bool | None):
-                raise DataError(
-                    f"{self.path / TOKENIZER}: {key} is {settings[key]!r}", facts={"need": "true, false or null"}
+        saved, file = SavedTokenizer.read(self.path), self.path / TOKENIZER_FILE
+        for key, value in zip(saved.keys, saved.flags, strict=True):
+            if not isinstance(value, bool | None):
+                raise DataError(f"{saved.file}: {key} is {value!r}", facts={"need": "true, false or null"})
+        stated, strip_accents, chinese_words = saved.flags
+        if lowercase is None and file.is_file():  # preferred: vocab.txt does not describe added tokens
+            tokenizer = _saved_tokenizer(file)
+            if not saved.is_general and not saved.settings.get(SPLIT_UNSPACED):
+                tokenizer.normalizer = normalizers.BertNormalizer(
+                    lowercase=stated is not False,
+                    strip_accents=strip_accents,
+                    handle_chinese_chars=chinese_words is not False,
                 )
-        known = lowercase if lowercase is not None else settings.get("do_lower_case") is not False
+                tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            return tokenizer
         tokenizer = load_vocabulary(
             self.path / VOCABULARY,
-            lowercase=known,
-            strip_accents=settings.get("strip_accents"),
-            split_unspaced=bool(settings.get(SPLIT_UNSPACED)),
+            lowercase=stated is not False if lowercase is None else lowercase,
+            strip_accents=strip_accents,
+            split_unspaced=bool(saved.settings.get(SPLIT_UNSPACED)),
         )
         tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in SPECIAL_PIECES])
         return tokenizer
@@ -167,6 +170,7 @@ def read_folder(path: Path, task: str = AUTO, trust: TrustConfig = TRUST) -> Fol
         for key, need in FIXED.items()
         if config.get(key, need) != need
     ]
+    problems += SavedTokenizer.read(path).class_problems()
     # Only keys that are present: for others the defaults are those of BERT-base, in transformers as in ModelConfig.
     shape = {key: config[key] for key in SHAPE if key in config}
     try:

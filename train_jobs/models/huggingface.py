@@ -44,11 +44,12 @@ _HIDDEN_ACT = "gelu"
 _OPTIONAL = ("bert.pooler.", "cls.predictions.", "cls.seq_relationship.", "classifier.", "qa_outputs.")
 FINETUNED_HEADS = ("classifier.", "qa_outputs.")  # their labels are in the folder's config.json
 _ENCODER = ("embeddings.", "encoder.", "pooler.")  # prefixes of names in the folder of a model without heads
-_BIAS = "cls.predictions.bias"
-_ROWS_OF_VOCABULARY = {"bert.embeddings.word_embeddings.weight", _BIAS}
+_TABLE, _BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
+_ROWS_OF_VOCABULARY = {_TABLE, _BIAS}
 # Bias of padding rows: too small to change an fp32 softmax, but not so large that it dominates LAMB's norm of the bias.
 _NEVER = -40.0
-_DERIVED = {"bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+_TIED = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _BIAS}
+_DERIVED = {"bert.embeddings.position_ids", *_TIED}
 REGRESSION_LABELS = ("LABEL_0",)  # Hugging Face's name for the output of a regression
 _LISTED = 5  # names listed in an error
 
@@ -86,7 +87,8 @@ def export(
     older export.
 
     Args:
-        model: model to export; its weights are written as fp32, and the decoder, which is the embedding table, once.
+        model: model to export; its weights are written as fp32, other numbers as they are, and BERT's decoder, which
+            is the embedding table, once.
         folder: folder to write.
         config: shape of the model.
         vocab_size: rows of the embedding table, padding rows included.
@@ -107,8 +109,7 @@ def export(
         lengths = {key: value for key, value in known.items() if value is not None}
         document = {**_config_document(config, vocab_size), **lengths, **config_entries}
         (partial / CONFIG).write_text(json.dumps(document, indent=2) + "\n")
-        state = {name: tensor.to("cpu", torch.float32).contiguous() for name, tensor in model.state_dict().items()}
-        save_tensors(state, partial / WEIGHTS)
+        save_tensors(_saved_state(model), partial / WEIGHTS)
         shutil.copyfile(tokenizer.vocabulary, partial / VOCABULARY)
         _write_tokenizer(
             partial, tokenizer, longest=usable_positions(config.max_position_embeddings, trained, stretched)
@@ -175,18 +176,31 @@ def load_weights(
     _check_settings(folder, model.config)
     tensors = _read_tensors(folder, allow_pickle=allow_pickle).items()
     found = {name: tensor for key, tensor in tensors if not (name := _our_name(key)).startswith(ignore)}
+    targets = model.state_dict()
+    _check_ties(folder, found, targets)
     if new_words:
         found |= {name: append_words(found[name], pieces, new_words) for name in _ROWS_OF_VOCABULARY & found.keys()}
-    targets = model.state_dict()
     absent = [name for name in targets if name not in found]
     _check_names(folder, found, targets, absent)
     _check_shapes(folder, found, targets, model.config)
     with torch.no_grad():
         for name in targets.keys() & found.keys():
-            targets[name][: len(found[name])].copy_(found[name])
+            rows = targets[name][: len(found[name])] if name in _ROWS_OF_VOCABULARY else targets[name]
+            rows.copy_(found[name])
         if _BIAS in found.keys() & targets.keys():
             targets[_BIAS][len(found[_BIAS]) :] = _NEVER
     return absent
+
+
+def _saved_state(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a model on the CPU, contiguous; those of floating point as fp32."""
+    state, storages = {}, set[int]()
+    for name, tensor in model.state_dict().items():
+        saved = tensor.to("cpu", torch.float32 if tensor.is_floating_point() else None).contiguous()
+        # a user's model may tie weights under two names, which safetensors refuses
+        state[name] = saved.clone() if saved.untyped_storage().data_ptr() in storages else saved
+        storages.add(saved.untyped_storage().data_ptr())
+    return state
 
 
 def _config_document(config: ModelConfig, vocab_size: int) -> dict[str, Any]:
@@ -289,6 +303,16 @@ def _check_settings(folder: Path, config: ModelConfig) -> None:
         have = document.get(key, need)
         if have != need:
             raise TrainingError(f"cannot load {folder}: its model differs in {key}", facts={"need": need, "have": have})
+
+
+def _check_ties(folder: Path, found: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
+    """Check that a decoder, which a file of weights may repeat, is the table and the bias."""
+    for name, source in _TIED.items():
+        if source in targets and {name, source} <= found.keys() and not torch.equal(found[name], found[source]):
+            raise TrainingError(
+                f"cannot load {folder / WEIGHTS}: its decoder is not tied to its embeddings",
+                facts={"where": name, "need": f"equal to {source}"},
+            )
 
 
 def _check_names(
@@ -410,7 +434,9 @@ def load_for_finetuning(
     config, have = _read_config(folder), saved_labels(folder)
     wanted = label_settings(model, labels)
     names = list(wanted.get("id2label", {}).values())
-    same_head = all(config.get(key) == wanted.get(key) for key in ("architectures", "problem_type"))
+    usual = "regression" if len(have) == 1 else "single_label_classification"  # as transformers without problem_type
+    same_problem = (config.get("problem_type") or usual) == wanted.get("problem_type", usual)
+    same_head = same_problem and config.get("architectures") == wanted["architectures"]
     if not same_head or (names and sorted(have) != sorted(names)):
         return load_weights(model, folder, ignore=FINETUNED_HEADS, allow_pickle=allow_pickle)
     absent = load_weights(model, folder, ignore=(), allow_pickle=allow_pickle)

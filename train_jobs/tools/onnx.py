@@ -33,11 +33,12 @@ import torch
 from torch import Tensor, nn
 
 from train_jobs.artifacts.host import disable_telemetry
-from train_jobs.artifacts.start_model import CONFIG, TOKENIZER, VOCABULARY
+from train_jobs.artifacts.model_tokenizer import TOKENIZER, TOKENIZER_FILE, VOCABULARY
+from train_jobs.artifacts.start_model import CONFIG
 from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.config.predict import AUTO, EMBEDDINGS, FILL_MASK, KINDS, QUESTION_ANSWERING
 from train_jobs.engine.runtime import boundary, storage
-from train_jobs.inference.model_folder import TOKENIZER_FILE, Folder, Model, read_folder
+from train_jobs.inference.model_folder import Folder, Model, read_folder
 from train_jobs.inference.prediction_files import atomic_file
 
 OPSET = 18

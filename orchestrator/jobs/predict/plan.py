@@ -24,13 +24,13 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256, read_object
 from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
+from train_jobs.artifacts.model_tokenizer import VOCABULARY
 from train_jobs.artifacts.model_trust import SETTING, require_trusted
 from train_jobs.artifacts.start_model import (
     CONFIG,
     SHAPE,
     STRETCHED_POSITIONS,
     TRAINED_POSITIONS,
-    VOCABULARY,
     initial_weights,
     label_names,
     usable_positions,

@@ -39,11 +39,12 @@ from orchestrator.support.home import FINGERPRINT_CACHE
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.lineage import LINEAGE_FILE, Link, PhaseFacts
+from train_jobs.artifacts.model_tokenizer import VOCABULARY
 from train_jobs.artifacts.model_trust import SETTING, require_trusted, require_trusted_phase
 from train_jobs.artifacts.sequence_figures import SequenceFigures, find_figures
 from train_jobs.artifacts.source_mixture import epoch_tokens, held_out_warnings, mixture_text
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
-from train_jobs.artifacts.start_model import STRETCH, VOCABULARY, initial_lineage, read_initial_model
+from train_jobs.artifacts.start_model import STRETCH, initial_lineage, read_initial_model
 from train_jobs.artifacts.start_phase import KEY as PHASE_FROM
 from train_jobs.artifacts.start_phase import (
     MODEL,

@@ -114,7 +114,7 @@ def test_text_of_special_piece_is_tokenized_as_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_line_numbers_are_ids_for_any_line_ending(tmp_path: Path, newline: str) -> None:
-    pieces = ["\u2028", *SPECIAL_PIECES, "a\x85b"]
+    pieces = [*SPECIAL_PIECES, "\u2028", "a\x85b"]
     loaded = load_vocabulary(write_vocabulary(tmp_path / "vocab.txt", pieces, newline), lowercase=True)
     assert [loaded.id_to_token(number) for number in range(loaded.get_vocab_size())] == pieces
 
@@ -125,6 +125,7 @@ def test_line_numbers_are_ids_for_any_line_ending(tmp_path: Path, newline: str) 
         (["[PAD]", "[UNK]", "[CLS]", "water"], "not a BERT vocabulary", "[SEP] [MASK]"),
         ([*SPECIAL_PIECES, "water", "fire", "water"], "a piece occurs twice", "lines 6 and 8"),
         ([*SPECIAL_PIECES, "", "water"], "an empty line", "line 6"),
+        ([*SPECIAL_PIECES[1:], "[PAD]"], r"\[PAD\] is not its first piece", "line 5"),
     ],
 )
 def test_invalid_vocabulary_is_refused(tmp_path: Path, pieces: list[str], message: str, fact: str) -> None:

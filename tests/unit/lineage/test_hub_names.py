@@ -191,13 +191,14 @@ def test_plain_job_accepts_a_name(cache: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_download_takes_needed_files_of_one_commit(tmp_path: Path, hub: Hub) -> None:
     del hub.files["tokenizer_config.json"]  # old models have no such file
-    hub.files["tokenizer.json"] = b"{}"  # redundant: vocab.txt exists
+    hub.files["tokenizer.json"] = b"{}"  # may have the rule of the tokenizer, and added tokens
     command = [sys.executable, "-c", LOOK_UP, NAME]
     done = subprocess.run(command, capture_output=True, text=True, env=environ(tmp_path, hub.url), check=False)
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.splitlines()[-1])
     assert folder.name == COMMIT
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+    taken = ["config.json", "model.safetensors", "tokenizer.json", "vocab.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == taken
     assert (folder / "vocab.txt").read_bytes() == hub.files["vocab.txt"]
     assert {path for path in hub.asked if "/resolve/main/" in path} == {
         f"{verb} /{NAME}/resolve/main/config.json" for verb in ("HEAD", "GET")

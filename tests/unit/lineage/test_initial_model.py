@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer, BertTokenizer
 
 from tests.conftest import write_bert
 from train_jobs.artifacts.files import file_sha256
@@ -22,6 +23,8 @@ from train_jobs.artifacts.start_model import (
     read_initial_model,
 )
 from train_jobs.config import ConflictError, PretrainConfig, SpecError
+from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+from train_jobs.inference.model_folder import read_folder
 
 TINY = ConfigLayer("preset tiny", merge(read_preset("tiny")).tree)
 
@@ -66,6 +69,8 @@ def test_missing_keys_of_old_config_are_bert_base(tmp_path: Path) -> None:
         ({"model_type": "roberta"}, "model_type is 'roberta', but only 'bert' is supported"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, but only True is supported"),
+        ({"is_decoder": True}, "is_decoder is True"),
         ({"vocab_size": "many"}, "rows: Input should be a valid integer"),
         ({"layer_norm_eps": None}, "shape.layer_norm_eps"),
         ({"vocab_size": 39}, "has 40 pieces, but the embedding table has 39 rows"),
@@ -108,6 +113,98 @@ def test_unsupported_tokenizer_is_refused(bert: Path, tokenizer: dict[str, Any],
         assert str(bert / "tokenizer_config.json") in problems_of(bert)[0]
 
 
+def add_tokens(folder: Path, *tokens: str, first: int = 40) -> dict[str, int]:
+    """Write the tokenizer.json of a tokenizer with added tokens, and return their ids."""
+    pieces = {word: number for number, word in enumerate((folder / "vocab.txt").read_text().split())}
+    added = {token: first + number for number, token in enumerate(tokens)}
+    document = {
+        "normalizer": {"type": "BertNormalizer", "lowercase": True},
+        "model": {"type": "WordPiece", "vocab": pieces},
+        "added_tokens": [{"content": token, "id": number} for token, number in added.items()],
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    return added
+
+
+def run_suggested(problem: str) -> None:
+    """Run the command in a problem."""
+    command = problem.partition("write it with: ")[2]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": path})
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "added_tokens.json"])
+def test_added_tokens_must_be_in_the_vocabulary(tmp_path: Path, file: str) -> None:
+    bert = write_bert(tmp_path / "my bert", vocab_size=44)
+    added = add_tokens(bert, "w2", "covid19", "[E1]")
+    if file == "added_tokens.json":
+        (bert / "tokenizer.json").unlink()
+        added = {"covid19": 40, "[E1]": 41}
+        (bert / file).write_text(json.dumps(added))
+    (problem,) = problems_of(bert)
+    assert "vocab.txt lacks added tokens: covid19 [E1] (training never finds [E1] in a text)" in problem
+    run_suggested(problem)
+    assert read_initial_model(bert).pieces == 40 + len(added) - ("w2" in added)
+    assert (bert / "vocab.txt").read_text().split()[-2:] == ["covid19", "[E1]"]
+
+
+def test_added_tokens_decoder_is_read(bert: Path) -> None:
+    settings = {"added_tokens_decoder": {"0": {"content": "[PAD]"}, "40": {"content": "covid19"}}}
+    (bert / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert problems_of(bert) == [f"{bert / 'vocab.txt'} lacks added tokens: covid19"]
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_tokenizer_of_other_class_is_refused(bert: Path, file: str) -> None:
+    document = {**json.loads((bert / file).read_text()), "tokenizer_class": "BertJapaneseTokenizer"}
+    (bert / file).write_text(json.dumps(document))
+    assert "tokenizer_class is 'BertJapaneseTokenizer'" in problems_of(bert)[0]
+    with pytest.raises(SpecError, match="cannot predict") as caught:
+        read_folder(bert)
+    assert "BertJapaneseTokenizer" in caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        ({"normalizer": {"type": "Sequence"}}, "normalizer is 'Sequence', but only 'BertNormalizer'"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer is 'Whitespace'"),
+        ({"model": {"type": "BPE"}}, "model is 'BPE'"),
+        ({"normalizer": {"type": "BertNormalizer", "handle_chinese_chars": False}}, "handle_chinese_chars is False"),
+        ({"normalizer": {"type": "BertNormalizer", "clean_text": False}}, "clean_text is False"),
+    ],
+)
+def test_other_rules_of_a_general_tokenizer_are_refused(bert: Path, part: dict[str, Any], problem: str) -> None:
+    (bert / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    rules = {"normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    (bert / "tokenizer.json").write_text(json.dumps({**rules, "model": {"type": "WordPiece"}}))
+    read_initial_model(bert)
+    (bert / "tokenizer.json").write_text(json.dumps({**rules, **part}))
+    assert any(problem in found for found in problems_of(bert))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"strip_accents": False}, {"tokenizer_class": "PreTrainedTokenizerFast"}])
+def test_text_is_read_as_transformers_does(tmp_path: Path, settings: dict[str, Any], lowercase: bool) -> None:
+    """The class decides which of two differing files has the rule."""
+    bert, text = write_bert(tmp_path), "Caf\u00e9 W1 w1"
+    pieces = [*(bert / "vocab.txt").read_text().split()[:-3], "W1", "Caf\u00e9", "caf\u00e9"]
+    (bert / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    BertTokenizer(vocab=str(bert / "vocab.txt"), do_lower_case=lowercase).save_pretrained(bert)
+    (bert / "tokenizer_config.json").write_text(json.dumps({"unk_token": "[UNK]", **settings}))
+    expected = AutoTokenizer.from_pretrained(bert).tokenize(text)
+    model = read_initial_model(bert)
+    trained = load_vocabulary(model.vocabulary, **model.rule()._asdict())
+    for tokenizer in (trained, read_folder(bert).tokenizer()):
+        assert tokenizer.encode(text, add_special_tokens=False).tokens == expected
+
+
+def test_vocabulary_must_begin_with_padding(bert: Path) -> None:
+    pieces = (bert / "vocab.txt").read_text().split()
+    (bert / "vocab.txt").write_text("\n".join([pieces[1], pieces[0], *pieces[2:]]) + "\n")
+    assert "its first piece is '[UNK]', but only [PAD] is supported" in problems_of(bert)[0]
+
+
 def test_suggested_command_writes_the_vocabulary(bert: Path) -> None:
     """transformers 5 saves tokenizer.json but no vocab.txt."""
     words = (bert / "vocab.txt").read_text()
@@ -115,9 +212,7 @@ def test_suggested_command_writes_the_vocabulary(bert: Path) -> None:
     (bert / "tokenizer.json").write_text(json.dumps({"model": {"vocab": dict(sorted(ids.items()))}}))
     (bert / "vocab.txt").unlink()
     (problem,) = problems_of(bert)
-    command = problem.partition("write it with: ")[2]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": path})
+    run_suggested(problem)
     assert (bert / "vocab.txt").read_text() == words
 
 

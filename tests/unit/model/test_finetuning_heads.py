@@ -230,6 +230,15 @@ def test_head_with_other_labels_is_ignored(tmp_path: Path, vocabulary: Path) -> 
     assert load_for_finetuning(tags, folder, NAMES) == absent, "the same names, and another kind of head"
 
 
+@pytest.mark.parametrize("kind", ["classes", "number"])
+def test_head_without_problem_type_is_kept(tmp_path: Path, vocabulary: Path, kind: str) -> None:
+    model, labels = make_model(kind), KINDS[kind][1]
+    folder = save(model, tmp_path / "model", vocabulary, **{**label_settings(model, labels), "problem_type": None})
+    other = make_model(kind, seed=4)
+    assert load_for_finetuning(other, folder, labels) == []
+    assert torch.equal(other.classifier.weight, model.classifier.weight)
+
+
 def test_labels_in_other_order_are_reordered(tmp_path: Path, vocabulary: Path) -> None:
     model = make_model("classes")
     order = ("contradiction", "neutral", "entailment")  # as in some MNLI models

@@ -127,6 +127,27 @@ def test_export_is_fp32_without_tied_decoder(tmp_path: Path, vocabulary: Path) -
     assert {value.dtype for value in tensors.values()} == {torch.float32}
 
 
+class Tied(BertForPreTraining):
+    """Own model with the usual way to tie weights, and with numbers that fp32 cannot represent."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__(config, vocab_size)
+        self.decoder = torch.nn.Linear(config.hidden_size, vocab_size)
+        self.decoder.weight = self.bert.embeddings.word_embeddings.weight
+        self.register_buffer("seen", torch.tensor(2**24 + 1))
+
+
+def test_own_model_with_ties_and_integers_is_exported(tmp_path: Path, vocabulary: Path) -> None:
+    model = Tied(SHAPE, ROWS)
+    folder = write(model, tmp_path / "export", vocabulary)
+    tensors = load_file(folder / "model.safetensors")
+    assert torch.equal(tensors["decoder.weight"], tensors["bert.embeddings.word_embeddings.weight"])
+    assert (tensors["seen"].dtype, tensors["seen"].item()) == (torch.int64, 2**24 + 1)
+    loaded = Tied(SHAPE, ROWS)
+    assert load_weights(loaded, folder) == []
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
+
+
 def test_export_replaces_older_one_without_leftovers(tmp_path: Path, vocabulary: Path) -> None:
     folder = write(make_model(0), tmp_path / "out" / "export", vocabulary)
     (folder / "old.txt").write_text("of the older export")
@@ -299,6 +320,17 @@ def test_other_number_of_heads_refused(tmp_path: Path, vocabulary: Path) -> None
     folder = write(make_model(0, SHAPE.model_copy(update={"num_attention_heads": 4})), tmp_path / "export", vocabulary)
     problem = refused(make_model(0), folder)
     assert problem.facts == {"need": 2, "have": 4}
+
+
+def test_untied_decoder_is_refused(tmp_path: Path, vocabulary: Path) -> None:
+    folder, table = write(make_model(0), tmp_path / "export", vocabulary), "bert.embeddings.word_embeddings.weight"
+    tied = load_file(folder / "model.safetensors")[table]
+    edit_weights(folder, {"cls.predictions.decoder.weight": tied.clone()})
+    load_weights(make_model(1), folder)
+    edit_weights(folder, {"cls.predictions.decoder.weight": tied + 1})
+    assert "decoder is not tied" in str(refused(make_model(1), folder))
+    edit_weights(folder, {"cls.predictions.decoder.weight": None, "cls.predictions.decoder.bias": torch.ones(ROWS)})
+    assert "decoder.bias" in str(refused(make_model(1), folder))
 
 
 def test_incomplete_head_is_refused(tmp_path: Path, vocabulary: Path) -> None:
