@@ -39,8 +39,8 @@ def pieces_of(path: StorePath) -> list[str]:
     """Return the pieces of a vocab.txt, in the order of their ids.
 
     Raises:
-        DataError: see `lines_of`; or the file lacks a special piece, does not begin with [PAD], or has an empty or repeated
-            line.
+        DataError: see `lines_of`; or the file lacks a special piece, does not begin with [PAD], or has an empty or
+            repeated line.
     """
     pieces = lines_of(path)
     _require_valid(pieces, path)
