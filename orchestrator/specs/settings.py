@@ -34,6 +34,11 @@ def seed_setting(job: JobSpec, seed: int) -> Settings | None:
     return {"train.seed": seed} if setting_type(type(job), "train.seed") is not None else None
 
 
+def seeds_of(job: JobSpec) -> list[int]:
+    """Return the seeds that a job trains with, one after the other; empty: the kind of job has at most one."""
+    return list(dict(job)["seeds"]) if "seeds" in type(job).model_fields else []
+
+
 def setting_type(model: type[BaseModel], path: str) -> Any:
     """Return the type of a setting; None: the setting does not exist. Free mappings accept any key."""
     annotation: Any = model

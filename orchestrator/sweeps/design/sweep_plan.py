@@ -14,6 +14,7 @@ from orchestrator.jobs.registry import DEFAULT, all_kinds, run_kind
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.paths import anchor
 from orchestrator.specs.resolved import PRESETS, Flag, Resolved, SpecProblems, display_path
+from orchestrator.specs.settings import seeds_of
 from orchestrator.specs.space import Parameter
 from orchestrator.specs.sweep_spec import SweepSpec, contradictions
 from orchestrator.support.errors import SpecError
@@ -94,9 +95,9 @@ def resolve_sweep(
     with problems.collecting(where=merged.origin((TRIAL,))):
         kind, given = _trial_kind(layers), dict(flags or {})
         trial = resolve_spec(kind, layers=layers, flags=given, **inherited)
-        if len(several := getattr(trial.spec, SEEDS, ())) > 1:
+        if len(several := seeds_of(trial.spec)) > 1:
             # One job with all of them would report each seed once, and the luckiest seed would be its outcome.
-            moved = {SEEDS: list(several)} if spec is not None and not spec.seeds else {}
+            moved = {SEEDS: several} if spec is not None and not spec.seeds else {}
             given[SEEDS] = Flag(several[:1], "seeds of the sweep")
             trial = resolve_spec(kind, layers=layers, flags=given, **inherited)
         require_start(trial)

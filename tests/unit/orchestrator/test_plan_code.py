@@ -144,7 +144,7 @@ def test_request_runs_the_entry_module(folder: Path) -> None:
 def test_data_and_home_inside_code_not_shipped(folder: Path) -> None:
     for name in ("data/a.txt", "vocab.txt", "notes.md", "home/cache/x"):
         (folder / "code" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "code" / name).write_text("[PAD]\n[UNK]\n")
+        (folder / "code" / name).write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     (folder / "code" / "data" / "a.txt").write_text(SMALL_TEXT)
     made = plan("code.folder=code", "data.vocabulary=code/vocab.txt", text="code/data", home="code/home")
     assert shipped(made) == ["my_pretrain.py", "notes.md", "train_jobs/pretrain.py"]
