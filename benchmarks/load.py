@@ -36,6 +36,7 @@ from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.planning import plan_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_status import SETTLED
 from tests.mlflow_runs import wait_for_copy
 from tests.run_folders import live_run, run_script
 
@@ -132,7 +133,7 @@ def compare(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], hom
 
     Args:
         commands: label -> command and variables. "without its index": the index is deleted before each time. `list`
-            then reads the newest runs, and `list -o json` all others.
+            then reads the newest runs, and `list -o json` all others. "without kept rows": likewise of a sweep.
         home: home folder.
     """
     taken: dict[str, list[tuple[float, float]]] = {label: [] for label in commands}
@@ -140,6 +141,9 @@ def compare(commands: Mapping[str, tuple[Sequence[str], Mapping[str, str]]], hom
         for label, (command, variables) in commands.items():
             if label.endswith("without its index"):
                 shutil.rmtree(home / "cache", ignore_errors=True)
+            if label.endswith("without kept rows"):
+                for kept in home.glob("sweeps/*/rows.json"):
+                    kept.unlink()
             taken[label].append(measure(command, {"ORCHESTRATOR_HOME": str(home), **variables}))
     print(f"\n| milliseconds, median (min-max) of {TIMES} | processor | wall clock |\n|---|---|---|")
     for label, seconds in taken.items():
@@ -181,7 +185,9 @@ def measure_sweep(home: Path, count: int) -> None:
     folder = make_trials(home, count)
     print(f"\na sweep of {count} trials")
     command = [ORCHESTRATOR, "sweep", "show", folder.name]
-    compare({IDLE: ([sys.executable, "-c", "pass"], {}), "orchestrator sweep show SWEEP": (command, {})}, home)
+    time.sleep(2 * SETTLED)  # rows of a sweep that has just ended are not kept
+    labels = ("orchestrator sweep show SWEEP, without kept rows", "orchestrator sweep show SWEEP")
+    compare({IDLE: ([sys.executable, "-c", "pass"], {}), **dict.fromkeys(labels, (command, {}))}, home)
 
 
 def submit_concurrently(home: Path, count: int) -> None:
