@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -237,8 +238,6 @@ class _PlanFacts(NamedTuple):
     """Hash of its text; None: the plan cannot be read."""
     code_bytes: int | None
     """Size of the code that its run has a copy of; None: unknown."""
-    paths: frozenset[str]
-    """Absolute paths in the configuration of its job."""
 
 
 def read_plans(home: Path) -> dict[Path, _PlanFacts]:
@@ -250,10 +249,17 @@ def plan_facts(document: Path) -> _PlanFacts:
     """Return facts of a plan, or of the manifest of a token store."""
     try:
         plan = from_json(document.read_bytes())  # of pydantic: it takes half the time of `json`
-        code_bytes = plan.get("snapshot", {}).get("total_bytes")
-        return _PlanFacts(str(plan["data"]["sha256"]), code_bytes, frozenset(_paths(plan.get("job"))))
+        return _PlanFacts(str(plan["data"]["sha256"]), plan.get("snapshot", {}).get("total_bytes"))
     except (OSError, ValueError, KeyError, TypeError):
-        return _PlanFacts(None, None, frozenset())
+        return _PlanFacts(None, None)
+
+
+def _needed(folder: Path) -> list[str]:
+    """Return the absolute paths that the job of a run's folder reads; none if its plan cannot be read."""
+    with suppress(OSError, ValueError):
+        plan = from_json((folder / PLAN).read_bytes())
+        return list(_paths(plan.get("job"))) if isinstance(plan, dict) else []
+    return []
 
 
 def _paths(value: Any) -> Iterator[str]:
@@ -273,7 +279,7 @@ class _Users:
         runs: all runs.
         sweeps: see `plan_pruning`.
         backends: by name.
-        plans: folder of a run -> facts of its plan.
+        known: folders of runs whose needs are known.
         without: handles of the runs that may be deleted.
     """
 
@@ -282,16 +288,16 @@ class _Users:
         runs: Iterable[RunStatus],
         sweeps: Mapping[str, Mapping[str, Any]],
         backends: Mapping[str, Backend],
-        plans: dict[Path, _PlanFacts],
+        known: Iterable[Path],
         without: Collection[str | None],
     ) -> None:
         self._users: dict[Path, str] = {}
-        self._plans, self._backends, self._places = plans, backends, set[Path]()
+        self._backends, self._known = backends, defaultdict[Path, set[str]](set)
+        for folder in known:
+            self._known[folder.parent].add(folder.name)
         for name, trial in sweeps.items():
             self._need(name, _paths(trial))
         for status in runs:
-            if (folder := self._folder(status)) is not None:
-                self._places.add(folder.parent)
             if status.handle not in without:
                 self.add(status)
 
@@ -302,22 +308,20 @@ class _Users:
 
     def add(self, status: RunStatus) -> None:
         """Add a run that is kept; one that completed needs no other."""
-        folder = self._folder(status)
-        if folder in self._plans and status.state != RunState.COMPLETED:
-            self._need(status.name, self._plans[folder].paths)
+        if status.state != RunState.COMPLETED and (folder := self._folder(status)) is not None:
+            self._need(status.name, _needed(folder))
 
     def add_submitted(self) -> None:
         """Add the runs that were submitted meanwhile."""
-        for place in self._places:
-            for name in os.listdir(place):  # noqa: PTH208  # once for each deletion: Path would take four times as long
-                folder = place / name
-                if name[0] != "." and folder not in self._plans:
-                    self._plans[folder] = plan_facts(folder / PLAN)
-                    self._need(name, self._plans[folder].paths)
+        for place, known in self._known.items():
+            for name in set(os.listdir(place)) - known:  # noqa: PTH208  # for each deletion: Path would take much longer
+                known.add(name)
+                if not name.startswith("."):
+                    self._need(name, _needed(place / name))
 
     def reason(self, folder: Path | None) -> str | None:
         """Return why a run must be kept; None: nothing needs it."""
-        user = None if folder is None else self._users.get(folder.resolve())
+        user = self._users.get(folder.resolve()) if folder is not None and self._users else None
         return None if user is None else f"{user} needs its files"
 
     def _need(self, user: str, paths: Iterable[str]) -> None:
