@@ -32,11 +32,11 @@ from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.client import Orchestrator
 from orchestrator.runs.status import RunAttempt, RunState
+from orchestrator.support.home import SETTLED
 from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.planning import plan_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.driver.sweep_status import SETTLED
 from tests.mlflow_runs import wait_for_copy
 from tests.run_folders import live_run, run_script
 

@@ -16,6 +16,7 @@ DEFAULT_HOME = "~/.orchestrator"
 RUNS = "runs"  # below it: a folder for each local run
 SWEEPS = "sweeps"  # a folder for each sweep
 TOKEN_STORES = "token-stores"  # prepared data, shared by all runs
+SETTLED = 2.0  # seconds without a change until a cache is written: some file systems store times of whole seconds
 
 _command = False
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, bert_rule
-from train_jobs.artifacts.vocabulary_file import PAD
+from train_jobs.artifacts.vocabulary_file import PAD, split_lines
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config.errors import in_shell
 
@@ -170,4 +170,4 @@ def _pieces(path: Path) -> list[str]:
         text = path.read_bytes().decode("utf-8-sig", errors="replace")
     except OSError:
         return []
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    return split_lines(text) if text else []

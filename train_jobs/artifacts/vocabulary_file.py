@@ -61,6 +61,11 @@ def lines_of(path: StorePath) -> list[str]:
             facts={"where": f"data.vocabulary, byte {problem.start}"},
             fix=_FIX,
         ) from None
+    return split_lines(text)
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of the text of a vocab.txt."""
     # Not splitlines(): a piece may be one of the other characters that Unicode counts as line ends.
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 

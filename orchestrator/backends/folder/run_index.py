@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from orchestrator.runs.status import RunStatus
 from orchestrator.support.errors import NotFoundError
+from orchestrator.support.home import SETTLED
 from train_jobs.artifacts.files import write_text
 
 STAMPED = ("", "/outputs", "/outputs/checkpoints")  # below a run's folder; a replaced file changes its folder's time
-SETTLED = 2.0  # seconds without a change until a status is kept: some file systems store times of whole seconds
 SPARE_LINES = 1000  # of deleted and changed runs, before the file is rewritten
 
 

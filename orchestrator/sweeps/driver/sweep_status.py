@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 from orchestrator.runs.status import RunState
 from orchestrator.specs.space import all_parameters
 from orchestrator.specs.sweep_spec import trial_count
+from orchestrator.support.home import SETTLED
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import RESUMED, SweepFolder
 from orchestrator.sweeps.policy.termination import best
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-SETTLED = 2.0  # seconds without a change until rows are kept: some file systems store times of whole seconds
 UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # cancelled with the sweep: resumed with it
 
 
