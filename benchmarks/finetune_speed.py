@@ -34,6 +34,7 @@ PEERS = {
     "Trainer, dynamic padding": ["--by", "trainer"],
     "Trainer, padded, fp32": ["--by", "trainer", "--padded", "--precision", "fp32"],
     "Trainer, dynamic padding, grouped by length, fp32": ["--by", "trainer", "--grouped", "--precision", "fp32"],
+    "ours, compiled": ["--by", "ours", "--compiled"],
 }
 IN_BF16 = list(PEERS)[:4]
 WANTED = {"Trainer, padded": 2.5, "Trainer, dynamic padding, grouped by length": 1.5}
@@ -155,7 +156,7 @@ class Finished(Exception):  # noqa: N818 - not an error
     """Raised after the last step."""
 
 
-def ours(contest: Contest, turns: Turns) -> None:
+def ours(contest: Contest, turns: Turns, *, compiled: bool) -> None:
     """Run our job, whose steps wait for their turn."""
     from train_jobs.config.finetune import FinetuneConfig
     from train_jobs.engine.loop.loop import Loop
@@ -170,7 +171,7 @@ def ours(contest: Contest, turns: Turns) -> None:
     Loop._step = step  # type: ignore[method-assign]
     # Neither validation nor a checkpoint during the measurement: the Trainer is configured without them as well.
     settings = contest.settings() | {"evaluation": {"every": 10**9}, "checkpoint": {"every_minutes": 1e6}}
-    settings["train"]["log_every"] = 10
+    settings["train"] |= {"log_every": 10, "compile": compiled}
     with tempfile.TemporaryDirectory() as place, suppress(Finished):
         finetune(FinetuneConfig.model_validate(settings), output=Path(place), device=contest.device)
 
@@ -204,13 +205,14 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--padded", action="store_true")
     parser.add_argument("--grouped", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
     arguments = parser.parse_args()
     contest = _contest(arguments.setup, precision=arguments.precision, grouped=arguments.grouped)
     turns = Turns(sys.stdout, gpu=contest.device == "gpu")
     # stdout is the channel of the answers; anything else that a library prints would break its JSON lines
     with redirect_stdout(sys.stderr):
         if arguments.by == "ours":
-            ours(contest, turns)
+            ours(contest, turns, compiled=arguments.compiled)
         else:
             trainer(contest, turns, padded=arguments.padded)
     turns.end()

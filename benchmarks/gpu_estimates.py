@@ -1,21 +1,26 @@
-"""Estimates of pretraining on GPUs, line by line of a roofline: nothing here is measured.
+"""Estimates of pretraining on GPUs, line by line of a roofline, adjusted to measurements on one H200.
 
     python -m benchmarks.gpu_estimates          # the tables of docs/speed.md and docs/gpu.md
 
 The seconds of a step are the sum of its lines. Each line is work divided by a rate:
 
 - products: model FLOPs without attention, at the rate of large bf16 products;
-- attention: its FLOPs, at a share of that rate: FlashAttention at 128 tokens is bound by memory and small tiles;
-- elementwise: GELU, dropout, LayerNorm, residuals, casts and their backward passes, fused: 94 bytes a token, layer and
+- attention: its FLOPs, at a share of that rate: FlashAttention 2 at 128 tokens is bound by memory and small tiles;
+- elementwise: GELU, dropout, LayerNorm, residuals, casts and their backward passes, fused: 240 bytes a token, layer and
   unit of the hidden size, at the rate of the memory;
 - accumulation: gradients of a micro batch read and added, 12 bytes a parameter;
-- optimizer: LAMB and the copy of weights in bf16, 48 bytes a parameter and step;
-- gaps: 13% of all above, for what published runs lose to tails of kernels and to the power limit;
+- optimizer: LAMB and the copy of weights in bf16, 77 bytes a parameter and step;
+- gaps: 7% of all above, for tails of kernels and the end of a step;
 - launches: if the host needs longer to launch the kernels of a micro batch than the GPU to run them, the difference.
 
-Rates: large products reach 65 to 70% of the data sheet and copies 83 to 85% of its bandwidth (published measurements of
-A100 and H100; H200's product rate is the H100's). A launch takes 4.5 us from Python. benchmarks/gpu_day.py measures the
-same figures and reports the error of each estimate.
+Measured on the H200 at 128 tokens (benchmarks/results/gpu-profile-h200-2026-11-27.txt): its rate of products, the share
+of attention, the bytes of elementwise operations and of LAMB, the gaps, and the time of the launches, with torch 2.11.
+Elementwise kernels must move 94 bytes, but they reach less than half the rate of a copy: GELU's erf and the random
+numbers of dropout cost arithmetic. Not measured: the share of attention at 512, and the rates of the other GPUs. Those
+are 65 to 70% of the data sheet for large products, 75% on an H100 as on the H200, and 83 to 85% of its bandwidth for
+copies (published measurements of A100 and H100).
+
+benchmarks/gpu_day.py measures the same figures and reports the error of each estimate.
 """
 
 from __future__ import annotations
@@ -29,10 +34,10 @@ from train_jobs.config.arithmetic import flops_per_token, parameter_count
 
 PIECES = 30_522
 BF16 = 2
-ELEMENTWISE, ACCUMULATION, OPTIMIZER = 94, 12, 48  # bytes
-GAPS, LAUNCH = 0.13, 4.5e-6
-KERNELS_PER_LAYER, OTHER_KERNELS = 26, 70  # of a micro batch, forward and backward, compiled
-ATTENTION_SHARE = {128: 0.24, 512: 0.47}  # of the rate of large products
+ELEMENTWISE, ACCUMULATION, OPTIMIZER = 240, 12, 77  # bytes
+GAPS = 0.07
+LAUNCHES, LAUNCHES_OF_LAYER = 11e-3, 1.2e-3  # seconds of a micro batch, forward and backward, compiled
+ATTENTION_SHARE = {128: 0.082, 512: 0.16}  # of the rate of large products
 RESERVE = 0.08  # of the memory: CUDA context, NCCL, fragments
 MICRO_BATCHES = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 ROUND_TO = 2  # significant digits
@@ -53,8 +58,8 @@ CARDS = {
     "T4 16 GB": Card(26e12, 0.25e12, 16e9),
     "A100 40 GB": Card(215e12, 1.3e12, 42e9),
     "A100 80 GB": Card(215e12, 1.65e12, 85e9),
-    "H100 80 GB": Card(640e12, 2.8e12, 85e9),
-    "H200 141 GB": Card(640e12, 4.0e12, 150e9),
+    "H100 80 GB": Card(735e12, 2.8e12, 85e9),
+    "H200 141 GB": Card(735e12, 4.0e12, 150e9),
 }
 
 
@@ -77,6 +82,8 @@ class Workload(NamedTuple):
     length: int
     sequences: int
     """Of a step on this GPU."""
+    mean_tokens: float | None = None
+    """Tokens of a sequence without padding. None: all sequences are full."""
 
     def config(self) -> PretrainConfig:
         """Return the recipe at this length."""
@@ -88,10 +95,11 @@ class Workload(NamedTuple):
 def lines(card: Card, work: Workload, micro_batch: int) -> Lines:
     """Return the lines of a step."""
     config = work.config()
-    model, tokens = config.model, work.sequences * work.length
+    model, mean = config.model, work.mean_tokens or work.length
+    tokens = work.sequences * mean
     parameters = parameter_count(model, PIECES)
-    flops = flops_per_token(model, PIECES, sequence_length=work.length, max_predictions=config.max_predictions)
-    attended = 12 * model.num_hidden_layers * model.hidden_size * work.length
+    flops = flops_per_token(model, PIECES, sequence_length=mean, max_predictions=config.max_predictions)
+    attended = 12 * model.num_hidden_layers * model.hidden_size * mean
     micro_batches = max(round(work.sequences / micro_batch), 1)
     products = tokens * (flops - attended) / card.products
     attention = tokens * attended / (ATTENTION_SHARE[work.length] * card.products)
@@ -106,7 +114,7 @@ def lines(card: Card, work: Workload, micro_batch: int) -> Lines:
 
 def launch_seconds(layers: int) -> float:
     """Return the seconds in which the host launches the kernels of a compiled micro batch, forward and backward."""
-    return LAUNCH * (KERNELS_PER_LAYER * layers + OTHER_KERNELS)
+    return LAUNCHES + LAUNCHES_OF_LAYER * layers
 
 
 def tokens_that_hide_launches(card: Card, recipe: str) -> float:

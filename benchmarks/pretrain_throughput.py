@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,12 @@ def table(setup: Setup, contestants: list[Contestant], endings: dict[str, dict[s
     return "\n".join(lines)
 
 
+def recompilations(log: str) -> str:
+    """Return what torch.compile wrote about functions that it compiled again, and why."""
+    said = [line.partition("[__recompiles]")[2].strip() for line in log.splitlines() if "[__recompiles]" in line]
+    return "".join(f"    {line}\n" for line in said)
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -92,23 +100,32 @@ def main() -> None:
         folder = Path(place)
         setup = prepare(arguments, folder)
         print(f"{describe('torch', 'transformers', 'accelerate')}\n{setup.describe()}\n", flush=True)
-        contestants = []
         entrants = [(name, name, None) for name in arguments.peers]
         if arguments.before:
             entrants.append((f"{arguments.peers[0]}, before", arguments.peers[0], arguments.before))
-        for number, (name, peer, checkout) in enumerate(entrants):
+
+        def enter(number: int) -> Contestant:
+            name, peer, checkout = entrants[number]
             command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(folder), *PEERS[peer]]
-            contestants.append(Contestant(name, command, folder / f"{number}.err", checkout))
-            print(f"{name}: {json.dumps(contestants[-1].ready)}", flush=True)
+            return Contestant(name, command, folder / f"{number}.err", checkout)
+
+        # With a GPU they warm up together: most of that is compilation, by one core each.
+        os.environ.setdefault("TORCH_LOGS", "recompiles")
+        with ThreadPoolExecutor(len(entrants) if arguments.device == "gpu" else 1) as starting:
+            contestants = list(starting.map(enter, range(len(entrants))))
+        for peer in contestants:
+            print(f"{peer.name}: {json.dumps(peer.ready)}", flush=True)
         for _ in range(arguments.rounds):
             for peer in contestants:
                 peer.steps(arguments.steps)
         endings = {peer.name: peer.finish() for peer in contestants}
         print("\nseconds a step:")
         for peer in contestants:
-            faults = endings[peer.name].get("faults", "unknown")  # an earlier checkout may not report them
+            faults = endings[peer.name].get("faults", "unknown")  # an earlier checkout may not report these
+            pauses = endings[peer.name].get("collection_ms", "unknown")
             seconds = " ".join(f"{one:.3f}" for one in peer.seconds)
-            print(f"  {peer.name}: {seconds}; page faults a step: {faults}")
+            print(f"  {peer.name}: {seconds}; a step: {faults} page faults, {pauses} ms of garbage collection")
+            print(recompilations((folder / f"{contestants.index(peer)}.err").read_text()), end="")
         # next to the rates: model FLOP/s mean little without what the machine reaches in the same minute
         world = World(0, 0, 1, torch.device("cuda" if arguments.device == "gpu" else "cpu"))
         peaks = ((kind, peak_flops(world, kind)) for kind in ("bf16", "fp32"))

@@ -4,6 +4,7 @@ on stdout how long each took, and ends at N = 0."""
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import sys
@@ -26,13 +27,16 @@ LEARNING_RATE, WEIGHT_DECAY, CLIP = 1e-4, 0.01, 1.0
 
 
 class Turns:
-    """Turn-taking of a contestant, and the duration of each step."""
+    """Turn-taking of a contestant, and the mean duration of the steps of a turn; each step of the warm-up is timed."""
 
     def __init__(self, device: str, warmup: int) -> None:
         self._gpu = device == "gpu"
         self._left, self._warming = warmup, True
         self._seconds: list[float] = []
         self._started = 0.0
+        self._turn = 0
+        self._collecting = self._collected = 0.0
+        gc.callbacks.append(self._collect)
         self._steps = self._faults = 0
         self.info: dict[str, Any] = {}
 
@@ -40,27 +44,43 @@ class Turns:
         """Wait for a turn before a step; return False after the last one."""
         if self._left == 0:
             if self._warming:
-                self._faults = _page_faults()
+                self._faults, self._collected = _page_faults(), 0.0
             self._send(self.info if self._warming else {"seconds": self._seconds})
             self._warming, self._seconds = False, []
-            self._left = json.loads(sys.stdin.readline())["steps"]
-        self._synchronise()  # work that is still queued must not count for this step
-        self._started = time.perf_counter()
+            self._left = self._turn = json.loads(sys.stdin.readline())["steps"]
+            self._synchronise()  # work that is still queued must not count for this turn
+            self._started = time.perf_counter()
+        elif self._warming:
+            self._synchronise()
+            self._started = time.perf_counter()
         return self._left > 0
 
     def made(self) -> None:
-        """Record the duration of a step."""
-        self._synchronise()
-        self._seconds.append(time.perf_counter() - self._started)
+        """Record a step, at the end of a turn its duration. Within a turn nothing waits for the device."""
         self._left -= 1
         self._steps += not self._warming
         if self._warming:
+            self._synchronise()
+            self._seconds.append(time.perf_counter() - self._started)
             self.info = {"first_steps": [round(seconds, 2) for seconds in self._seconds]}
+        elif self._left == 0:
+            self._synchronise()
+            self._seconds.append((time.perf_counter() - self._started) / self._turn)
 
     def end(self, loss: float) -> None:
         """Print the remaining facts."""
         memory = torch.cuda.max_memory_allocated() if self._gpu else _peak_resident()
-        self._send({"memory": memory, "loss": loss, "faults": (_page_faults() - self._faults) // max(self._steps, 1)})
+        steps = max(self._steps, 1)
+        collected = round(1000 * self._collected / steps, 2)
+        faults = (_page_faults() - self._faults) // steps
+        self._send({"memory": memory, "loss": loss, "faults": faults, "collection_ms": collected})
+
+    def _collect(self, phase: str, info: dict[str, int]) -> None:
+        """Add the time of Python's garbage collection, in which no kernel is launched."""
+        if phase == "start":
+            self._collecting = time.perf_counter()
+        else:
+            self._collected += time.perf_counter() - self._collecting
 
     def _synchronise(self) -> None:
         if self._gpu:

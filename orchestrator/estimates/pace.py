@@ -44,6 +44,9 @@ NARROW_THREAD, WIDE_THREAD = Pace(25e9, 75e9), Pace(40e9, 350e9)
 ROW_THREAD_RATE = 40e9
 ROW_GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
 ROW_GPU_SHARE = 0.25  # share of the data sheet, for other GPUs
+# Seconds in which the host launches a layer's forward and backward pass without torch.compile: a GPU is not faster,
+# however few tokens there are. Fine-tuning MRPC on an H200 (docs/gpu.md): 27 ms a step of 12 layers.
+LAUNCH_OF_LAYER = 2.2e-3
 BYTES_PER_TOKEN = 4.0  # roughly, of English text in WordPiece; other columns of a table count as text, too
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 
@@ -117,15 +120,21 @@ def tokens_per_row(table_bytes: int, rows: int, max_length: int) -> float:
     return min(float(max_length), SPECIAL_TOKENS + table_bytes / max(rows, 1) / BYTES_PER_TOKEN)
 
 
-def seconds_of(flops: float, compute: ResolvedCompute) -> float | None:
-    """Return the seconds of a number of FLOPs on short sequences; None: unknown GPU."""
+def seconds_of(flops: float, compute: ResolvedCompute, *, launched_layers: float = 0) -> float | None:
+    """Return the seconds of a number of FLOPs on short sequences; None: unknown GPU.
+
+    Args:
+        flops: of all processes.
+        compute: the machines.
+        launched_layers: layers of all micro batches of all processes, forward and backward, on a GPU not compiled.
+    """
     if compute.device == "cpu":
         return flops / (ROW_THREAD_RATE * compute.threads_per_process * compute.world_size)
     name = compute.gpu or ""
     rate, peaks = ROW_GPU_RATES.get(gpu_model(name) or ""), data_sheet(name)
     if rate is None and peaks is not None:
         rate = ROW_GPU_SHARE * peaks[0]
-    return flops / (rate * compute.world_size) if rate else None
+    return max(flops / rate, LAUNCH_OF_LAYER * launched_layers) / compute.world_size if rate else None
 
 
 def cost_of(seconds: float | None, compute: ResolvedCompute, *, highest: bool = False) -> float | None:

@@ -60,12 +60,13 @@ def encode(model: BertModel, lengths: list[int], size: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("together", [False, True], ids=["each_layer", "together"])
 @pytest.mark.parametrize("sizes", [[64] * 5, [17, 40, 23, 64, 9]], ids=["one_length", "lengths_of_batches"])
-def test_layer_compiles_to_few_variants(graphs: Counter[str], sizes: list[int]) -> None:
+def test_layers_compile_to_few_variants(graphs: Counter[str], sizes: list[int], together: bool) -> None:
     """Full and half micro batches, remainders, full sequences, in training and in validation."""
     model = BertModel(SHAPE, 64)
     encoder: Encoder = model.encoder
-    encoder.compile_layers()
+    encoder.compile_layers(together=together)
     draw = np.random.default_rng(3)
     for training in (True, False):
         model.train(training)
@@ -74,7 +75,7 @@ def test_layer_compiles_to_few_variants(graphs: Counter[str], sizes: list[int]) 
                 encode(model, draw.integers(3, size + 1, rows).tolist(), size)
             encode(model, [sizes[0]] * 8, sizes[0])
     assert torch._dynamo.utils.counters["graph_break"] == {}
-    assert set(graphs) == {"EncoderLayer._call_impl"}
+    assert set(graphs) == {"Encoder.run_layers" if together else "EncoderLayer._call_impl"}
     assert max(graphs.values()) <= VARIANTS
     assert torch._dynamo.config.recompile_limit >= RECOMPILE_LIMIT > VARIANTS
 
@@ -100,11 +101,12 @@ def sum_of(model: BertForPreTraining, rows: int, draw: np.random.Generator, *, n
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("together", [False, True], ids=["each_layer", "together"])
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_pretraining_compiles_to_few_variants(graphs: Counter[str], next_sentence: bool) -> None:
+def test_pretraining_compiles_to_few_variants(graphs: Counter[str], next_sentence: bool, together: bool) -> None:
     """Layers, sum of embeddings, heads and losses: micro batches, halves, remainders down to one, and validation."""
     model = BertForPreTraining(SHAPE, 64)
-    model.compile_parts(layers_only=False)
+    model.compile_parts(layers_only=False, together=together)
     draw = np.random.default_rng(3)
     for training in (True, False):
         model.train(training)
@@ -113,7 +115,7 @@ def test_pretraining_compiles_to_few_variants(graphs: Counter[str], next_sentenc
                 sum_of(model, rows, draw, next_sentence=next_sentence)
     assert torch._dynamo.utils.counters["graph_break"] == {}
     assert set(graphs) == {
-        "EncoderLayer._call_impl",
+        "Encoder.run_layers" if together else "EncoderLayer._call_impl",
         "InputEmbeddings.combine",
         "BertForPreTraining.sum_head_losses",
     }

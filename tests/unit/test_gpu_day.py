@@ -153,12 +153,20 @@ def test_lines_of_roofline_computed_by_hand() -> None:
     """BERT-large at 128 on an H100: 336.2 M parameters, 240.6 GFLOP a sequence, 4.8 of them attention."""
     found = lines(CARDS["H100 80 GB"], Workload("large", 128, 1024), 256)
     tokens = 1024 * 128
-    assert found.products == pytest.approx(1024 * (240.6e9 - 4.83e9) / 640e12, rel=0.01)
-    assert found.attention == pytest.approx(1024 * 4.83e9 / (0.24 * 640e12), rel=0.01)
-    assert found.elementwise == pytest.approx(tokens * 94 * 24 * 1024 / 2.8e12)
+    assert found.products == pytest.approx(1024 * (240.6e9 - 4.83e9) / 735e12, rel=0.01)
+    assert found.attention == pytest.approx(1024 * 4.83e9 / (0.082 * 735e12), rel=0.01)
+    assert found.elementwise == pytest.approx(tokens * 240 * 24 * 1024 / 2.8e12)
     assert found.accumulation == pytest.approx(4 * 12 * 336.2e6 / 2.8e12, rel=0.01)
-    assert found.optimizer == pytest.approx(48 * 336.2e6 / 2.8e12, rel=0.01)
+    assert found.optimizer == pytest.approx(77 * 336.2e6 / 2.8e12, rel=0.01)
     assert found.launches == 0
+
+
+def test_padding_is_not_computed() -> None:
+    card = CARDS["H100 80 GB"]
+    full, half = (lines(card, Workload("large", 128, 1024, mean), 256) for mean in (None, 64.0))
+    assert half.elementwise == full.elementwise / 2
+    assert half.attention == pytest.approx(full.attention / 4)
+    assert half.optimizer == full.optimizer
 
 
 def test_small_micro_batches_wait_for_launches() -> None:
@@ -191,7 +199,7 @@ def test_throughput_is_that_of_the_product(tmp_path: Path, monkeypatch: pytest.M
     prepare(Namespace(**options), tmp_path)
     compiled: list[torch.nn.Module] = []
     monkeypatch.setattr(pretraining, "is_compiled", lambda wanted, device: wanted == "auto")
-    monkeypatch.setattr(pretraining, "compile_layers", compiled.append)
+    monkeypatch.setattr(pretraining, "compile_model", lambda model, together: compiled.append(model))
     loop = pretraining_loop(tmp_path, tmp_path / "run", single_process_world(), precision="fp32")
     assert compiled == [loop.task.model]
     assert isinstance(loop.task, pretraining.BertPretraining)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from train_jobs.assembly.parts import Parts, load_parts
-from train_jobs.config import PretrainConfig, SpecError
+from train_jobs.config import PretrainConfig, SpecError, TrainConfig
 from train_jobs.config.arithmetic import flops_per_token
 from train_jobs.corpus.examples.batches import Batch, PretrainingData
 from train_jobs.corpus.examples.example_stream import Cursor
@@ -64,7 +64,7 @@ class BertPretraining:
         self._unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
         self.model.to(world.device)
         if is_compiled(config.train.compile, world.device):
-            compile_layers(self.model)
+            compile_model(self.model, together=compiles_together(world.device, config.train))
         self._vocab_size, self._separator = store.manifest.vocab_size, store.manifest.special_ids.sep
         self._unigram: UnigramModel | None = None
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
@@ -213,15 +213,25 @@ def is_padded(batch: Batch) -> bool:
     return bool(batch.lengths.min() < batch.input_ids.shape[1])
 
 
-def compile_layers(model: torch.nn.Module) -> None:
+def compiles_together(device: torch.device, config: TrainConfig) -> bool:
+    """Return whether all layers are compiled as one function: on a GPU, whose host must launch kernels fast."""
+    # Not if sums overlap: they need the gradients of one layer after another.
+    return device.type == "cuda" and not config.overlap_all_reduce
+
+
+def compile_model(model: torch.nn.Module, *, together: bool = False) -> None:
     """Compile BERT's layers, on a GPU also its other parts, or another model; it happens at the first forward pass.
+
+    Args:
+        model: the model, on its device.
+        together: whether BERT's layers are compiled as one function, see `Encoder.compile_layers`.
 
     Raises:
         SpecError: the model is on a CPU and no C++ compiler is installed.
     """
     require_compiler(next(model.parameters()).device, key="train.compile")
     if isinstance(model, BertForPreTraining):
-        model.compile_parts()
+        model.compile_parts(together=together)
     else:
         # Packed batches differ in their number of tokens: with dynamic=False each would be compiled, up to the limit.
         allow_variants()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from train_jobs.config import ModelConfig, SpecError
+from train_jobs.config import ModelConfig, SpecError, TrainConfig
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, initialise, pretraining_sums
 from train_jobs.models.packing import packing_arrays
-from train_jobs.tasks.pretraining import compile_layers
+from train_jobs.tasks.pretraining import compile_model, compiles_together
 
 pytestmark = [  # internal warnings of torch
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -31,7 +31,7 @@ def model(*, dropout: float, compiled: bool) -> BertForPreTraining:
     )
     initialise(made, 3)
     if compiled:
-        compile_layers(made)
+        compile_model(made)
     return made.train()
 
 
@@ -64,8 +64,9 @@ def test_compiled_dropout_is_bit_exact_for_seed() -> None:
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True], ids=["each_layer", "together"])
 @pytest.mark.parametrize("lengths", [[16, 9, 3], [16, 16, 16]], ids=["short", "full"])
-def test_compiled_heads_and_losses_match_eager(lengths: list[int]) -> None:
+def test_compiled_heads_and_losses_match_eager(lengths: list[int], together: bool) -> None:
     """All parts, as on a GPU: layers, sum of embeddings, heads and losses; packed sequences."""
     packing = packing_arrays(np.array(lengths), 16, always=True)
     examples = {
@@ -81,12 +82,19 @@ def test_compiled_heads_and_losses_match_eager(lengths: list[int]) -> None:
     for compiled in (True, False):
         made = model(dropout=0.0, compiled=False)
         if compiled:
-            made.compile_parts(layers_only=False)
+            made.compile_parts(layers_only=False, together=together)
         sums = pretraining_sums(made, examples, next_sentence=True, padded=True)
         (sums.mlm_loss_sum + sums.nsp_loss_sum).backward()
         found.append([*sums, *(parameter.grad for parameter in made.parameters())])
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_gpu_gets_all_layers_as_one_function_unless_sums_overlap() -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert compiles_together(gpu, TrainConfig())
+    assert not compiles_together(gpu, TrainConfig(overlap_all_reduce=True))
+    assert not compiles_together(cpu, TrainConfig())
 
 
 def test_missing_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

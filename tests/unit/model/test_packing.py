@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from train_jobs.config import ModelConfig
 from train_jobs.models.bert import attention
@@ -16,7 +17,7 @@ from train_jobs.models.bert.attention import has_packed_kernel, plain_attention
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, Sums, initialise, pretraining_sums
 from train_jobs.models.bert.task_heads import BertForTokenClassification
 from train_jobs.models.packing import MULTIPLE, Packing, packing_arrays
-from train_jobs.tasks.pretraining import compile_layers
+from train_jobs.tasks.pretraining import compile_model
 
 SHAPE = ModelConfig(
     hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, max_position_embeddings=128
@@ -223,7 +224,7 @@ def test_token_head_on_rows_of_equal_length_matches_padded() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler here")
 def test_compiled_once_for_any_number_of_tokens() -> None:
     compiled = model(dtype=torch.float32)
-    compile_layers(compiled)
+    compile_model(compiled)
     torch._dynamo.utils.counters.clear()
     for lengths in (LENGTHS, [64, 3, 3, 3, 3, 3], [64, 64, 30, 3, 64, 64]):
         assert_equal_sums_and_gradients(model(dtype=torch.float32), compiled, lengths, 1e-4)
@@ -236,6 +237,23 @@ def test_cpu_has_no_kernel_gpu_kernel_called_like_torch() -> None:
     assert [argument.name for argument in arguments[3:10]] == [
         *("cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask"),
     ]
+
+
+def test_gpu_kernel_is_told_of_the_longest_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filling tokens are a sequence too: of 64 tokens here, longer than all others."""
+    told: list[tuple[Tensor, int]] = []
+
+    def flash(joint: Tensor, starts: Tensor, longest: int, dropout: float) -> Tensor:
+        told.append((starts, longest))
+        return joint[:, 0]
+
+    monkeypatch.setattr(attention, "_flash", flash)
+    arrays = packing_arrays(np.array([16, 48]), 48, always=True)
+    packing = Packing.from_batch({name: torch.from_numpy(array) for name, array in arrays.items()})
+    assert packing is not None
+    attention.attend_packed(torch.zeros(len(packing.tokens), 3, 1, 8), packing._replace(kernel=True), dropout=0.0)
+    ((starts, longest),) = told
+    assert longest >= starts.diff().max() > 48
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

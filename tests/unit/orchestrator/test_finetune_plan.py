@@ -15,6 +15,7 @@ from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.submission import build_request, job_documents
 from orchestrator.cli.ui.completers import recipes, tasks
 from orchestrator.cli.ui.spec_flags import kind_or_file
+from orchestrator.estimates.pace import LAUNCH_OF_LAYER
 from orchestrator.jobs.finetune.plan import FinetunePlan
 from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
@@ -292,6 +293,16 @@ def test_estimates_follow_rows_lengths_and_machines(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a\.weird: unknown table format") as refused:
         plan(f"data.train={weird}", f"data.validation={weird}")
     assert refused.value.fix == "rename the file, or set data.format"
+
+
+def test_time_on_gpu_is_bounded_by_launches(folder: Path) -> None:
+    """However few tokens there are, the host launches the kernels of each layer and micro batch."""
+    azure = ("task=MRPC", "data=glue", *AZURE, "compute.sku=Standard_NC40ads_H100_v5")
+    found = plan(*azure, "train.micro_batch_size=16").estimates.seconds
+    layers = 3 * (70 + 8 / 3) / 16 * json.loads((folder / "bert" / "config.json").read_text())["num_hidden_layers"]
+    assert found == pytest.approx(LAUNCH_OF_LAYER * layers)
+    assert plan(*azure, "train.micro_batch_size=32").estimates.seconds == pytest.approx(found / 2)
+    assert plan(*azure, "train.micro_batch_size=16", "train.compile=auto").estimates.seconds < found / 10
 
 
 def test_model_with_too_few_positions_is_refused(folder: Path) -> None:

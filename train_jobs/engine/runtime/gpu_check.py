@@ -6,6 +6,7 @@ old is reported as such, and not as the first error that follows from it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from train_jobs.config import MachineError
 
 MINIMUM_DRIVERS = {11: 450, 12: 525, 13: 580}
 """First NVIDIA driver for each CUDA release (NVIDIA, CUDA Compatibility, "Minor Version Compatibility", table 1)."""
+DRIVER_LIBRARY = "libcuda.so.1"
 SMI_SECONDS = 20.0
 DRIVER_ERROR = "CUDA driver error"
 """Start of torch's errors of the driver interface, which the allocator calls for expandable segments only."""
@@ -35,10 +37,13 @@ def driver_cuda() -> tuple[int, int] | None:
 
     The libraries of cuda-compat count: they replace the driver's own.
     """
-    # private, but torch's own message about old drivers is built from it, and it needs no working GPU
-    read = getattr(torch._C, "_cuda_getDriverVersion", None)
-    version = int(read()) if read else 0
-    return (version // 1000, version % 1000 // 10) if version else None
+    # Asked of the driver itself, which needs no working GPU for it: torch 2.11 and later have no function for it.
+    version = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):  # no library, or not NVIDIA's
+        return None
+    return None if failed else (version.value // 1000, version.value % 1000 // 10)
 
 
 def driver_release() -> str | None:

@@ -167,15 +167,27 @@ class Encoder(nn.Module):
                 positions = positions.grouped()
             if self.compiled:
                 vary_first_dimension(hidden, positions.tokens, positions.places, positions.starts)
+        return self.run_layers(hidden, positions)
+
+    def run_layers(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
+        """Apply all layers, one after another."""
         for layer in self.layer:
             hidden = layer(hidden, positions)
         return hidden
 
-    def compile_layers(self) -> None:
-        """Compile each layer with torch.compile."""
-        # Layers instead of the model: all have the same code, so one compilation serves all of them.
+    def compile_layers(self, *, together: bool) -> None:
+        """Compile the layers with torch.compile.
+
+        Args:
+            together: as one function: a GPU's host launches the kernels in two thirds of the time, but the compilation
+                takes twice as long, and all gradients become ready at the same time. False: one compilation serves all
+                layers, since all have the same code.
+        """
         self.compiled = True
         allow_variants()
+        if together:
+            self.run_layers = torch.compile(self.run_layers)  # type: ignore[method-assign]
+            return
         for layer in self.layer:
             layer.compile()
 
@@ -251,11 +263,12 @@ class BertModel(nn.Module):
         positions = packing if attention_mask is None else attention_mask[:, None, None, :]
         return self.encoder(self.embeddings(input_ids, token_type_ids, packing), positions)
 
-    def compile_parts(self, *, layers_only: bool | None = None) -> bool:
+    def compile_parts(self, *, layers_only: bool | None = None, together: bool = False) -> bool:
         """Compile the layers and the sum of embeddings, each by torch.compile.
 
         Args:
             layers_only: whether to compile only the layers. None: on a CPU.
+            together: see `Encoder.compile_layers`.
 
         Returns:
             Whether only the layers are compiled.
@@ -263,7 +276,7 @@ class BertModel(nn.Module):
         # On a CPU in 16 bit `primitives.linear` adds the decoder's gradient in place, which a compiled head cannot.
         if layers_only is None:
             layers_only = self.embeddings.word_embeddings.weight.device.type == "cpu"
-        self.encoder.compile_layers()
+        self.encoder.compile_layers(together=together)
         if not layers_only:
             self.embeddings.compile_sum()
         return layers_only

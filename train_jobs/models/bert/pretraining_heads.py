@@ -117,9 +117,9 @@ class BertForPreTraining(nn.Module):
         """Apply both heads and sum their losses; see `sum_losses`."""
         return sum_losses(self.score(hidden, masked_positions, packing), labels)
 
-    def compile_parts(self, *, layers_only: bool | None = None) -> None:
+    def compile_parts(self, *, layers_only: bool | None = None, together: bool = False) -> None:
         """Compile layers, sum of embeddings, and heads with their losses; see `BertModel.compile_parts`."""
-        if not self.bert.compile_parts(layers_only=layers_only):
+        if not self.bert.compile_parts(layers_only=layers_only, together=together):
             self.compiled = True
             self.sum_head_losses = torch.compile(self.sum_head_losses)  # type: ignore[method-assign]
 
