@@ -1,4 +1,4 @@
-"""Where a pretraining step's time goes on a GPU: the host's stages, the kernels, and the time that the device computes.
+"""Profile of a pretraining step on a GPU: the host's stages, the kernels, and the time that the device computes.
 
     python -m benchmarks.gpu_profile [--recipe large] [--length 128] [--micro-batch 128] [--each-layer] [--kernels 40]
 
