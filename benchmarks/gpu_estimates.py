@@ -9,12 +9,12 @@ The seconds of a step are the sum of its lines. Each line is work divided by a r
 - elementwise: GELU, dropout, LayerNorm, residuals, casts and their backward passes, fused: 240 bytes a token, layer and
   unit of the hidden size, at the rate of the memory;
 - accumulation: gradients of a micro batch read and added, 12 bytes a parameter;
-- optimizer: LAMB and the copy of weights in bf16, 77 bytes a parameter and step;
+- optimizer: LAMB, 77 bytes a parameter and step, or fused AdamW, 34 bytes;
 - gaps: 7% of all above, for tails of kernels and the end of a step;
 - launches: if the host needs longer to launch the kernels of a micro batch than the GPU to run them, the difference.
 
-Measured on the H200 at 128 tokens (benchmarks/results/gpu-profile-h200-2026-11-27.txt): its rate of products, the share
-of attention, the bytes of elementwise operations and of LAMB, the gaps, and the time of the launches, with torch 2.11.
+Measured on the H200 at 128 tokens with torch 2.11 (benchmarks/results/gpu-profile-h200-2026-11-27.txt): its rate of
+products, the share of attention, the bytes of elementwise operations and optimizers, the gaps, and the launches.
 Elementwise kernels must move 94 bytes, but they reach less than half the rate of a copy: GELU's erf and the random
 numbers of dropout cost arithmetic. Not measured: the share of attention at 512, and the rates of the other GPUs. Those
 are 65 to 70% of the data sheet for large products, 75% on an H100 as on the H200, and 83 to 85% of its bandwidth for
@@ -34,7 +34,8 @@ from train_jobs.config.arithmetic import flops_per_token, parameter_count
 
 PIECES = 30_522
 BF16 = 2
-ELEMENTWISE, ACCUMULATION, OPTIMIZER = 240, 12, 77  # bytes
+ELEMENTWISE, ACCUMULATION = 240, 12  # bytes
+OPTIMIZER = {"lamb": 77, "adamw": 34}  # bytes
 GAPS = 0.07
 LAUNCHES, LAUNCHES_OF_LAYER = 11e-3, 1.2e-3  # seconds of a micro batch, forward and backward, compiled
 ATTENTION_SHARE = {128: 0.082, 512: 0.16}  # of the rate of large products
@@ -84,6 +85,7 @@ class Workload(NamedTuple):
     """Of a step on this GPU."""
     mean_tokens: float | None = None
     """Tokens of a sequence without padding. None: all sequences are full."""
+    optimizer: str = "lamb"
 
     def config(self) -> PretrainConfig:
         """Return the recipe at this length."""
@@ -105,7 +107,7 @@ def lines(card: Card, work: Workload, micro_batch: int) -> Lines:
     attention = tokens * attended / (ATTENTION_SHARE[work.length] * card.products)
     elementwise = tokens * ELEMENTWISE * model.num_hidden_layers * model.hidden_size / card.memory
     accumulation = micro_batches * ACCUMULATION * parameters / card.memory
-    optimizer = OPTIMIZER * parameters / card.memory
+    optimizer = OPTIMIZER[work.optimizer] * parameters / card.memory
     gaps = GAPS * (products + attention + elementwise + accumulation + optimizer)
     busy = (products + attention + elementwise + accumulation) * (1 + GAPS)
     host = micro_batches * launch_seconds(model.num_hidden_layers)

@@ -43,7 +43,7 @@ from train_jobs.tools import gpu_report
 
 ALLOWED_SYNCHRONISATIONS = 2  # of a step that reports
 ALLOWED_VARIANTS = 4  # of a compiled function
-COMPILED_FUNCTIONS = 3  # layer, sum of embeddings, heads with losses
+COMPILED_FUNCTIONS = 3  # all layers, sum of embeddings, heads with losses
 PARITY_SEQUENCES = 48
 PARITY, PACKED = 1e-3, 1e-4  # relative: fp32 on a GPU sums in another order
 HALF = 1e-2  # relative: bf16 has 8 bits of precision
@@ -198,6 +198,10 @@ def compilations(day: Day) -> Measured:
     torch._dynamo.reset()
     counters.clear()
     loop, task = day.loop(day.size.small, compile=True)
+    _, plain = day.loop(day.size.small, compile=False)
+    losses = [one.validate(day.size.micro_batch)["loss"] for one in (task, plain)]  # of equal weights
+    apart = abs(losses[0] - losses[1]) / losses[1]
+    expect(apart <= HALF, f"validation loss {losses[0]} compiled, {losses[1]} not compiled")
     started = time.perf_counter()
     timed_steps(loop, 2)
     took = time.perf_counter() - started
@@ -206,7 +210,8 @@ def compilations(day: Day) -> Measured:
     breaks, graphs = dict(counters["graph_break"]), counters["stats"]["unique_graphs"]
     expect(not breaks, f"graph breaks: {breaks}")
     expect(graphs <= COMPILED_FUNCTIONS * ALLOWED_VARIANTS, f"{graphs} graphs: recompiled for shapes of the job")
-    return Measured({"graph breaks": 0, "graphs": graphs, "first steps, s": round(took, 1)})
+    figures = {"graph breaks": 0, "graphs": graphs, "first steps, s": round(took, 1)}
+    return Measured({**figures, "loss compiled from not compiled": f"{apart:.1e}"})
 
 
 def parity(day: Day) -> Measured:
@@ -302,7 +307,7 @@ def throughput(recipe: str, length: int) -> Callable[[Day], Measured]:
         name, mean = card(), re.search(r"\(([\d.]+) real tokens", out)
         if name is None or mean is None:
             return Measured(figures, raw=out)
-        expected = rate(CARDS[name], Workload(recipe, length, 2 * micro, float(mean[1])), micro)
+        expected = rate(CARDS[name], Workload(recipe, length, 2 * micro, float(mean[1]), "adamw"), micro)
         return Measured(figures, {f"{recipe} at {length}, sequences/s": (expected, ours)}, out)
 
     return row

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from train_jobs.engine.runtime.distributed import World
 
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 1e-4, 0.01, 1.0
+EPSILON = 1e-8  # of AdamW, the Trainer's default
 
 
 class Turns:
@@ -133,6 +134,7 @@ def pretraining_loop(folder: Path, output: Path, world: World, *, precision: str
             "name": setup.optimizer,
             "learning_rate": LEARNING_RATE,
             "weight_decay": WEIGHT_DECAY,
+            "eps": EPSILON,
             "max_grad_norm": CLIP,
         },
     )
@@ -162,15 +164,15 @@ def ours(folder: Path, *, precision: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         loop = pretraining_loop(folder, Path(place), distributed.start(setup.device), precision=precision)
         turns = Turns(setup.device, setup.warmup)
-        sums: list[list[float]] = []
+        sums: list[torch.Tensor] = []  # on the device: reading them would make each step wait for it
         with loop.prefetching():
             while turns.wait():
                 assert loop._step()
                 turns.made()
                 assert loop._meter.sums is not None
-                sums = [*sums[-1:], loop._meter.sums.tolist()]
+                sums = [*sums[-1:], loop._meter.sums.double()]
         before, after = sums
-        turns.end(loop.task.metrics([b - a for a, b in zip(before, after, strict=True)])["loss"])
+        turns.end(loop.task.metrics((after - before).tolist())["loss"])
 
 
 def trainer(folder: Path, *, precision: str, compiled: bool) -> None:

@@ -44,8 +44,8 @@ NARROW_THREAD, WIDE_THREAD = Pace(25e9, 75e9), Pace(40e9, 350e9)
 ROW_THREAD_RATE = 40e9
 ROW_GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
 ROW_GPU_SHARE = 0.25  # share of the data sheet, for other GPUs
-# Seconds in which the host launches a layer's forward and backward pass without torch.compile: a GPU is not faster,
-# however few tokens there are. Fine-tuning MRPC on an H200 (docs/gpu.md): 27 ms a step of 12 layers.
+# Seconds of a layer's forward and backward pass however few tokens there are: the host launches kernels. Fine-tuning
+# MRPC on an H200 took 27 ms a step of 12 layers; with torch.compile the host was not faster (docs/gpu.md).
 LAUNCH_OF_LAYER = 2.2e-3
 BYTES_PER_TOKEN = 4.0  # roughly, of English text in WordPiece; other columns of a table count as text, too
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
@@ -126,7 +126,7 @@ def seconds_of(flops: float, compute: ResolvedCompute, *, launched_layers: float
     Args:
         flops: of all processes.
         compute: the machines.
-        launched_layers: layers of all micro batches of all processes, forward and backward, on a GPU not compiled.
+        launched_layers: layers of all micro batches of all processes, forward and backward; they count on GPUs.
     """
     if compute.device == "cpu":
         return flops / (ROW_THREAD_RATE * compute.threads_per_process * compute.world_size)

@@ -167,6 +167,7 @@ def test_padding_is_not_computed() -> None:
     assert half.elementwise == full.elementwise / 2
     assert half.attention == pytest.approx(full.attention / 4)
     assert half.optimizer == full.optimizer
+    assert lines(card, Workload("large", 128, 1024, None, "adamw"), 256).optimizer < 0.5 * full.optimizer
 
 
 def test_small_micro_batches_wait_for_launches() -> None:

@@ -190,7 +190,7 @@ def compiled_step(device: torch.device, precision: str, hidden: int) -> Check:
     eager, slow = step(), fastest(step, device)
     started = time.perf_counter()
     try:
-        model.bert.compile_parts()
+        model.compile_parts(together=device.type == "cuda")  # as a pretraining does
         found = step()
     except Exception as problem:  # of any of the compilers
         words = (str(problem).strip().splitlines() or [type(problem).__name__])[0][:200]

@@ -66,7 +66,7 @@ def estimate_finetuning(
         each = tokens * flops_per_token(model, initial.rows, sequence_length=tokens, max_predictions=0)
         rows = work.trained_rows + work.evaluated_rows / 3  # evaluation: no backward
         layers = rows / job.micro_batches(compute.world_size, on_cpu=on_cpu)[0] * model.num_hidden_layers
-        seconds = seconds_of(each * rows, compute, launched_layers=0 if job.train.compile is not False else layers)
+        seconds = seconds_of(each * rows, compute, launched_layers=layers)
     checkpoints = checkpoints_at_once(job.checkpoint, steps=work.steps if work.steps is not None else 2**31)
     return FinetuneEstimates(
         parameters=parameters,

@@ -179,7 +179,7 @@ class Encoder(nn.Module):
         """Compile the layers with torch.compile.
 
         Args:
-            together: as one function: a GPU's host launches the kernels in two thirds of the time, but the compilation
+            together: as one function: the host of a GPU launches the kernels faster, but the compilation
                 takes twice as long, and all gradients become ready at the same time. False: one compilation serves all
                 layers, since all have the same code.
         """
