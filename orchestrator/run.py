@@ -20,6 +20,7 @@ from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError,
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
+    from orchestrator.jobs.base import Plan
     from orchestrator.reports.pages.run_report import RunReport
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
@@ -57,12 +58,17 @@ class Run:
         backend: backend of the run.
         handle: its handle.
         created: False if the run existed before the submission that returned it.
+        submitted: the plan whose submission returned it, which may name another output than the run's own plan.
+            None: it was not submitted by plan, or was found again.
     """
 
-    def __init__(self, backend: Backend, handle: Handle, *, created: bool = False) -> None:
+    def __init__(
+        self, backend: Backend, handle: Handle, *, created: bool = False, submitted: Plan | None = None
+    ) -> None:
         self._backend = backend
         self.handle = handle
         self.created = created
+        self._submitted = submitted
 
     def __repr__(self) -> str:
         return f"Run({str(self.handle)!r})"
@@ -296,25 +302,33 @@ class Run:
         """
         return self._backend.fetch(self.name, outputs, to or Path(self.name), force=force, progress=progress)
 
+    @property
+    def delivery(self) -> Path | None:
+        """The file that `deliver` writes by default; None: the predictions remain among the run's outputs.
+
+        For the result of a submission it is the output of the submitted plan, otherwise that of the run's own plan.
+        """
+        if self._submitted is not None:
+            return self._submitted.delivery
+        output = Path(self.plan()["spec"].get("output", ""))
+        return output if output.is_absolute() else None
+
     def deliver(self, to: Path | None = None) -> Path | None:
-        """Write the predictions of a completed run to the file named at submission; return its path.
+        """Write the predictions of a completed run to a file; return its path.
 
         Args:
-            to: another file. An existing file is overwritten.
+            to: the file; None: `delivery`. An existing file is overwritten.
 
         Returns:
-            The file; None if the submission named none, or named one on another machine.
+            The file; None without `to` if the submission named no file.
 
         Raises:
             NotFoundError: the run has no predictions.
-            StorageError: the file cannot be written.
+            StorageError: the file cannot be written, for example because its folder is on another machine.
         """
-        destination = Path(self.plan()["spec"].get("output", "")) if to is None else to
-        # A run that was submitted elsewhere may name a folder that this machine does not have: not an error here,
-        # the predictions remain among the run's outputs.
-        if not destination.is_absolute() or not destination.parent.is_dir():
-            return None
-        deliver(self._backend, self.name, destination)
+        destination = self.delivery if to is None else to
+        if destination is not None:
+            deliver(self._backend, self.name, destination)
         return destination
 
     def cost(self) -> RunCost:
