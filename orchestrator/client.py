@@ -186,15 +186,16 @@ class Orchestrator:
         note = f"home: shared with group {group}, whose members can read and change this run"
         return replace(submission, notes=(*submission.notes, note))
 
-    def prepare_file(self, file: Path) -> Submission:
+    def prepare_file(self, file: str | os.PathLike[str]) -> Submission:
         """Return the request that `submit` would send for a job file of another program, such as `az ml`.
 
         Raises:
             UsageError: no backend reads it.
             SpecError: it has mistakes; all are listed, with their lines.
         """
-        chosen = self._backend or reader_of(file, self._home)
-        return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(file)
+        path = Path(file)
+        chosen = self._backend or reader_of(path, self._home)
+        return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(path)
 
     def submit(self, plan: Plan | Submission | Job, *, new: bool = False) -> Run:
         """Start a plan or a prepared request; if a run of the same hash exists, return that run instead.

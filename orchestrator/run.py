@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
@@ -249,7 +250,7 @@ class Run:
         return self._backend.lineage(self.name)
 
     @_renamed_argument("beside", "compare_with")
-    def report(self, to: Path | None = None, *, compare_with: Sequence[Run] = ()) -> Path:
+    def report(self, to: str | os.PathLike[str] | None = None, *, compare_with: Sequence[Run] = ()) -> Path:
         """Write a self-contained HTML page about the run, or a comparison of several runs; return its path.
 
         Args:
@@ -262,10 +263,11 @@ class Run:
         """
         from orchestrator.reports.pages.comparison import write_report
 
-        return write_report([run._report(scored=True) for run in (self, *compare_with)], to)
+        page = None if to is None else Path(to)
+        return write_report([run._report(scored=True) for run in (self, *compare_with)], page)
 
     @_renamed_argument("beside", "compare_with")
-    def pictures(self, folder: Path, *, compare_with: Sequence[Run] = ()) -> list[Path]:
+    def pictures(self, folder: str | os.PathLike[str], *, compare_with: Sequence[Run] = ()) -> list[Path]:
         """Write the figures of that page as PNG files; return their paths.
 
         Args:
@@ -278,12 +280,12 @@ class Run:
         """
         from orchestrator.reports.pages.comparison import write_pictures
 
-        return write_pictures([run._report() for run in (self, *compare_with)], folder)
+        return write_pictures([run._report() for run in (self, *compare_with)], Path(folder))
 
     def download(
         self,
         *outputs: str,
-        to: Path | None = None,
+        to: str | os.PathLike[str] | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Sequence[Path]:
@@ -300,7 +302,8 @@ class Run:
             ConflictError: a destination already exists.
             StorageError: `to` cannot be written.
         """
-        return self._backend.fetch(self.name, outputs, to or Path(self.name), force=force, progress=progress)
+        folder = Path(self.name if to is None else to)
+        return self._backend.fetch(self.name, outputs, folder, force=force, progress=progress)
 
     @property
     def delivery(self) -> Path | None:
@@ -313,7 +316,7 @@ class Run:
         output = Path(self.plan()["spec"].get("output", ""))
         return output if output.is_absolute() else None
 
-    def deliver(self, to: Path | None = None) -> Path | None:
+    def deliver(self, to: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the predictions of a completed run to a file; return its path.
 
         Args:
@@ -326,7 +329,7 @@ class Run:
             NotFoundError: the run has no predictions.
             StorageError: the file cannot be written, for example because its folder is on another machine.
         """
-        destination = self.delivery if to is None else to
+        destination = self.delivery if to is None else Path(to)
         if destination is not None:
             deliver(self._backend, self.name, destination)
         return destination
