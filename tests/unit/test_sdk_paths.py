@@ -65,7 +65,7 @@ def not_a_job_file(sdk: Orchestrator) -> str:
 
 CALLS: dict[str, tuple[Callable[[Orchestrator], Any], Any]] = {
     "Orchestrator.plan": (lambda sdk: sdk.plan(file="job.yaml").spec.kind, "pretrain"),
-    "Orchestrator.plan_phases": (lambda sdk: sdk.plan_phases(file="job.yaml").spec.kind, "pretrain"),
+    "Orchestrator.plan_phases": (lambda sdk: type(sdk.plan_phases(file="job.yaml")).__name__, "PretrainPlan"),
     "Orchestrator.prepare_file": (
         not_a_job_file,
         "cannot submit job.unknown: no backend accepts this type of job file",

@@ -199,6 +199,20 @@ def test_deliver_without_destination_folder_raises(folder: Path, sdk: Orchestrat
         run.deliver(Path("later/new.jsonl"))
 
 
+def test_command_delivers_to_the_output_it_names(
+    folder: Path, sdk: Orchestrator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["submit", "predict", "--model", "bert", "--input", "new.tsv"]
+    assert main([*words, "--output", "new.jsonl"]) == 0
+    assert f"predictions  {folder}/new.jsonl" in capsys.readouterr().err
+    assert (folder / "new.jsonl").read_text() == "{}\n"
+    assert main(words) == 0
+    assert "predictions  /" not in capsys.readouterr().err
+    assert (folder / "old.jsonl").read_text() == "edited"
+
+
 def test_wait_warns_if_the_output_folder_is_missing(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
