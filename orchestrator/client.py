@@ -186,20 +186,22 @@ class Orchestrator:
         note = f"home: shared with group {group}, whose members can read and change this run"
         return replace(submission, notes=(*submission.notes, note))
 
-    def prepare_file(self, file: Path) -> Submission:
+    def prepare_file(self, file: str | os.PathLike[str]) -> Submission:
         """Return the request that `submit` would send for a job file of another program, such as `az ml`.
 
         Raises:
             UsageError: no backend reads it.
             SpecError: it has mistakes; all are listed, with their lines.
         """
-        chosen = self._backend or reader_of(file, self._home)
-        return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(file)
+        path = Path(file)
+        chosen = self._backend or reader_of(path, self._home)
+        return require(load_backend(chosen, self._home), ReadsJobFiles).prepare_file(path)
 
     def submit(self, plan: Plan | Submission | Job, *, new: bool = False) -> Run:
         """Start a plan or a prepared request; if a run of the same hash exists, return that run instead.
 
-        A completed preparation is started again if its token store was deleted.
+        A completed preparation is started again if its token store was deleted. `deliver` of the returned run writes
+        to the output of this plan, even if the run was submitted with another one.
 
         Args:
             plan: the plan, the prepared request, or a job of `orchestrator.pretrain(...)` or a similar function.
@@ -218,18 +220,18 @@ class Orchestrator:
         if submission.plan is not None and not (new or _store_was_deleted(backend, submission.plan)):
             existing = self._existing_run(backend, submission.plan)
             if existing is not None:
-                return Run(backend, backend.handle(existing.name))
+                return Run(backend, backend.handle(existing.name), submitted=submission.plan)
         # Before the submission: if it is interrupted, the run it may have created must still be found by `list`.
         remember(backend.name, self._home)
         while True:
             try:
-                return Run(backend, backend.submit(submission), created=True)
+                return Run(backend, backend.submit(submission), created=True, submitted=submission.plan)
             except ConflictError:
                 # another process has submitted the same plan since the search for an existing run, or for a free name
                 if submission.plan is None or submission.run not in backend.names():
                     raise
                 if not new and (existing := self._existing_run(backend, submission.plan)) is not None:
-                    return Run(backend, backend.handle(existing.name))
+                    return Run(backend, backend.handle(existing.name), submitted=submission.plan)
                 submission = self.prepare(submission.plan, new=True)
 
     def _existing_run(self, backend: Backend, plan: Plan) -> RunStatus | None:

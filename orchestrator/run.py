@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
@@ -20,6 +21,7 @@ from orchestrator.support.errors import ConflictError, JobFailed, NotFoundError,
 
 if TYPE_CHECKING:
     from orchestrator.estimates.cost import RunCost
+    from orchestrator.jobs.base import Plan
     from orchestrator.reports.pages.run_report import RunReport
     from orchestrator.runs.differences import Difference, Side
     from orchestrator.runs.lineage_report import CheckedLineage
@@ -57,12 +59,17 @@ class Run:
         backend: backend of the run.
         handle: its handle.
         created: False if the run existed before the submission that returned it.
+        submitted: the plan whose submission returned it, which may name another output than the run's own plan.
+            None: it was not submitted by plan, or was found again.
     """
 
-    def __init__(self, backend: Backend, handle: Handle, *, created: bool = False) -> None:
+    def __init__(
+        self, backend: Backend, handle: Handle, *, created: bool = False, submitted: Plan | None = None
+    ) -> None:
         self._backend = backend
         self.handle = handle
         self.created = created
+        self._submitted = submitted
 
     def __repr__(self) -> str:
         return f"Run({str(self.handle)!r})"
@@ -243,7 +250,7 @@ class Run:
         return self._backend.lineage(self.name)
 
     @_renamed_argument("beside", "compare_with")
-    def report(self, to: Path | None = None, *, compare_with: Sequence[Run] = ()) -> Path:
+    def report(self, to: str | os.PathLike[str] | None = None, *, compare_with: Sequence[Run] = ()) -> Path:
         """Write a self-contained HTML page about the run, or a comparison of several runs; return its path.
 
         Args:
@@ -256,10 +263,11 @@ class Run:
         """
         from orchestrator.reports.pages.comparison import write_report
 
-        return write_report([run._report(scored=True) for run in (self, *compare_with)], to)
+        page = None if to is None else Path(to)
+        return write_report([run._report(scored=True) for run in (self, *compare_with)], page)
 
     @_renamed_argument("beside", "compare_with")
-    def pictures(self, folder: Path, *, compare_with: Sequence[Run] = ()) -> list[Path]:
+    def pictures(self, folder: str | os.PathLike[str], *, compare_with: Sequence[Run] = ()) -> list[Path]:
         """Write the figures of that page as PNG files; return their paths.
 
         Args:
@@ -272,12 +280,12 @@ class Run:
         """
         from orchestrator.reports.pages.comparison import write_pictures
 
-        return write_pictures([run._report() for run in (self, *compare_with)], folder)
+        return write_pictures([run._report() for run in (self, *compare_with)], Path(folder))
 
     def download(
         self,
         *outputs: str,
-        to: Path | None = None,
+        to: str | os.PathLike[str] | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Sequence[Path]:
@@ -294,27 +302,36 @@ class Run:
             ConflictError: a destination already exists.
             StorageError: `to` cannot be written.
         """
-        return self._backend.fetch(self.name, outputs, to or Path(self.name), force=force, progress=progress)
+        folder = Path(self.name if to is None else to)
+        return self._backend.fetch(self.name, outputs, folder, force=force, progress=progress)
 
-    def deliver(self, to: Path | None = None) -> Path | None:
-        """Write the predictions of a completed run to the file named at submission; return its path.
+    @property
+    def delivery(self) -> Path | None:
+        """The file that `deliver` writes by default; None: the predictions remain among the run's outputs.
+
+        For the result of a submission it is the output of the submitted plan, otherwise that of the run's own plan.
+        """
+        if self._submitted is not None:
+            return self._submitted.delivery
+        output = Path(self.plan()["spec"].get("output", ""))
+        return output if output.is_absolute() else None
+
+    def deliver(self, to: str | os.PathLike[str] | None = None) -> Path | None:
+        """Write the predictions of a completed run to a file; return its path.
 
         Args:
-            to: another file. An existing file is overwritten.
+            to: the file; None: `delivery`. An existing file is overwritten.
 
         Returns:
-            The file; None if the submission named none, or named one on another machine.
+            The file; None without `to` if the submission named no file.
 
         Raises:
             NotFoundError: the run has no predictions.
-            StorageError: the file cannot be written.
+            StorageError: the file cannot be written, for example because its folder is on another machine.
         """
-        destination = Path(self.plan()["spec"].get("output", "")) if to is None else to
-        # A run that was submitted elsewhere may name a folder that this machine does not have: not an error here,
-        # the predictions remain among the run's outputs.
-        if not destination.is_absolute() or not destination.parent.is_dir():
-            return None
-        deliver(self._backend, self.name, destination)
+        destination = self.delivery if to is None else Path(to)
+        if destination is not None:
+            deliver(self._backend, self.name, destination)
         return destination
 
     def cost(self) -> RunCost:

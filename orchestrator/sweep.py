@@ -1,13 +1,14 @@
 """Sweeps in the SDK: plan, submit and find them.
 
 sweeps = Orchestrator().sweeps
-sweep = sweeps.submit(sweeps.plan(file=Path("sweep.yaml")))
+sweep = sweeps.submit(sweeps.plan(file="sweep.yaml"))
 sweep.wait().best.settings
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -224,7 +225,7 @@ class Sweep:
 
         return importance_of(self.folder.record().spec.objective.goal, self.status().rows)
 
-    def report(self, to: Path | None = None, *, trial_pages: bool = True) -> Path:
+    def report(self, to: str | os.PathLike[str] | None = None, *, trial_pages: bool = True) -> Path:
         """Write a self-contained HTML page about the sweep; return its path.
 
         Args:
@@ -238,7 +239,7 @@ class Sweep:
         from orchestrator.reports.pages.comparison import PAGE, write_page
         from orchestrator.reports.pages.sweep_page import render_sweep
 
-        status, page = self.status(), to or self.folder.path / PAGE
+        status, page = self.status(), self.folder.path / PAGE if to is None else Path(to)
         command = self.resume_command() if status.state.resumable else None
         pages = self._trial_pages(status, page.parent) if trial_pages else None
         return write_page(render_sweep(status, self.importance(), resume=command, pages=pages), page)
@@ -264,7 +265,7 @@ class Sweep:
                         found[name] = link_to(page, folder)
         return found
 
-    def pictures(self, folder: Path) -> list[Path]:
+    def pictures(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write the first figures of that page as PNG files into `folder`; return their paths.
 
         Raises:
@@ -272,7 +273,7 @@ class Sweep:
         """
         from orchestrator.reports.pages.sweep_drawings import write_pictures
 
-        return write_pictures(self.status(), folder)
+        return write_pictures(self.status(), Path(folder))
 
     def _repr_html_(self) -> str:
         """Return the table of trials as HTML for a notebook."""
@@ -404,19 +405,19 @@ class Sweeps:
 
     def __init__(
         self,
-        home: Path,
+        home: str | os.PathLike[str],
         *,
         environ: Mapping[str, str] | None = None,
         model_of: Callable[..., Path] | None = None,
         outputs_of: Callable[[str], Path] | None = None,
     ) -> None:
-        self._home = home
+        self._home = Path(home)
         self._environ, self._model_of, self._outputs_of = environ, model_of, outputs_of
 
     def plan(
         self,
         *,
-        file: Path | None = None,
+        file: str | os.PathLike[str] | None = None,
         sets: Iterable[str] = (),
         flags: Mapping[str, Flag] | None = None,
     ) -> PlannedSweep:
@@ -431,7 +432,8 @@ class Sweeps:
         from orchestrator.sweeps.driver.planning import plan_sweep
 
         context = SpecContext(self._environ, find_project(Path.cwd()), self._model_of, self._outputs_of)
-        sweep = resolve_sweep(file=file, sets=sets, flags=flags, context=context)
+        path = None if file is None else Path(file)
+        sweep = resolve_sweep(file=path, sets=sets, flags=flags, context=context)
         earlier = {(other := self.attach(name)).name: other for name in sweep.spec.warm_start}.values()
         rows = [(other.folder.record(), other.status().rows) for other in earlier]
         history = read_history(sweep.spec, sweep.trial.spec.kind, rows)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from orchestrator.support.errors import SpecError
+
 PathText = str | PathLike[str]
 PathTexts = PathText | Sequence[PathText]
 
@@ -44,9 +46,12 @@ def pretrain(
         start: run, folder or name of the model to start from. None: random weights.
         name: first part of the run's name.
         settings: any other keys, dotted key -> value; they have precedence.
+
+    Raises:
+        SpecError: `data` is empty, for example because a pattern matched no file.
     """
     given = {
-        "data.text": _sources(data, column),
+        "data.text": _sources(data, column, "pretrain"),
         "recipe": recipe,
         "train.steps": steps,
         "init_from": start,
@@ -56,7 +61,7 @@ def pretrain(
 
 
 def prepare(
-    data: PathTexts,
+    data: PathTexts | None = None,
     *,
     store: PathText | None = None,
     column: str | None = None,
@@ -66,13 +71,17 @@ def prepare(
     """Return a preparation of text.
 
     Args:
-        data: files and folders of text.
+        data: files and folders of text. None: the embedded text.
         store: folder of the new token store. None: in the home folder.
         column: column of the text, in tables and JSON Lines.
         name: first part of the run's name.
         settings: any other keys, dotted key -> value; they have precedence.
+
+    Raises:
+        SpecError: `data` is empty, for example because a pattern matched no file.
     """
-    return _job("prepare", {"data.text": _sources(data, column), "store": store, "name": name}, settings)
+    given = {"data.text": _sources(data, column, "prepare"), "store": store, "name": name}
+    return _job("prepare", given, settings)
 
 
 def finetune(
@@ -139,9 +148,21 @@ def _text(value: Any) -> Any:
     return {key: _text(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-def _sources(data: PathTexts | None, column: str | None) -> list[Any] | None:
-    """Return sources of text, with their column; None: the embedded text."""
-    return [({"path": [path], "column": column} if column else path) for path in _paths(data)] or None
+def _sources(data: PathTexts | None, column: str | None, kind: str) -> list[Any] | None:
+    """Return sources of text, with their column; None: the embedded text.
+
+    Raises:
+        SpecError: `data` is empty, for example because a pattern matched no file.
+    """
+    if data is None:
+        return None
+    if not (paths := _paths(data)):
+        raise SpecError(
+            f"cannot {kind} from no files",
+            facts={"where": f"orchestrator.{kind}(): data"},
+            fix="check the pattern that selects the files, or leave data out for the embedded text",
+        )
+    return [({"path": [path], "column": column} if column else path) for path in paths]
 
 
 def _paths(paths: PathTexts | None) -> list[str]:

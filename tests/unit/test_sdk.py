@@ -14,6 +14,7 @@ import pytest
 import orchestrator
 from orchestrator import Orchestrator, Run, Sweep, UserError
 from orchestrator.runs.status import Handle
+from orchestrator.support.errors import SpecError
 from tests.conftest import SMALL_TEXT, write_bert
 from tests.mistakes import TRAIN
 
@@ -163,6 +164,17 @@ def test_jobs_by_function_equal_those_by_keys(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match="cannot submit 'pretrain': it is not a plan") as refused:
         sdk.submit("pretrain")  # type: ignore[arg-type]
     assert refused.value.fix == "submit(orchestrator.plan('pretrain'))"
+
+
+@pytest.mark.parametrize("kind", ["pretrain", "prepare"])
+def test_no_files_is_not_the_embedded_text(tmp_path: Path, kind: str) -> None:
+    describe = getattr(orchestrator, kind)
+    for nothing in ([], (), sorted(tmp_path.glob("*.txt"))):
+        with pytest.raises(SpecError, match=rf"cannot {kind} from no files") as refused:
+            describe(nothing, column="note")
+        assert refused.value.facts == {"where": f"orchestrator.{kind}(): data"}
+        assert "check the pattern" in str(refused.value)
+    assert describe(None).values == describe().values == {}
 
 
 def test_objects_name_run_and_home(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TextIO
 
 from orchestrator.backends.log_query import LogBlock, LogQuery
@@ -63,14 +62,13 @@ def follow_run(run: Run) -> None:
         run.wait()
 
 
-def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) -> int:
+def finish(run: Run, style: str, *, follow: bool) -> int:
     """Follow a run if asked to, then print its status; return the job's exit code.
 
     Args:
         run: the run.
         style: output format on stdout.
         follow: wait until it has finished.
-        delivery: file for its predictions; None: the file named at submission.
 
     Raises:
         Interrupted: Ctrl-C was pressed; the job continues.
@@ -78,8 +76,12 @@ def finish(run: Run, style: str, *, follow: bool, delivery: Path | None = None) 
     if follow:
         follow_run(run)
     status = run.status()
-    if status.state == RunState.COMPLETED and (path := run.deliver(delivery)) is not None:
-        hint(f"predictions  {path}")
+    if status.state == RunState.COMPLETED and (path := run.delivery) is not None:
+        if path.parent.is_dir():
+            hint(f"predictions  {run.deliver()}")
+        else:  # not an error: a run that was submitted elsewhere may name a folder that this machine does not have
+            missing = f"no such folder: {path.parent}"
+            hint(f"warning: predictions not written: {missing}; orchestrator download {run.name} predictions")
     finished = follow or status.state.terminal
     print_result(style, status.as_dict(), status_text(status) if finished else status.handle)
     if finished and style == "text":

@@ -92,7 +92,7 @@ def submit(arguments: argparse.Namespace) -> int:
             return finish(run, arguments.output, follow=False)
         planned = _plan(arguments)
     run = _start(planned, arguments)
-    return finish(run, arguments.output, follow=not arguments.detach, delivery=_next_run(planned).delivery)
+    return finish(run, arguments.output, follow=not arguments.detach)
 
 
 def _start(planned: Plan | Phases, arguments: argparse.Namespace) -> Run:

@@ -13,13 +13,17 @@ import yaml
 from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.submission import build_request, job_documents
 from orchestrator.cli.main import main
+from orchestrator.client import Orchestrator
+from orchestrator.jobs.builders import predict
 from orchestrator.jobs.predict.plan import PredictPlan
 from orchestrator.jobs.predict.spec import EvaluateSpec, PredictSpec
 from orchestrator.jobs.pretrain.spec import PretrainSpec
 from orchestrator.jobs.resolve import make_plan, resolve_spec
+from orchestrator.run import Run
 from orchestrator.specs.resolved import Flag
-from orchestrator.support.errors import DataError, SpecError
+from orchestrator.support.errors import DataError, SpecError, StorageError
 from tests.conftest import files_of, write_bert
+from tests.run_folders import make_run
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 AZURE = {"backend": "azure", "compute.cluster": "cpu", "compute.sku": "Standard_D16s_v5", "azure.preflight": False}
@@ -153,6 +157,72 @@ def test_output_is_a_format_or_a_file(folder: Path, capsys: pytest.CaptureFixtur
     assert "invalid choice: 'made.tsv' (choose from text, json, yaml)" in capsys.readouterr().err
     assert main(["plan", "evaluate", "--model", "bert", "--data", "new.tsv", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["plan"]["job"]["evaluate"] is True
+
+
+@pytest.fixture
+def sdk(folder: Path) -> Orchestrator:
+    """Return an SDK with a completed run of the prediction of new.tsv, submitted with the output old.jsonl."""
+    found = Orchestrator(home=folder / "home", environ=NO_GPU)
+    planned = found.plan(predict("bert", "new.tsv", output="old.jsonl"))
+    run = make_run(folder / "home", planned.name, plan=planned.as_dict())
+    (run.outputs / "predictions.jsonl").write_text("{}\n")
+    (folder / "old.jsonl").write_text("edited")
+    return found
+
+
+def submit_again(sdk: Orchestrator, output: str | None) -> Run:
+    """Submit the prediction of the existing run with another output."""
+    run = sdk.submit(predict("bert", "new.tsv", output=output))
+    assert not run.created
+    return run
+
+
+def test_second_submission_delivers_to_its_own_output(folder: Path, sdk: Orchestrator) -> None:
+    assert submit_again(sdk, "new.jsonl").deliver() == folder / "new.jsonl"
+    assert (folder / "new.jsonl").read_text() == "{}\n"
+    assert submit_again(sdk, None).deliver() is None
+    assert (folder / "old.jsonl").read_text() == "edited"
+    assert sdk.attach("@last").deliver() == folder / "old.jsonl"
+    assert (folder / "old.jsonl").read_text() == "{}\n"
+
+
+def test_deliver_without_destination_folder_raises(folder: Path, sdk: Orchestrator) -> None:
+    (folder / "later").mkdir()
+    run = submit_again(sdk, "later/new.jsonl")
+    (folder / "later").rmdir()
+    with pytest.raises(
+        StorageError, match=r"cannot write the predictions to .*later/new.jsonl: No such file"
+    ) as failure:
+        run.deliver()
+    assert failure.value.fix == f"orchestrator download {run.name} predictions"
+    with pytest.raises(StorageError, match=r"cannot write the predictions to later/new.jsonl: No such file"):
+        run.deliver(Path("later/new.jsonl"))
+
+
+def test_command_delivers_to_the_output_it_names(
+    folder: Path, sdk: Orchestrator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["submit", "predict", "--model", "bert", "--input", "new.tsv"]
+    assert main([*words, "--output", "new.jsonl"]) == 0
+    assert f"predictions  {folder}/new.jsonl" in capsys.readouterr().err
+    assert (folder / "new.jsonl").read_text() == "{}\n"
+    assert main(words) == 0
+    assert "predictions  /" not in capsys.readouterr().err
+    assert (folder / "old.jsonl").read_text() == "edited"
+
+
+def test_wait_warns_if_the_output_folder_is_missing(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that shares the home may lack the folder: the predictions remain among the outputs."""
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(folder / "home"))
+    elsewhere = {"spec": {"output": "/elsewhere/new.jsonl", "tags": {}}}
+    (make_run(folder / "home", "one", plan=elsewhere).outputs / "predictions.jsonl").write_text("{}\n")
+    assert main(["wait", "one"]) == 0
+    warning = "warning: predictions not written: no such folder: /elsewhere; orchestrator download one predictions"
+    assert warning in capsys.readouterr().err
 
 
 def test_length_beyond_trained_positions_is_refused(folder: Path) -> None:
