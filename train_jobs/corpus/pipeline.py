@@ -321,5 +321,7 @@ class Preparation:
         damaged = None if record is None else damaged_file(files, record)
         if damaged is not None:
             self.progress.log(f"{damaged.name} does not match its record: writing it again")
+            # A Dask worker keeps a part whose record exists, and compares sizes only.
+            (self.setting.folder / f"{name}.json").unlink()
             return None
         return record

@@ -57,6 +57,24 @@ def test_cluster_of_job_gives_identical_store_and_ends(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("executor", [DASK, ()], ids=["dask", "processes"])
+def test_damaged_files_are_written_again(
+    text: list[str], expected: dict[str, bytes], tmp_path: Path, executor: tuple[str, ...]
+) -> None:
+    """Documents are in the folder of the records, shards in the store; the damage keeps the sizes."""
+    finished(command(text, tmp_path, "keep_steps=true"))
+    store = tmp_path / "store"
+    (store / "manifest.json").unlink()
+    damaged = store / "parts" / "documents-00001.arrow", store / "shard-00002-train.arrow"
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[::-1])
+    out = finished(command(text, tmp_path, *executor))
+    for path in damaged:
+        assert f"{path.name} does not match its record: writing it again" in out
+    assert contents(store) == expected
+
+
+@pytest.mark.long
 def test_nodes_give_identical_store(text: list[str], expected: dict[str, bytes], tmp_path: Path) -> None:
     words = command(text, tmp_path, "data.executor=dask", "data.workers=1")
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
