@@ -17,9 +17,16 @@ from tests.conftest import wait_for
 from tests.prepare_jobs import command, finished, processes_with, start
 from tests.unit.corpus.small_corpora import contents, sources
 from train_jobs.artifacts.files import NewFile
-from train_jobs.config.prepare import TextConfig, result_settings
+from train_jobs.config.errors import SpecError
+from train_jobs.config.prepare import ExecutorConfig, TextConfig, result_settings
+from train_jobs.corpus.executors.dask_cluster import ExistingCluster, OwnCluster
+from train_jobs.corpus.executors.dask_executor import DaskExecutor
+from train_jobs.corpus.executors.node import Node
+from train_jobs.corpus.sources.text_parts import Part
+from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
 PARTS = 4
+TLS = {"tls_ca_file": "ca", "tls_cert": "cert", "tls_key": "key"}
 DASK = ("data.executor=dask", "data.workers=2")
 
 
@@ -180,12 +187,63 @@ def test_unusable_text_is_reported_as_by_processes(text: list[str], tmp_path: Pa
         ({"name": "dask", "scheduler": "tls://host:1", "tls_cert": "file"}, "belong together"),
         ({"name": "dask", "tls_ca_file": "file"}, "for an existing cluster"),
         ({"name": "dask", "scheduler": "tcp://host:1", "dashboard": ":8787"}, "that the job starts"),
+        ({"name": "dask", "scheduler": "foo"}, "'foo' is not tcp://HOST:PORT"),
+        ({"name": "dask", "scheduler": "127.0.0.1"}, "with a port of 1 to 65535"),
+        ({"name": "dask", "scheduler": "foo:bar"}, "with a port of 1 to 65535"),
+        ({"name": "dask", "scheduler": "tcp://127.0.0.1:99999"}, "with a port of 1 to 65535"),
+        ({"name": "dask", "scheduler": "tcp://:8786"}, "is not tcp://HOST:PORT"),
+        ({"name": "dask", "scheduler": "http://host:1"}, "must begin with tcp:// or tls://"),
+        ({"name": "dask", "scheduler": "tls://host:1", "tls_ca_file": "file"}, "belong together"),
+        ({"name": "dask", "scheduler": "tcp://host:1", **TLS}, "requires a scheduler of the form tls://"),
+        ({"name": "dask", "dashboard": "abc"}, "'abc' is not HOST:PORT"),
         ("cluster", "'auto', 'processes' or 'dask'"),
     ],
 )
 def test_contradicting_executor_is_refused(section: object, problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         TextConfig(executor=section)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"scheduler": "host.internal:8786"},
+        {"scheduler": "tls://[fe80::1]:8786", **TLS},
+        {"scheduler": "tls://10.0.0.4:8786"},
+        {"scheduler_file": "file", **TLS},
+        {"dashboard": ":8787"},
+    ],
+)
+def test_valid_executor_is_accepted(section: dict[str, str]) -> None:
+    assert TextConfig(executor={"name": "dask", **section}).executor.name == "dask"
+
+
+def test_refused_connection_is_spec_error(tmp_path: Path) -> None:
+    """TLS without certificates: neither the section nor Dask's own configuration names them."""
+    setting = PreparationSetting(data=TextConfig(), store=tmp_path, folder=tmp_path, block_tokens=1)
+    cluster = ExistingCluster(ExecutorConfig(name="dask", scheduler="tls://127.0.0.1:8786"))
+    task = PartTask(step="documents", number=0, part=Part(0, "part", 1, "text", ()), key="", size=1)
+    with DaskExecutor(setting, cluster, print) as executor, pytest.raises(SpecError, match="cannot connect") as caught:
+        list(executor.run([task], lambda *_: None))
+    assert caught.value.facts["where"] == "tls://127.0.0.1:8786"
+
+
+def test_missing_scheduler_file_is_named(tmp_path: Path) -> None:
+    cluster = ExistingCluster(ExecutorConfig(name="dask", scheduler_file=tmp_path / "scheduler.json"))
+    assert cluster.describe() == f"the scheduler in {tmp_path / 'scheduler.json'}, which does not exist"
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ("no-such-host.invalid", "cannot resolve MASTER_ADDR 'no-such-host.invalid'"),
+        ("192.0.2.1", "MASTER_ADDR '192.0.2.1' is not an address of the first node"),
+    ],
+)
+def test_wrong_master_addr_is_named(tmp_path: Path, host: str, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem) as caught:
+        OwnCluster(tmp_path, Node(size=2, address=host), "key", 1)
+    assert "MASTER_ADDR" in str(caught.value.fix)
 
 
 def test_executor_is_no_part_of_the_result() -> None:

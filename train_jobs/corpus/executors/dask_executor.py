@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from distributed import Client, Future, KilledWorker
 
-from train_jobs.config.errors import InternalError, OutOfMemoryError, PeerError, StorageError
+from train_jobs.config.errors import InternalError, OutOfMemoryError, PeerError, SpecError, StorageError
 from train_jobs.config.privacy import unexpected_text
 from train_jobs.corpus.executors.base import Executor, Log, Result, error_of
 from train_jobs.corpus.executors.dask_cluster import Cluster
@@ -83,6 +83,8 @@ class DaskExecutor(Executor):
         self._addresses: tuple[str, ...] = ()
         """Addresses of the workers, as the scheduler knew them a moment ago."""
         self._looked = float("-inf")
+        self._refusal = ""
+        """Why the last attempt to connect failed."""
         self._worker_seen = self._logged = time.monotonic()
         self._submitted = 0
 
@@ -156,7 +158,7 @@ class DaskExecutor(Executor):
             if time.monotonic() > deadline:
                 raise PeerError(
                     f"cannot reach the Dask scheduler: no answer for {seconds:.0f} seconds",
-                    facts={"where": self._cluster.describe()},
+                    facts={"where": self._cluster.describe(), "why": self._refusal},
                     fix="check that it runs, its address and its TLS settings; the same command resumes",
                 )
             self._say_waiting("the Dask scheduler")
@@ -166,14 +168,27 @@ class DaskExecutor(Executor):
         self._looked, self._addresses = float("-inf"), ()
 
     def _try_to_connect(self) -> Client | None:
+        """Return a connected client; None if the scheduler does not answer.
+
+        Raises:
+            SpecError: Dask refuses the address or the TLS settings.
+        """
         found = self._cluster.find()
         if found is None:
+            self._refusal = "its address is not known"
             return None
         address, security = found
         try:
             return Client(address, security=security, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as problem:
+            self._refusal = str(problem)
             return None
+        except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
+            raise SpecError(
+                "cannot connect to the Dask scheduler",
+                facts={"where": address, "why": str(problem)},
+                fix="correct data.executor.scheduler, and set tls_ca_file, tls_cert and tls_key for tls://",
+            ) from None
 
     def _disconnect(self) -> None:
         if self._client is not None:
