@@ -87,6 +87,8 @@ class DaskExecutor(Executor):
         """Why the last attempt to connect failed."""
         self._worker_seen = self._logged = time.monotonic()
         self._submitted = 0
+        self._is_checked = False
+        """Whether the first workers have been checked; no task is given before."""
 
     def __enter__(self) -> DaskExecutor:
         try:
@@ -113,9 +115,11 @@ class DaskExecutor(Executor):
         waiting, left, progress = deque(tasks), len(tasks), _Progress(advance)
         if tasks and self._client is None:
             self._connect(self._cluster.first_seconds)
-            self._check_versions()
         while left:
             try:
+                if not self._is_checked:
+                    self._check_versions()
+                    self._is_checked = True
                 self._look(waiting)
                 self._give(waiting)
                 message = self._next_message()
@@ -201,16 +205,24 @@ class DaskExecutor(Executor):
 
         Raises:
             SpecError: a worker has other versions, or cannot import this package.
+            PeerError: there was no worker for ten minutes.
         """
         expected = worker_versions()
-        while not self._addresses:
+        while True:
             self._look(deque())
+            if self._addresses:
+                break
+            self._cluster.find()  # starts processes again that have died
             time.sleep(POLL_SECONDS / 10)
         assert self._client is not None, "run has connected it"
         try:
             found = self._client.run(worker_versions, on_error="return")
         except (OSError, CancelledError):
             return  # a worker was lost meanwhile
+        except Exception:  # a closed client raises plain exceptions
+            if self._client.status not in CLOSED:
+                raise
+            raise _SchedulerLost from None
         for address, versions in found.items():
             if isinstance(versions, ModuleNotFoundError | AttributeError):
                 require_versions(expected, {}, address)
