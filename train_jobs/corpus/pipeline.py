@@ -42,6 +42,7 @@ from train_jobs.corpus.steps.records import (
     duplicates_key,
     part_name,
     read_record,
+    text_files_of,
     tokens_key,
     vocabulary_key,
 )
@@ -195,9 +196,17 @@ class Preparation:
         return make_manifest(self.setting, self.found, self.key, self.parts, records)
 
     def _documents(self) -> list[DocumentsRecord]:
-        keys = documents_keys(self.setting.data, self.parts, self.found, self.hashes)
+        files = text_files_of(self.parts, self.hashes)
+        keys = documents_keys(self.setting.data, self.parts, self.found, files)
         tasks = [
-            PartTask(step="documents", number=number, part=part, key=key, size=part.size)
+            PartTask(
+                step="documents",
+                number=number,
+                part=part,
+                key=key,
+                size=part.size,
+                text={piece.path: files[piece.path] for piece in part.pieces if piece.path in files},
+            )
             for number, (part, key) in enumerate(zip(self.parts, keys, strict=True))
         ]
         return self._run_parts(tasks, DocumentsRecord, self.setting.folder)

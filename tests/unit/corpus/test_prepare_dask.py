@@ -16,14 +16,16 @@ from pydantic import ValidationError
 from tests.conftest import wait_for
 from tests.prepare_jobs import command, finished, processes_with, start
 from tests.unit.corpus.small_corpora import contents, sources
-from train_jobs.artifacts.files import NewFile
-from train_jobs.config.errors import SpecError
+from train_jobs.artifacts.files import NewFile, file_sha256
+from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.prepare import ExecutorConfig, TextConfig, result_settings
 from train_jobs.corpus.executors.dask_cluster import ExistingCluster, OwnCluster
 from train_jobs.corpus.executors.dask_executor import DaskExecutor
+from train_jobs.corpus.executors.dask_task import require_text
 from train_jobs.corpus.executors.node import Node
+from train_jobs.corpus.sources.streams import Piece
 from train_jobs.corpus.sources.text_parts import Part
-from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+from train_jobs.corpus.steps.records import PartTask, PreparationSetting, TextFile
 
 PARTS = 4
 TLS = {"tls_ca_file": "ca", "tls_cert": "cert", "tls_key": "key"}
@@ -226,6 +228,39 @@ def test_refused_connection_is_spec_error(tmp_path: Path) -> None:
     with DaskExecutor(setting, cluster, print) as executor, pytest.raises(SpecError, match="cannot connect") as caught:
         list(executor.run([task], lambda *_: None))
     assert caught.value.facts["where"] == "tls://127.0.0.1:8786"
+
+
+def test_worker_with_another_text_is_refused(tmp_path: Path) -> None:
+    """The content differs, or the size, or the file is missing; each with the size of the job's file."""
+    path = tmp_path / "text.txt"
+    path.write_text("one text\n")
+    seen = {str(path): TextFile(size=9, sha256=file_sha256(path))}
+    require_text(seen)
+    path.write_text("two text\n")
+    os.utime(path, (1, 1))
+    with pytest.raises(DataError, match="the nodes do not see the same text") as caught:
+        require_text(seen)
+    assert caught.value.facts == {"file": str(path), "why": "its content differs from what the job sees"}
+    path.unlink()
+    with pytest.raises(DataError, match="the nodes do not see the same text"):
+        require_text(seen)
+
+
+@pytest.mark.long
+def test_cluster_that_sees_another_text_is_refused(tmp_path: Path, existing: Existing) -> None:
+    """The file that the job hashed had the same size, but another content."""
+    path = tmp_path / "text.txt"
+    path.write_text("one text\n")
+    setting = PreparationSetting(data=TextConfig(text=[str(path)]), store=tmp_path, folder=tmp_path, block_tokens=1)
+    part = Part(0, "part", 9, "text", (Piece(str(path)),), "line")
+    text = {str(path): TextFile(size=9, sha256="0" * 64)}
+    task = PartTask(step="documents", number=0, part=part, key="", size=9, text=text)
+    cluster = ExistingCluster(ExecutorConfig(name="dask", scheduler_file=existing.file))
+    with DaskExecutor(setting, cluster, print) as executor, pytest.raises(DataError, match="same text") as caught:
+        list(executor.run([task], lambda *_: None))
+    assert caught.value.facts["file"] == str(path)
+    assert caught.value.facts["worker"].startswith("tcp://127.0.0.1:")
+    assert not list(tmp_path.glob("documents-*"))
 
 
 def test_missing_scheduler_file_is_named(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ class Cluster(ABC):
 
     first_seconds: float
     """Seconds to wait for the scheduler at the first connection."""
+    compares_text: bool
+    """Whether its nodes have compared the text before they run tasks; else the workers must."""
 
     def start(self) -> None:  # noqa: B027 - a cluster of others runs already
         """Start the processes of the cluster that belong to this job."""
@@ -67,6 +69,7 @@ class ExistingCluster(Cluster):
     """
 
     first_seconds = 60.0
+    compares_text = False
 
     def __init__(self, config: ExecutorConfig) -> None:
         self._config = config
@@ -185,6 +188,7 @@ class OwnCluster(Cluster):
     """
 
     first_seconds = dask_process.PATIENCE_SECONDS
+    compares_text = True  # each node hashes the text for the key of the store
 
     def __init__(self, folder: Path, node: Node, key: str, workers: int, dashboard: str | None = None) -> None:
         # Mutual TLS even on one machine: a process that reaches a Dask scheduler can run code as this user.
@@ -284,7 +288,7 @@ def serve(folder: Path, node: Node, key: str, workers: int, complete: Callable[[
         while not complete():
             code = local.keep()
             if code == dask_process.OTHER_TEXT:
-                raise text_mismatch_error(0, node.rank)
+                raise text_mismatch_error(where=f"rank 0 and rank {node.rank}")
             if code == dask_process.ALONE:
                 raise PeerError(
                     f"rank 0 has had no scheduler for {dask_process.PATIENCE_SECONDS / 60:.0f} minutes",

@@ -72,6 +72,7 @@ class DaskExecutor(Executor):
         quiet()
         self._function = function
         self._setting, self._cluster, self._log = setting.model_dump_json(), cluster, log
+        self._sends_text = not cluster.compares_text
         self._versions = json.dumps(worker_versions())
         self._topic = f"prepare-{uuid.uuid4().hex[:12]}"
         self._client: Client | None = None
@@ -246,7 +247,7 @@ class DaskExecutor(Executor):
         try:
             return self._client.submit(
                 self._function,
-                *(self._setting, task.model_dump_json(), self._topic, self._versions),
+                *(self._setting, self._task_json(task), self._topic, self._versions),
                 key=f"{task.step}-{task.number}-{self._topic}-{self._submitted}",
                 workers=sorted(bound) or None,
                 pure=False,
@@ -255,6 +256,9 @@ class DaskExecutor(Executor):
             if self._client.status not in CLOSED:
                 raise
             raise _SchedulerLost from None
+
+    def _task_json(self, task: PartTask) -> str:
+        return (task if self._sends_text else task.model_copy(update={"text": {}})).model_dump_json()
 
     def _note_done(self, task: PartTask, future: Future[str]) -> None:
         self._messages.put((task, future))

@@ -11,7 +11,7 @@ import json
 import platform
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,10 +20,12 @@ from typing import Any
 from distributed import Worker, get_worker
 
 import train_jobs
+from train_jobs.artifacts.files import file_sha256
 from train_jobs.config.errors import SpecError
 from train_jobs.corpus.executors.base import error_json, finished_record, perform
 from train_jobs.corpus.executors.dask_process import quiet
-from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+from train_jobs.corpus.executors.node import text_mismatch_error
+from train_jobs.corpus.steps.records import PartTask, PreparationSetting, TextFile
 from train_jobs.engine.runtime.allocator import keep_freed_arrays
 
 PACKAGES = ("numpy", "pyarrow", "tokenizers", "distributed")
@@ -51,6 +53,7 @@ def run_task(setting: str, task: str, topic: str, versions: str) -> str:
         require_versions(json.loads(versions), worker_versions())
         with _ONE_AT_A_TIME:
             parsed = PartTask.model_validate_json(task)
+            require_text(parsed.text)
             events = _Events(worker, topic, parsed)
             record = finished_record(settings, parsed) or perform(settings, parsed, events)
     except Exception as problem:
@@ -85,6 +88,32 @@ class _Events:
     def totals(self) -> dict[str, int]:
         """Return the bytes and documents that this attempt has processed."""
         return {"bytes": self._bytes, "documents": self._documents}
+
+
+def require_text(files: Mapping[str, TextFile]) -> None:
+    """Require that this machine sees the files as the process that gave the task does.
+
+    Args:
+        files: path -> expected content.
+
+    Raises:
+        DataError: a file is missing, or has another content.
+    """
+    for name, expected in files.items():
+        try:
+            status = Path(name).stat()
+            same = status.st_size == expected.size
+            same = same and _content(name, status.st_size, status.st_mtime_ns) == expected.sha256
+        except OSError as problem:
+            raise text_mismatch_error(file=name, why=problem.strerror or str(problem)) from None
+        if not same:
+            raise text_mismatch_error(file=name, why="its content differs from what the job sees")
+
+
+@lru_cache(maxsize=1 << 16)
+def _content(path: str, size: int, modified: int) -> str:
+    """Return the SHA-256 of a file; each process reads it once as long as size and time stay the same."""
+    return file_sha256(Path(path))
 
 
 @lru_cache(maxsize=1)
