@@ -111,15 +111,32 @@ def test_nodes_with_different_text_are_refused(text: list[str], tmp_path: Path) 
 class Existing:
     """A cluster that the job did not start: a scheduler and one worker, with a scheduler file."""
 
-    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
+    def __init__(self, folder: Path, *, site: str = "", of: str = "", cwd: Path | None = None) -> None:
+        """Start the processes.
+
+        Args:
+            folder: folder of the scheduler file and of the worker's own files.
+            site: Python code that runs first, in the processes `of`: "scheduler" or "worker".
+            of: see `site`.
+            cwd: working directory.
+        """
         self.file = folder / "scheduler.json"
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "DASK_LOGGING__DISTRIBUTED": "error", **environ}
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(site)
+        path = [str(Path(entry).absolute()) for entry in sys.path]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "DASK_LOGGING__DISTRIBUTED": "error"}
+        patched = {**env, "PYTHONPATH": os.pathsep.join([str(folder / "site"), *path])}
         scheduler = [sys.executable, "-m", "dask", "scheduler", "--scheduler-file", str(self.file), "--no-dashboard"]
         worker = [sys.executable, "-m", "dask", "worker", "--scheduler-file", str(self.file), "--nthreads", "1"]
         worker += ["--no-dashboard", "--no-nanny", "--local-directory", str(folder)]
         self.processes = [
-            subprocess.Popen([*words, *options, "--host", "127.0.0.1"], env=env, stderr=subprocess.DEVNULL)
-            for words in ([*scheduler, "--port", "0"], worker)
+            subprocess.Popen(
+                [*words, "--host", "127.0.0.1"],
+                env=patched if role == of else env,
+                cwd=cwd,
+                stderr=subprocess.DEVNULL,
+            )
+            for role, words in (("scheduler", [*scheduler, "--port", "0"]), ("worker", worker))
         ]
 
     def end(self) -> None:
@@ -149,19 +166,72 @@ def test_existing_cluster_gives_identical_store(
     assert contents(tmp_path / "store") == expected
 
 
-def test_cluster_with_other_versions_is_refused(text: list[str], tmp_path: Path) -> None:
-    """The worker has another version of a package: it may write other bytes."""
-    (tmp_path / "site").mkdir()
-    patch = "import importlib.metadata as m; f = m.version; m.version = lambda n: '0.1' if n == 'pyarrow' else f(n)"
-    (tmp_path / "site" / "sitecustomize.py").write_text(patch)
-    cluster = Existing(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), *sys.path]))
+def refusal(cluster: Existing, text: list[str], folder: Path) -> tuple[int, str]:
+    """Run a job on a cluster, end the cluster, and return exit code and stderr of the job."""
     try:
-        file = f"data.executor={json.dumps({'name': 'dask', 'scheduler_file': str(cluster.file)})}"
-        job = start(command(text, tmp_path, file))
+        job = start(command(text, folder, executor_of(cluster)))
         _, err = job.communicate(timeout=200)
     finally:
         cluster.end()
-    assert job.returncode == 2
+    return job.returncode, err
+
+
+def executor_of(cluster: Existing) -> str:
+    """Return the setting of a job that uses the cluster."""
+    return f"data.executor={json.dumps({'name': 'dask', 'scheduler_file': str(cluster.file)})}"
+
+
+@pytest.mark.long
+def test_worker_that_does_not_see_the_store_is_refused(text: list[str], tmp_path: Path) -> None:
+    patch = """
+import builtins, io, pathlib
+read = pathlib.Path.read_bytes
+def away(path):
+    if "dask-token" in path.name:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+    return read(path)
+pathlib.Path.read_bytes = away
+"""
+    code, err = refusal(Existing(tmp_path, site=patch, of="worker"), text, tmp_path)
+    assert code == 1
+    assert err.startswith("error[storage]: a Dask worker does not see the token store"), err
+    assert re.search(rf"file +{tmp_path}/store/parts/dask-token-", err), err
+    assert re.search(r"worker +tcp://127\.0\.0\.1:", err), err
+    assert not list((tmp_path / "store" / "parts").glob("d*"))
+
+
+@pytest.mark.long
+def test_scheduler_without_this_package_is_refused(text: list[str], tmp_path: Path) -> None:
+    patch = "import sys; sys.modules['train_jobs'] = None"
+    code, err = refusal(Existing(tmp_path, site=patch, of="scheduler"), text, tmp_path)
+    assert code == 2
+    assert err.startswith("error[spec]: the Dask scheduler cannot import this package"), err
+
+
+@pytest.mark.long
+def test_relative_paths_are_those_of_the_job(
+    text: list[str], expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers of an existing cluster have another working directory."""
+    (tmp_path / "elsewhere").mkdir()
+    cluster = Existing(tmp_path, cwd=tmp_path / "elsewhere")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path))
+    monkeypatch.chdir(tmp_path)
+    try:
+        finished(command([os.path.relpath(path) for path in text], Path("work"), executor_of(cluster)))
+    finally:
+        cluster.end()
+    found = contents(tmp_path / "work" / "store")
+    shards = {name for name in expected if name != "manifest.json"}  # the manifest has the paths as they were given
+    assert {name: found[name] for name in shards} == {name: expected[name] for name in shards}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_cluster_with_other_versions_is_refused(text: list[str], tmp_path: Path) -> None:
+    """The worker has another version of a package: it may write other bytes."""
+    patch = "import importlib.metadata as m; f = m.version; m.version = lambda n: '0.1' if n == 'pyarrow' else f(n)"
+    code, err = refusal(Existing(tmp_path, site=patch, of="worker"), text, tmp_path)
+    assert code == 2
     assert err.startswith("error[spec]: the workers of the Dask cluster have other versions than this job"), err
     assert re.search(r"pyarrow +0\.1 on tcp://127\.0\.0\.1:", err), err
     assert not list((tmp_path / "store" / "parts").glob("documents-*"))
