@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from train_jobs.config.errors import DataError, SpecError
 from train_jobs.config.prepare import ExecutorConfig, TextConfig, result_settings
 from train_jobs.corpus.executors.dask_cluster import ExistingCluster, OwnCluster
 from train_jobs.corpus.executors.dask_executor import DaskExecutor
+from train_jobs.corpus.executors.dask_process import OTHER_TEXT, NodeWorkers
 from train_jobs.corpus.executors.dask_task import require_text
 from train_jobs.corpus.executors.node import Node
 from train_jobs.corpus.sources.streams import Piece
@@ -300,6 +302,24 @@ def test_refused_connection_is_spec_error(tmp_path: Path) -> None:
     assert caught.value.facts["where"] == "tls://127.0.0.1:8786"
 
 
+def test_meeting_file_of_killed_job_is_ignored(tmp_path: Path) -> None:
+    """The setting changed between two starts: the file has another key, and its scheduler does not run."""
+    cluster = OwnCluster(tmp_path, Node(), "another key", 0)
+    try:
+        cluster.start()
+        meeting = tmp_path / "dask.json"
+        assert asyncio.run(NodeWorkers(meeting, "key", 1).run()) == OTHER_TEXT
+        stale = meeting.read_bytes()
+    finally:
+        cluster.close()
+    meeting.write_bytes(stale)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(NodeWorkers(meeting, "key", 1).run(), 8))
+    meeting.write_text(json.dumps({"key": "another key"}))
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(NodeWorkers(meeting, "key", 1).run(), 1))
+
+
 def test_worker_with_another_text_is_refused(tmp_path: Path) -> None:
     """The content differs, or the size, or the file is missing; each with the size of the job's file."""
     path = tmp_path / "text.txt"
@@ -329,7 +349,7 @@ def test_cluster_that_sees_another_text_is_refused(tmp_path: Path, existing: Exi
     with DaskExecutor(setting, cluster, print) as executor, pytest.raises(DataError, match="same text") as caught:
         list(executor.run([task], lambda *_: None))
     assert caught.value.facts["file"] == str(path)
-    assert caught.value.facts["worker"].startswith("tcp://127.0.0.1:")
+    assert str(caught.value.facts["worker"]).startswith("tcp://127.0.0.1:")
     assert not list(tmp_path.glob("documents-*"))
 
 
