@@ -247,7 +247,7 @@ def find_store(config: PretrainConfig, cache: Path, world: World | None = None) 
     if node.size > 1:
         texts = world.gather_texts(found.sha256)
         if (other := next((rank for rank, text in enumerate(texts) if text != texts[0]), None)) is not None:
-            raise text_mismatch_error(0, other)
+            raise text_mismatch_error(where=f"rank 0 and rank {other}")
     if (equal := equal_store(config.data, found, cache)) is not None:
         return equal
     folder = cache / store_key(config.data, found)

@@ -165,6 +165,18 @@ def test_killed_scheduler_is_started_again(scene: Scene, expected: dict[str, byt
     assert "the connection to the Dask scheduler is lost: connecting again" in out
 
 
+@pytest.mark.parametrize("role", ["scheduler", "workers"])
+def test_process_killed_before_first_task_is_started_again(scene: Scene, expected: dict[str, bytes], role: str) -> None:
+    scene.environ["TEST_SECONDS"] = "0"
+    job = scene.start()
+    meeting = scene.folder / "store" / "parts" / "dask.json"
+    wait_for(lambda: meeting.exists() and scene.processes("dask_process workers"), what="the cluster", seconds=200)
+    (process,) = scene.processes(f"dask_process {role}")
+    os.kill(process, signal.SIGKILL)
+    assert not scene.reads()
+    scene.assert_completes(job, expected, deaths=1)
+
+
 def test_killed_client_ends_cluster_and_next_start_resumes(scene: Scene, expected: dict[str, bytes]) -> None:
     job = scene.start()
     records = scene.folder / "store" / "parts"

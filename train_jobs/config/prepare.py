@@ -117,6 +117,16 @@ class CleanConfig(Config):
     """Keep only the first of documents whose text is identical apart from white space, across all sources."""
 
 
+_PLACE = re.compile(r"(\[[^\]\s]+\]|[^\s:/@\[\]]*):([0-9]{1,5})")
+_MOST_PORT = 65_535
+
+
+def _is_place(text: str, *, any_host: bool = False) -> bool:
+    """Return whether a text is HOST:PORT; with `any_host` the host may be empty."""
+    found = _PLACE.fullmatch(text)
+    return found is not None and bool(found[1] or any_host) and 1 <= int(found[2]) <= _MOST_PORT
+
+
 EXECUTOR_PATHS = tuple(f"data.executor.{name}" for name in ("scheduler_file", "tls_ca_file", "tls_cert", "tls_key"))
 
 
@@ -161,10 +171,30 @@ class ExecutorConfig(CheckedConfig):
             yield "scheduler and scheduler_file exclude each other"
         if self.dashboard is not None and self.is_existing:
             yield "dashboard is for a cluster that the job starts"
-        if (self.tls_ca_file or self.tls_cert or self.tls_key) and not self.is_existing:
+        elif self.dashboard is not None and not _is_place(self.dashboard, any_host=True):
+            yield f"dashboard '{self.dashboard}' is not HOST:PORT, such as 127.0.0.1:8787"
+        yield from self._scheduler_problems()
+        yield from self._tls_problems()
+
+    def _scheduler_problems(self) -> Iterator[str]:
+        if self.scheduler is None:
+            return
+        scheme, _, place = self.scheduler.rpartition("://")
+        if scheme not in {"", "tcp", "tls"}:
+            yield f"scheduler '{self.scheduler}' must begin with tcp:// or tls://"
+        elif not _is_place(place):
+            yield f"scheduler '{self.scheduler}' is not tcp://HOST:PORT or tls://HOST:PORT with a port of 1 to 65535"
+
+    def _tls_problems(self) -> Iterator[str]:
+        files = (self.tls_ca_file, self.tls_cert, self.tls_key)
+        if not any(files):
+            return
+        if not self.is_existing:
             yield "tls_* is for an existing cluster: the job makes certificates for its own"
-        if (self.tls_cert is None) != (self.tls_key is None):
-            yield "tls_cert and tls_key belong together"
+        if not all(files):
+            yield "tls_ca_file, tls_cert and tls_key belong together: Dask's connections use mutual TLS"
+        if self.scheduler is not None and not self.scheduler.startswith("tls://"):
+            yield "tls_* requires a scheduler of the form tls://HOST:PORT"
 
 
 class TextConfig(Config):

@@ -42,6 +42,7 @@ from train_jobs.corpus.steps.records import (
     duplicates_key,
     part_name,
     read_record,
+    text_files_of,
     tokens_key,
     vocabulary_key,
 )
@@ -195,9 +196,17 @@ class Preparation:
         return make_manifest(self.setting, self.found, self.key, self.parts, records)
 
     def _documents(self) -> list[DocumentsRecord]:
-        keys = documents_keys(self.setting.data, self.parts, self.found, self.hashes)
+        files = text_files_of(self.parts, self.hashes)
+        keys = documents_keys(self.setting.data, self.parts, self.found, files)
         tasks = [
-            PartTask(step="documents", number=number, part=part, key=key, size=part.size)
+            PartTask(
+                step="documents",
+                number=number,
+                part=part,
+                key=key,
+                size=part.size,
+                text={piece.path: files[piece.path] for piece in part.pieces if piece.path in files},
+            )
             for number, (part, key) in enumerate(zip(self.parts, keys, strict=True))
         ]
         return self._run_parts(tasks, DocumentsRecord, self.setting.folder)
@@ -321,5 +330,7 @@ class Preparation:
         damaged = None if record is None else damaged_file(files, record)
         if damaged is not None:
             self.progress.log(f"{damaged.name} does not match its record: writing it again")
+            # A Dask worker keeps a part whose record exists, and compares sizes only.
+            (self.setting.folder / f"{name}.json").unlink()
             return None
         return record

@@ -17,7 +17,7 @@ from pathlib import Path
 from distributed.security import Security
 
 from train_jobs.artifacts.files import read_object
-from train_jobs.config.errors import InternalError, PeerError
+from train_jobs.config.errors import InternalError, PeerError, SpecError
 from train_jobs.config.prepare import ExecutorConfig
 from train_jobs.corpus.executors import dask_process
 from train_jobs.corpus.executors.node import Node, text_mismatch_error
@@ -40,6 +40,8 @@ class Cluster(ABC):
 
     first_seconds: float
     """Seconds to wait for the scheduler at the first connection."""
+    compares_text: bool
+    """Whether its nodes have compared the text before they run tasks; else the workers must."""
 
     def start(self) -> None:  # noqa: B027 - a cluster of others runs already
         """Start the processes of the cluster that belong to this job."""
@@ -67,6 +69,7 @@ class ExistingCluster(Cluster):
     """
 
     first_seconds = 60.0
+    compares_text = False
 
     def __init__(self, config: ExecutorConfig) -> None:
         self._config = config
@@ -87,7 +90,9 @@ class ExistingCluster(Cluster):
 
     def describe(self) -> str:
         """Return the address or the scheduler file."""
-        return self._config.scheduler or f"the scheduler in {self._config.scheduler_file}"
+        file = self._config.scheduler_file
+        missing = file is not None and not file.exists()
+        return self._config.scheduler or f"the scheduler in {file}{', which does not exist' if missing else ''}"
 
 
 class Child:
@@ -148,6 +153,29 @@ class Child:
         self._started(self.process)
 
 
+def _own_address(host: str) -> str:
+    """Return the IP address of MASTER_ADDR, at which the scheduler of this node will listen.
+
+    Raises:
+        SpecError: it is not an address of this machine.
+    """
+    fix = "set MASTER_ADDR to a name or address of the first node that all nodes can reach"
+    try:
+        address = socket.gethostbyname(host)
+    except (OSError, UnicodeError) as problem:
+        raise SpecError(f"cannot resolve MASTER_ADDR '{host}'", facts={"why": str(problem)}, fix=fix) from None
+    try:
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError as problem:
+        raise SpecError(
+            f"MASTER_ADDR '{host}' is not an address of the first node",
+            facts={"address": address, "why": problem.strerror},
+            fix=fix,
+        ) from None
+    return address
+
+
 class OwnCluster(Cluster):
     """A cluster of this job: this node runs the scheduler, and every node runs workers; TLS with its own certificates.
 
@@ -160,13 +188,14 @@ class OwnCluster(Cluster):
     """
 
     first_seconds = dask_process.PATIENCE_SECONDS
+    compares_text = True  # each node hashes the text for the key of the store
 
     def __init__(self, folder: Path, node: Node, key: str, workers: int, dashboard: str | None = None) -> None:
         # Mutual TLS even on one machine: a process that reaches a Dask scheduler can run code as this user.
         made = Security.temporary()
         self._tls = {"ca": made.tls_ca_file, "cert": made.tls_client_cert, "key": made.tls_client_key}
         self._meeting, self._key = folder / MEETING, key
-        self._host = "127.0.0.1" if node.size == 1 else socket.gethostbyname(node.address)
+        self._host = "127.0.0.1" if node.size == 1 else _own_address(node.address)
         self._dashboard, self._count = [dashboard] if dashboard else [], workers
         self._workers: Child | None = None
         self._scheduler: Child | None = None
@@ -259,7 +288,7 @@ def serve(folder: Path, node: Node, key: str, workers: int, complete: Callable[[
         while not complete():
             code = local.keep()
             if code == dask_process.OTHER_TEXT:
-                raise text_mismatch_error(0, node.rank)
+                raise text_mismatch_error(where=f"rank 0 and rank {node.rank}")
             if code == dask_process.ALONE:
                 raise PeerError(
                     f"rank 0 has had no scheduler for {dask_process.PATIENCE_SECONDS / 60:.0f} minutes",

@@ -14,17 +14,29 @@ from asyncio import CancelledError
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributed import Client, Future, KilledWorker
 
-from train_jobs.config.errors import InternalError, OutOfMemoryError, PeerError, StorageError
+from train_jobs.artifacts.store_places import StorePath, write_whole
+from train_jobs.config.errors import InternalError, OutOfMemoryError, PeerError, SpecError, StorageError, UserError
 from train_jobs.config.privacy import unexpected_text
+from train_jobs.config.urls import is_url
 from train_jobs.corpus.executors.base import Executor, Log, Result, error_of
 from train_jobs.corpus.executors.dask_cluster import Cluster
 from train_jobs.corpus.executors.dask_process import PATIENCE_SECONDS, quiet
-from train_jobs.corpus.executors.dask_task import require_versions, run_task, worker_versions
+from train_jobs.corpus.executors.dask_task import (
+    Expected,
+    require_store,
+    require_versions,
+    run_task,
+    store_problem,
+    worker_versions,
+)
+from train_jobs.corpus.sources.text_parts import DATASET, Part
 from train_jobs.corpus.steps.documents import Advance
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
@@ -35,6 +47,8 @@ RESULT_SECONDS = 30.0
 SECONDS_BETWEEN_LINES = 10.0
 MOST_FULL_DISKS = 3  # of one task; then no worker can write
 SECONDS_BETWEEN_LOOKS = 2.0  # at the list of workers
+TOKEN = "dask-token-"
+UNREADABLE = "Error during deserialization of the task graph"  # Dask's message, from the scheduler
 LOST = {"cancelled", "lost"}  # states of a future
 CLOSED = {"closed", "closing"}  # states of a client
 
@@ -71,8 +85,12 @@ class DaskExecutor(Executor):
     ) -> None:
         quiet()
         self._function = function
-        self._setting, self._cluster, self._log = setting.model_dump_json(), cluster, log
-        self._versions = json.dumps(worker_versions())
+        self._store = StoreToken(_absolute(setting.folder))
+        # A worker has another working directory than this process.
+        folders = {"store": _absolute(setting.store), "folder": _absolute(setting.folder)}
+        self._setting, self._cluster, self._log = setting.model_copy(update=folders).model_dump_json(), cluster, log
+        self._sends_text = not cluster.compares_text
+        self._expected = Expected(worker_versions(), str(self._store.file), self._store.token)
         self._topic = f"prepare-{uuid.uuid4().hex[:12]}"
         self._client: Client | None = None
         self._messages: queue.SimpleQueue[tuple[PartTask, Future[str]] | dict[str, Any]] = queue.SimpleQueue()
@@ -83,8 +101,12 @@ class DaskExecutor(Executor):
         self._addresses: tuple[str, ...] = ()
         """Addresses of the workers, as the scheduler knew them a moment ago."""
         self._looked = float("-inf")
+        self._refusal = ""
+        """Why the last attempt to connect failed."""
         self._worker_seen = self._logged = time.monotonic()
         self._submitted = 0
+        self._is_checked = False
+        """Whether the first workers have been checked; no task is given before."""
 
     def __enter__(self) -> DaskExecutor:
         try:
@@ -111,9 +133,11 @@ class DaskExecutor(Executor):
         waiting, left, progress = deque(tasks), len(tasks), _Progress(advance)
         if tasks and self._client is None:
             self._connect(self._cluster.first_seconds)
-            self._check_versions()
         while left:
             try:
+                if not self._is_checked:
+                    self._check_workers()
+                    self._is_checked = True
                 self._look(waiting)
                 self._give(waiting)
                 message = self._next_message()
@@ -141,6 +165,7 @@ class DaskExecutor(Executor):
                 self._client.cancel([given.future for given in self._running.values()], force=True)
         self._running.clear()
         self._disconnect()
+        self._store.remove()
         self._cluster.close()
 
     def _connect(self, seconds: float) -> None:
@@ -156,7 +181,7 @@ class DaskExecutor(Executor):
             if time.monotonic() > deadline:
                 raise PeerError(
                     f"cannot reach the Dask scheduler: no answer for {seconds:.0f} seconds",
-                    facts={"where": self._cluster.describe()},
+                    facts={"where": self._cluster.describe(), "why": self._refusal},
                     fix="check that it runs, its address and its TLS settings; the same command resumes",
                 )
             self._say_waiting("the Dask scheduler")
@@ -166,14 +191,27 @@ class DaskExecutor(Executor):
         self._looked, self._addresses = float("-inf"), ()
 
     def _try_to_connect(self) -> Client | None:
+        """Return a connected client; None if the scheduler does not answer.
+
+        Raises:
+            SpecError: Dask refuses the address or the TLS settings.
+        """
         found = self._cluster.find()
         if found is None:
+            self._refusal = "its address is not known"
             return None
         address, security = found
         try:
             return Client(address, security=security, timeout=CONNECT_SECONDS, set_as_default=False)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as problem:
+            self._refusal = str(problem)
             return None
+        except (ValueError, TypeError, RuntimeError, OverflowError) as problem:
+            raise SpecError(
+                "cannot connect to the Dask scheduler",
+                facts={"where": address, "why": str(problem)},
+                fix="correct data.executor.scheduler, and set tls_ca_file, tls_cert and tls_key for tls://",
+            ) from None
 
     def _disconnect(self) -> None:
         if self._client is not None:
@@ -181,26 +219,43 @@ class DaskExecutor(Executor):
                 self._client.close(timeout=2)
         self._client = None
 
-    def _check_versions(self) -> None:
-        """Require the versions of this job on all workers that are connected; `run_task` checks the later ones.
+    def _check_workers(self) -> None:
+        """Require the versions and the store of this job on all connected workers; `run_task` checks later ones.
 
         Raises:
             SpecError: a worker has other versions, or cannot import this package.
+            StorageError: a worker does not see the store.
+            PeerError: there was no worker for ten minutes.
         """
-        expected = worker_versions()
-        while not self._addresses:
+        self._store.write()
+        while True:
             self._look(deque())
+            if self._addresses:
+                break
+            self._cluster.find()  # starts processes again that have died
             time.sleep(POLL_SECONDS / 10)
+        versions, token_file, token = self._expected
+        for address, found in self._on_workers(worker_versions).items():
+            if isinstance(found, ModuleNotFoundError | AttributeError):
+                require_versions(versions, {}, address)
+            elif isinstance(found, dict):
+                require_versions(versions, found, address)
+        for address, problem in self._on_workers(store_problem, token_file, token).items():
+            if isinstance(problem, str):
+                require_store(token_file, problem, address)
+
+    def _on_workers(self, function: Callable[..., Any], *arguments: str) -> dict[str, Any]:
+        """Return address -> result or exception of a function on every worker; nothing if one is lost meanwhile."""
         assert self._client is not None, "run has connected it"
         try:
-            found = self._client.run(worker_versions, on_error="return")
+            found: dict[str, Any] = self._client.run(function, *arguments, on_error="return")
         except (OSError, CancelledError):
-            return  # a worker was lost meanwhile
-        for address, versions in found.items():
-            if isinstance(versions, ModuleNotFoundError | AttributeError):
-                require_versions(expected, {}, address)
-            elif isinstance(versions, dict):
-                require_versions(expected, versions, address)
+            return {}
+        except Exception:  # a closed client raises plain exceptions
+            if self._client.status not in CLOSED:
+                raise
+            raise _SchedulerLost from None
+        return found
 
     def _give(self, waiting: deque[PartTask]) -> None:
         """Give tasks to the scheduler until every worker has one that runs and one that waits."""
@@ -219,7 +274,7 @@ class DaskExecutor(Executor):
         try:
             return self._client.submit(
                 self._function,
-                *(self._setting, task.model_dump_json(), self._topic, self._versions),
+                *(self._setting, self._task_json(task), self._topic, json.dumps(self._expected)),
                 key=f"{task.step}-{task.number}-{self._topic}-{self._submitted}",
                 workers=sorted(bound) or None,
                 pure=False,
@@ -228,6 +283,11 @@ class DaskExecutor(Executor):
             if self._client.status not in CLOSED:
                 raise
             raise _SchedulerLost from None
+
+    def _task_json(self, task: PartTask) -> str:
+        """Return the JSON of a task with absolute paths."""
+        text = {str(Path(path).absolute()): file for path, file in task.text.items()} if self._sends_text else {}
+        return task.model_copy(update={"part": _with_absolute_paths(task.part), "text": text}).model_dump_json()
 
     def _note_done(self, task: PartTask, future: Future[str]) -> None:
         self._messages.put((task, future))
@@ -244,6 +304,7 @@ class DaskExecutor(Executor):
 
         Raises:
             OutOfMemoryError: several workers died while they ran it.
+            SpecError: the scheduler cannot import this package.
         """
         given = self._running.get(task.number)
         if given is None or given.future is not future:
@@ -267,6 +328,12 @@ class DaskExecutor(Executor):
         except (OSError, CancelledError):
             raise _SchedulerLost from None
         except Exception as problem:
+            if UNREADABLE in str(problem):
+                raise SpecError(
+                    "the Dask scheduler cannot import this package",
+                    facts={"where": self._cluster.describe()},
+                    fix="install the same packages on scheduler and workers and start them again",
+                ) from None
             raise InternalError(unexpected_text(problem)) from problem
         del self._running[task.number]
         return task, answer
@@ -322,6 +389,43 @@ class DaskExecutor(Executor):
         if time.monotonic() - self._logged > SECONDS_BETWEEN_LINES:
             self._logged = time.monotonic()
             self._log(f"waiting for {what}: {self._cluster.describe()}")
+
+
+class StoreToken:
+    """A file next to the records, by which a worker shows that it sees the same store.
+
+    Args:
+        folder: folder of the records.
+    """
+
+    def __init__(self, folder: StorePath) -> None:
+        self.token = uuid.uuid4().hex
+        # A new name each time: a network disk may remember the content of a name, or that it was missing.
+        self._folder, self.file = folder, folder / f"{TOKEN}{self.token[:12]}"
+
+    def write(self) -> None:
+        """Write the file, and delete those of killed jobs."""
+        self.remove()
+        write_whole(self.file, self.token)
+
+    def remove(self) -> None:
+        """Delete the file."""
+        with suppress(OSError, UserError):
+            for path in self._folder.glob(f"{TOKEN}*"):
+                path.unlink()
+
+
+def _absolute(place: StorePath) -> StorePath:
+    return place.absolute() if isinstance(place, Path) else place
+
+
+def _with_absolute_paths(part: Part) -> Part:
+    if part.format == DATASET:  # a name
+        return part
+    paths = (piece.path if is_url(piece.path) else str(Path(piece.path).absolute()) for piece in part.pieces)
+    return replace(
+        part, pieces=tuple(replace(piece, path=path) for piece, path in zip(part.pieces, paths, strict=True))
+    )
 
 
 class _Progress:

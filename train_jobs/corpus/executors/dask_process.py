@@ -27,6 +27,7 @@ from typing import Any
 
 import dask
 from distributed import Nanny, Scheduler
+from distributed.comm.core import connect
 from distributed.security import Security
 
 from train_jobs.artifacts.files import read_object
@@ -34,6 +35,7 @@ from train_jobs.corpus.executors.lifetime import end_with_parent
 
 ALONE, OTHER_TEXT = 3, 4  # exit codes: no scheduler for a long time; the scheduler prepares another text
 PATIENCE_SECONDS = 600.0  # for the scheduler: its node may still start, and a mounted store may be slow
+ANSWER_SECONDS = 5.0  # for a scheduler that prepares another text, or has finished
 POLL_SECONDS = 0.2
 DEFAULTS = {
     "distributed": {
@@ -106,7 +108,7 @@ class NodeWorkers:
 
     Args:
         meeting: file with the scheduler's address and certificates.
-        key: key of the store; the scheduler of another text is refused.
+        key: key of the store; a running scheduler of another text is refused.
         count: number of workers.
     """
 
@@ -117,11 +119,13 @@ class NodeWorkers:
         self._code = 0
 
     async def run(self) -> int:
-        """Run the workers; return when the scheduler cannot be found."""
+        """Run the workers; return an exit code if there is no scheduler, or if it prepares another text."""
         workers = [asyncio.create_task(self._worker(number)) for number in range(self._count)]
         while not self._code:
             await asyncio.sleep(POLL_SECONDS)
-            if self._connected:
+            if await self._is_other_text():
+                self._code = OTHER_TEXT
+            elif self._connected:
                 self._connected_at = time.monotonic()
             elif time.monotonic() - self._connected_at > PATIENCE_SECONDS:
                 self._code = ALONE
@@ -160,10 +164,25 @@ class NodeWorkers:
         )
 
     def _scheduler(self) -> dict[str, Any] | None:
+        """Return the content of the meeting file; None if it is missing or has another key."""
         found = read_object(self._meeting)
-        if found is not None and found.get("key") != self._key:
-            self._code = OTHER_TEXT
-        return found
+        return found if found is not None and found.get("key") == self._key else None
+
+    async def _is_other_text(self) -> bool:
+        """Return whether the scheduler of the meeting file runs and prepares another text.
+
+        A killed job leaves its file behind. If its text or settings have changed, the next start has another key.
+        """
+        found = read_object(self._meeting)
+        if found is None or found.get("key") == self._key:
+            return False
+        try:
+            arguments = security_of(found["tls"]).get_connection_args("client")
+            comm = await connect(found["address"], timeout=ANSWER_SECONDS, **arguments)
+        except (OSError, TimeoutError, ValueError, TypeError, KeyError, RuntimeError):
+            return False
+        await comm.close()
+        return read_object(self._meeting) == found  # else it has finished meanwhile
 
 
 if __name__ == "__main__":

@@ -63,10 +63,14 @@ class Node:
 ALONE = Node()
 
 
-def text_mismatch_error(one: int, another: int) -> DataError:
-    """Return the error for two ranks of one store that read different texts."""
+def text_mismatch_error(**facts: str) -> DataError:
+    """Return the error for processes that share a preparation but read different texts.
+
+    Args:
+        facts: facts of the error.
+    """
     return DataError(
         "the nodes do not see the same text",
-        facts={"where": f"rank {one} and rank {another}"},
+        facts=facts,
         fix="put the text where all nodes see it, at the same path",
     )

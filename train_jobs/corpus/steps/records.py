@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -51,6 +51,15 @@ class PreparationSetting(Config):
     """See `token_store.StoreWriter`."""
 
 
+class TextFile(Config):
+    """A file of the text as the process that gives the tasks sees it."""
+
+    size: Count
+    """Bytes."""
+    sha256: str
+    """Hash of the content."""
+
+
 class PartTask(Config):
     """One step for one part, sent to a worker as JSON."""
 
@@ -64,6 +73,8 @@ class PartTask(Config):
     """Key of the record."""
     size: int
     """Bytes to read: of the part's files, or of its cleaned text."""
+    text: dict[str, TextFile] = {}  # noqa: RUF012 - pydantic copies defaults
+    """Step documents: path -> content of the part's files on a disk; a worker of another machine compares them."""
     threshold: int = 0
     """Step tokens: see `document_rules.split_threshold`."""
     drop: RowRange = (0, 0)
@@ -254,20 +265,36 @@ def _rule_facts(data: TextConfig) -> list[bool | str]:
     return [data.lowercase, data.strip_accents, data.split_unspaced]
 
 
-def documents_keys(data: TextConfig, parts: Sequence[Part], found: DataFingerprint, cache: Path | None) -> list[str]:
+def text_files_of(parts: Sequence[Part], cache: Path | None) -> dict[str, TextFile]:
+    """Return path -> size and hash of the files on a disk that parts read.
+
+    Args:
+        parts: parts of the text.
+        cache: see `fingerprints.content_hashes`.
+
+    Raises:
+        DataError: a file is not readable.
+    """
+    names = sorted({piece.path for part in parts for piece in part.pieces if Path(piece.path).is_file()})
+    paths = [Path(name) for name in names]
+    return {
+        name: TextFile(size=path.stat().st_size, sha256=digest)
+        for name, path, digest in zip(names, paths, content_hashes(paths, cache), strict=True)
+    }
+
+
+def documents_keys(
+    data: TextConfig, parts: Sequence[Part], found: DataFingerprint, files: Mapping[str, TextFile]
+) -> list[str]:
     """Return the key of each part's documents, from the content of its files.
 
     Args:
         data: sources and rules.
         parts: parts of the text.
         found: fingerprint of the text, used for pieces that are not files.
-        cache: see `fingerprints.content_hashes`.
-
-    Raises:
-        DataError: a file is not readable.
+        files: see `text_files_of`.
     """
-    paths = sorted({piece.path for part in parts for piece in part.pieces if Path(piece.path).is_file()})
-    hashes = dict(zip(paths, content_hashes([Path(path) for path in paths], cache), strict=True))
+    hashes = {path: file.sha256 for path, file in files.items()}
     hashes |= {
         piece.path: piece.version for part in parts for piece in part.pieces if is_url(piece.path) and piece.version
     }
