@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.input_pipeline import timed_steps
 from benchmarks.machine import describe
 from benchmarks.throughput_peers import pretraining_loop
 from benchmarks.throughput_setup import prepare
@@ -55,8 +56,7 @@ def stage_seconds(loop: Loop) -> Iterator[Counter[str]]:
 def step_seconds(loop: Loop, count: int) -> float:
     """Return the mean seconds of a step."""
     started = time.perf_counter()
-    for _ in range(count):
-        assert loop._step()
+    timed_steps(loop, count)
     if loop.world.device.type == "cuda":
         torch.cuda.synchronize()
     return (time.perf_counter() - started) / count

@@ -109,23 +109,23 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.throughput_peers", "--setup", str(folder), *PEERS[peer]]
             return Contestant(name, command, folder / f"{number}.err", checkout)
 
+        os.environ.setdefault("TORCH_LOGS", "recompiles")  # see `recompilations`
+        contestants = []
         # With a GPU they warm up together: most of that is compilation, by one core each.
-        os.environ.setdefault("TORCH_LOGS", "recompiles")
         with ThreadPoolExecutor(len(entrants) if arguments.device == "gpu" else 1) as starting:
-            contestants = list(starting.map(enter, range(len(entrants))))
-        for peer in contestants:
-            print(f"{peer.name}: {json.dumps(peer.ready)}", flush=True)
+            for started in starting.map(enter, range(len(entrants))):
+                contestants.append(started)
+                print(f"{started.name}: {json.dumps(started.ready)}", flush=True)
         for _ in range(arguments.rounds):
             for peer in contestants:
                 peer.steps(arguments.steps)
         endings = {peer.name: peer.finish() for peer in contestants}
         print("\nseconds a step:")
-        for peer in contestants:
-            faults = endings[peer.name].get("faults", "unknown")  # an earlier checkout may not report these
-            pauses = endings[peer.name].get("collection_ms", "unknown")
+        for number, peer in enumerate(contestants):
+            faults = endings[peer.name].get("faults", "unknown")  # an earlier checkout may not report them
             seconds = " ".join(f"{one:.3f}" for one in peer.seconds)
-            print(f"  {peer.name}: {seconds}; a step: {faults} page faults, {pauses} ms of garbage collection")
-            print(recompilations((folder / f"{contestants.index(peer)}.err").read_text()), end="")
+            print(f"  {peer.name}: {seconds}; page faults a step: {faults}")
+            print(recompilations((folder / f"{number}.err").read_text()), end="")
         # next to the rates: model FLOP/s mean little without what the machine reaches in the same minute
         world = World(0, 0, 1, torch.device("cuda" if arguments.device == "gpu" else "cpu"))
         peaks = ((kind, peak_flops(world, kind)) for kind in ("bf16", "fp32"))

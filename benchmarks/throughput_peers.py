@@ -4,7 +4,6 @@ on stdout how long each took, and ends at N = 0."""
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import resource
 import sys
@@ -36,8 +35,6 @@ class Turns:
         self._seconds: list[float] = []
         self._started = 0.0
         self._turn = 0
-        self._collecting = self._collected = 0.0
-        gc.callbacks.append(self._collect)
         self._steps = self._faults = 0
         self.info: dict[str, Any] = {}
 
@@ -45,7 +42,7 @@ class Turns:
         """Wait for a turn before a step; return False after the last one."""
         if self._left == 0:
             if self._warming:
-                self._faults, self._collected = _page_faults(), 0.0
+                self._faults = _page_faults()
             self._send(self.info if self._warming else {"seconds": self._seconds})
             self._warming, self._seconds = False, []
             self._left = self._turn = json.loads(sys.stdin.readline())["steps"]
@@ -71,17 +68,7 @@ class Turns:
     def end(self, loss: float) -> None:
         """Print the remaining facts."""
         memory = torch.cuda.max_memory_allocated() if self._gpu else _peak_resident()
-        steps = max(self._steps, 1)
-        collected = round(1000 * self._collected / steps, 2)
-        faults = (_page_faults() - self._faults) // steps
-        self._send({"memory": memory, "loss": loss, "faults": faults, "collection_ms": collected})
-
-    def _collect(self, phase: str, info: dict[str, int]) -> None:
-        """Add the time of Python's garbage collection, in which no kernel is launched."""
-        if phase == "start":
-            self._collecting = time.perf_counter()
-        else:
-            self._collected += time.perf_counter() - self._collecting
+        self._send({"memory": memory, "loss": loss, "faults": (_page_faults() - self._faults) // max(self._steps, 1)})
 
     def _synchronise(self) -> None:
         if self._gpu:

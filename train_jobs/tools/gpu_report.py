@@ -138,7 +138,7 @@ def attention(device: torch.device, precision: str) -> Check:
 def matrix_rate(device: torch.device, precision: str, side: int) -> Check:
     """Measure the rate of a matrix product against the data sheet."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    x = torch.randn(side, side, dtype=dtype, device=device)  # a product of equal numbers is faster: it needs less power
+    x = torch.randn(side, side, dtype=dtype, device=device)  # not ones: equal numbers need less power
     rate = 2 * side**3 / fastest(lambda: x @ x, device)
     text = f"{rate / 1e12:.3g} TFLOP/s in {precision}"
     peaks = data_sheet(torch.cuda.get_device_name(device)) if device.type == "cuda" else None

@@ -61,12 +61,12 @@ def estimate_finetuning(
         largest=initial.rows * model.hidden_size,
         sharded_over=compute.world_size if job.optimizer.sharded else 1,
     )
+    micro_batch = job.micro_batches(compute.world_size, on_cpu=on_cpu)[0]
     seconds = None
     if (tokens := work.tokens) is not None:
         each = tokens * flops_per_token(model, initial.rows, sequence_length=tokens, max_predictions=0)
         rows = work.trained_rows + work.evaluated_rows / 3  # evaluation: no backward
-        layers = rows / job.micro_batches(compute.world_size, on_cpu=on_cpu)[0] * model.num_hidden_layers
-        seconds = seconds_of(each * rows, compute, launched_layers=layers)
+        seconds = seconds_of(each * rows, compute, launched_layers=rows / micro_batch * model.num_hidden_layers)
     checkpoints = checkpoints_at_once(job.checkpoint, steps=work.steps if work.steps is not None else 2**31)
     return FinetuneEstimates(
         parameters=parameters,
@@ -76,7 +76,7 @@ def estimate_finetuning(
         state_bytes=state_bytes(parameters, activation_bytes=width, with_moments=keeping),
         activation_bytes=encoder_activation_bytes(
             model,
-            sequences=job.micro_batches(compute.world_size, on_cpu=on_cpu)[0],
+            sequences=micro_batch,
             length=job.max_length,
             activation_bytes=width,
             on_cpu=on_cpu,

@@ -37,7 +37,7 @@ def driver_cuda() -> tuple[int, int] | None:
 
     The libraries of cuda-compat count: they replace the driver's own.
     """
-    # Asked of the driver itself, which needs no working GPU for it: torch 2.11 and later have no function for it.
+    # The driver answers without a working GPU; torch 2.11 and later have no function for this.
     version = ctypes.c_int()
     try:
         failed = ctypes.CDLL(DRIVER_LIBRARY).cuDriverGetVersion(ctypes.byref(version))

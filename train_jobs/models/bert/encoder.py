@@ -179,9 +179,9 @@ class Encoder(nn.Module):
         """Compile the layers with torch.compile.
 
         Args:
-            together: as one function: the host of a GPU launches the kernels faster, but the compilation
-                takes twice as long, and all gradients become ready at the same time. False: one compilation serves all
-                layers, since all have the same code.
+            together: as one function. The host of a GPU launches the kernels faster, but the compilation takes longer,
+                and all gradients become ready at the same time. False: one compilation serves all layers, since all
+                have the same code.
         """
         self.compiled = True
         allow_variants()
