@@ -117,7 +117,7 @@ def main() -> None:
             report(loop, arguments.kernels)
 
 
-def _each_layer(compile_model: Any, model: torch.nn.Module, *, together: bool = False) -> None:
+def _each_layer(compile_model: Any, model: torch.nn.Module, **_: bool) -> None:
     compile_model(model, together=False)
 
 

@@ -103,7 +103,7 @@ class JobKind(ABC):
         """Return dotted key -> MODULE:NAME for the user's own classes in a spec."""
         return {}
 
-    def ignored(self, spec: Any, world_size: int, site: Site) -> Iterable[Rule]:
+    def ignored(self, spec: Any, compute: ResolvedCompute, site: Site) -> Iterable[Rule]:
         """Return the rules about settings that have no effect because of other settings."""
         return ()
 

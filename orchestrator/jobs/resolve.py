@@ -141,7 +141,7 @@ def _old_names(merged: load.Merged) -> Iterator[str]:
 def _warnings(which: JobKind, spec: JobSpec, compute: ResolvedCompute, changes: Mapping[str, Change]) -> Iterator[str]:
     """Yield the warnings about a valid spec: settings without effect, those of its kind and of its site."""
     site = site_of(spec.backend)
-    rules = which.ignored(spec, compute.world_size, site)
+    rules = which.ignored(spec, compute, site)
     yield from ignored_settings(spec, changes, rules, which.user_code_names(spec))
     yield from which.warnings(spec, changes, site)
     yield from site.warnings(spec)

@@ -140,8 +140,8 @@ def loop_of(
     )
 
 
-def pretraining(store: Path, world: World, *, packed: bool, **model: Any) -> BertPretraining:
-    """Return the pretraining task on a store."""
+def pretraining(store: Path, world: World, *, packed: bool, graphs: bool = False, **model: Any) -> BertPretraining:
+    """Return the pretraining task on a store, compiled and with CUDA graphs or neither."""
     config = PretrainConfig.model_validate(
         {
             "model": {**SHAPE, **model},
@@ -150,7 +150,8 @@ def pretraining(store: Path, world: World, *, packed: bool, **model: Any) -> Ber
                 "steps": 100,
                 "global_batch_size": MICRO * MICROS * world.size,
                 "micro_batch_size": MICRO,
-                "compile": False,
+                "compile": graphs,
+                "cuda_graphs": graphs,
                 "unpad": packed,
             },
         }
@@ -272,6 +273,29 @@ def searched_arrays(store: Path) -> dict[str, list[str]]:
     return found
 
 
+def graphs(store: Path, folder: Path) -> dict[str, Any]:
+    """Return what `train.cuda_graphs` asks of torch: functions with graphs, and beginnings in a step."""
+    functions, begun = [], []
+
+    def compile_nothing(function: Any, options: dict[str, bool] | None) -> Any:
+        functions.append([function.__name__, options])
+        return function
+
+    before = torch.compile, torch.compiler.cudagraph_mark_step_begin
+    torch.compile, torch.compiler.cudagraph_mark_step_begin = compile_nothing, lambda: begun.append(1)  # type: ignore[assignment]
+    try:
+        with recorded() as record, device(record, packed=True):
+            world = world_of(1, record)
+            task = pretraining(store, world, packed=True, graphs=True)
+            options = {"optimizer": "lamb", "precision": "bf16", "sharded": False, "overlap": False}
+            loop_of(task, world, folder=folder / "graphs", **options)._step()  # type: ignore[arg-type]
+            tasks = task, pretraining(store, world, packed=True)
+            shapes = [list(one.arrays(one.largest_batch(128))["packing_starts"].shape) for one in tasks]
+    finally:
+        torch.compile, torch.compiler.cudagraph_mark_step_begin = before
+    return {"functions": functions, "begun": len(begun), "starts": shapes}
+
+
 def main(names: list[str], store: Path, output: Path) -> None:
     """Run all scenes."""
     found: dict[str, Any] = {"searched_arrays": searched_arrays(store)}
@@ -284,4 +308,5 @@ def main(names: list[str], store: Path, output: Path) -> None:
             if grouped:
                 dist.destroy_process_group()
         found["saved_bytes"] = saved_bytes(store)
+        found["graphs"] = graphs(store, Path(folder))
     output.write_text(json.dumps(found))

@@ -78,3 +78,12 @@ def test_saved_bytes_match_memory_estimate(played: dict[str, Any]) -> None:
     )
     estimate = activation_memory(job, 256, micro_batch_size=1, activation_bytes=2, on_cpu=False) / 32
     assert played["saved_bytes"] == pytest.approx(estimate, rel=0.1)
+
+
+def test_graphs_of_compiled_functions_begin_with_micro_batch(played: dict[str, Any]) -> None:
+    found = played["graphs"]
+    wanted = {"triton.cudagraphs": True}
+    assert found["functions"] == [[name, wanted] for name in ("run_layers", "combine", "sum_head_losses")]
+    assert found["begun"] == 3  # micro batches of the step
+    # 128 sequences of 32 tokens: T is a multiple of 128, with three filling sequences of up to 64 tokens
+    assert found["starts"] == [[128 + 3 + 1], [128 + 1 + 1]]

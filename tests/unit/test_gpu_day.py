@@ -200,7 +200,7 @@ def test_throughput_is_that_of_the_product(tmp_path: Path, monkeypatch: pytest.M
     prepare(Namespace(**options), tmp_path)
     compiled: list[torch.nn.Module] = []
     monkeypatch.setattr(pretraining, "is_compiled", lambda wanted, device: wanted == "auto")
-    monkeypatch.setattr(pretraining, "compile_model", lambda model, together: compiled.append(model))
+    monkeypatch.setattr(pretraining, "compile_model", lambda model, **options: compiled.append(model))
     loop = pretraining_loop(tmp_path, tmp_path / "run", single_process_world(), precision="fp32")
     assert compiled == [loop.task.model]
     assert isinstance(loop.task, pretraining.BertPretraining)

@@ -209,6 +209,9 @@ class TrainConfig(CheckedConfig):
     with loss scaling on GPUs (before Ampere) and fp32 on CPUs."""
     compile: Literal["auto"] | bool = "auto"
     """torch.compile of the model's layers. auto: on GPUs; on a CPU it gains little and needs a C++ compiler."""
+    cuda_graphs: bool = Field(default=False, exclude_if=lambda value: not value)
+    """On GPUs: record the kernels of a micro batch and replay them, which relieves the host where micro batches are
+    small. Needs `compile` and a number for `micro_batch_size`. It was not tried on a GPU yet."""
     overlap_all_reduce: bool = Field(default=False, exclude_if=lambda value: not value)
     """With several processes: sum gradients over them in buckets of 25 MB during the backward pass of the last micro
     batch. Off: in one piece after it. With two processes both give the same bits."""
@@ -233,6 +236,15 @@ class TrainConfig(CheckedConfig):
             yield (
                 "batch_tokens leaves micro batches of unequal size, which loss_normalization=micro_batch would weight "
                 "equally: set global_batch_size, or loss_normalization=global"
+            )
+        if self.cuda_graphs and self.on_device(on_cpu=False).micro_batch_size == "auto":
+            yield "cuda_graphs needs a number for micro_batch_size, since the search for one would record each size"
+        if self.cuda_graphs and self.compile is False:
+            yield "cuda_graphs needs compiled layers: set compile to auto or true"
+        if self.cuda_graphs and self.overlap_all_reduce:
+            yield (
+                "cuda_graphs and overlap_all_reduce exclude each other: a recorded backward pass has no moment "
+                "between two layers"
             )
 
     def on_device(self, *, on_cpu: bool) -> TrainConfig:
@@ -434,6 +446,8 @@ class PretrainConfig(CheckedConfig):
             yield "data.text and data.store are both given, but a store already contains its text"
         if was_url(self.data.store):
             yield STORE_AT_URL
+        if self.train.cuda_graphs and is_user_code(self.model.name):
+            yield f"train.cuda_graphs records the model bert only, and model.name is {self.model.name}"
         last = self.profile.first + self.profile.steps - 1
         if self.profile.steps and last > self.train.steps:
             yield f"profile: steps {self.profile.first} to {last} exceed train.steps {self.train.steps}"

@@ -5,8 +5,8 @@ the encoder works on [T, H] instead of [B, S, H], where T is the number of token
 for the attention of packed sequences. On other devices q, k and v are copied to a padded layout and the result is
 gathered again. Groups of sequences of similar length keep this layout small, so sequences are sorted by length.
 
-T is rounded up so that few shapes occur, by at least one token of a last sequence that contains only [PAD]. Its results
-are not used, so its gradients are zero: padded positions can be filled from it in the forward and the backward pass.
+T is rounded up so that few shapes occur, by last sequences of [PAD] with at least one token. Their results are not
+used, so their gradients are zero: padded positions can be filled from them in the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Packing(NamedTuple):
     places: Tensor
     """int64 [B, S] the inverse; for padded positions, the last of the T."""
     starts: Tensor
-    """int32 [B + 2] start of each sequence, in packed order, then of the filling sequence, then T."""
+    """int32 [B + F + 1] start of each sequence, in packed order, then of F filling sequences, then T."""
     kernel: bool = False
     """Whether attention has a kernel for packed sequences; set by the encoder."""
     groups: tuple[Group, ...] = ()
@@ -86,7 +86,7 @@ class Packing(NamedTuple):
         """Return the packing with groups of sequences in which at most a third is padding."""
         # Only for a CPU: reading the lengths on the host would make a GPU synchronise. The 0 at the end closes the last
         # group.
-        lengths = self.starts.diff()[:-1]
+        lengths = self.starts.diff()[: len(self.places)]
         groups, first = [], 0
         for sequence, length in enumerate([*lengths.tolist(), 0]):
             if length < SHORTEST_OF_GROUP * int(lengths[first]):
@@ -103,7 +103,26 @@ class Packing(NamedTuple):
         return packed.index_select(0, (positions + self.places[:, :1]).flatten()).unflatten(0, positions.shape)
 
 
-def packing_arrays(lengths: npt.NDArray[np.int64], size: int, *, always: bool = False) -> dict[str, npt.NDArray[Any]]:
+def longest_sequence(size: int) -> int:
+    """Return the most tokens of a packed sequence, filling sequences included, where padded ones have `size` tokens."""
+    return max(size, MULTIPLE)
+
+
+def graph_multiple(sequences: int, size: int) -> int:
+    """Return the number of which T should be a multiple if each T has a CUDA graph of its own.
+
+    Args:
+        sequences: B, sequences of a micro batch.
+        size: S, tokens of the padded sequences.
+    """
+    # A 32nd of all tokens: in 200 micro batches of pairs, T has up to 6 values with 128 tokens and up to 24 with 512,
+    # for 0.8 to 2.7% more tokens (benchmarks/sequence_use.py).
+    return max(MULTIPLE, sequences * size // 32 // MULTIPLE * MULTIPLE)
+
+
+def packing_arrays(
+    lengths: npt.NDArray[np.int64], size: int, *, always: bool = False, multiple: int = MULTIPLE
+) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a batch for `Packing.from_batch`, computed on the host.
 
     Args:
@@ -111,12 +130,16 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int, *, always: bool = 
         size: S, tokens of the padded sequences.
         always: pack every batch, as on a GPU: attention with a mask needs more memory there than the packed kernel,
             and each kind of batch would be compiled.
+        multiple: T is a multiple of this, itself a multiple of `MULTIPLE`.
 
     Returns:
         Name -> array; empty if there is so little padding that packing saves nothing, unless `always`.
     """
     total = int(lengths.sum())
-    rounded = -(-(total + 1) // MULTIPLE) * MULTIPLE
+    # Filling sequences of at least one and at most `longest_sequence` tokens, whose number is the same for every batch:
+    # `starts` then has one shape.
+    fillings = -(-(multiple - 1) // (longest_sequence(size) - 1))
+    rounded = -(-(total + fillings) // multiple) * multiple
     if rounded >= lengths.size * size and not always:
         return {}
     # stable: equal lengths keep their order, so that the result does not depend on the sorting algorithm
@@ -130,7 +153,8 @@ def packing_arrays(lengths: npt.NDArray[np.int64], size: int, *, always: bool = 
     tokens[total:] = order[-1] * size + ordered[-1] if ordered[-1] < size else 0
     places = np.full(lengths.size * size, rounded - 1, np.int64)
     places[tokens[:total]] = np.arange(total)
-    starts = np.concatenate([[0], np.cumsum(ordered), [rounded]]).astype(np.int32)
+    ends = total + np.arange(1, fillings + 1) * (rounded - total) // fillings
+    starts = np.concatenate([[0], np.cumsum(ordered), ends]).astype(np.int32)
     return {_PREFIX + "tokens": tokens, _PREFIX + "places": places.reshape(-1, size), _PREFIX + "starts": starts}
 
 

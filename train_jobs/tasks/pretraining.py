@@ -24,7 +24,7 @@ from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.encoder import allow_variants, is_compiled, require_compiler
 from train_jobs.models.bert.pretraining_heads import IGNORED, BertForPreTraining
 from train_jobs.models.bert.primitives import gradients_in_place
-from train_jobs.models.packing import packing_arrays
+from train_jobs.models.packing import MULTIPLE, graph_multiple, packing_arrays
 from train_jobs.protocols import Term
 
 VALIDATION_BATCH = 32  # at most: the spread of the losses of batches gives the error bar, which needs enough of them
@@ -63,8 +63,10 @@ class BertPretraining:
         # a user's own model may not support packed sequences: its signature decides
         self._unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
         self.model.to(world.device)
-        if is_compiled(config.train.compile, world.device):
-            compile_model(self.model, together=compiles_together(world.device, config.train))
+        compiles = is_compiled(config.train.compile, world.device)
+        self._graphs = compiles and config.train.cuda_graphs and world.device.type == "cuda"
+        if compiles:
+            compile_model(self.model, together=compiles_together(world.device, config.train), graphs=self._graphs)
         self._vocab_size, self._separator = store.manifest.vocab_size, store.manifest.special_ids.sep
         self._unigram: UnigramModel | None = None
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
@@ -114,7 +116,8 @@ class BertPretraining:
 
     def arrays(self, batch: Batch) -> Arrays:
         """Return the arrays of a micro batch, with the packing of its tokens if that saves computation."""
-        return packed_arrays(batch, unpad=self._unpad, always=self._world.device.type == "cuda")
+        multiple = graph_multiple(len(batch), self._config.data.sequence_length) if self._graphs else MULTIPLE
+        return packed_arrays(batch, unpad=self._unpad, always=self._world.device.type == "cuda", multiple=multiple)
 
     def staged_loss(
         self, batch: Batch, tensors: Mapping[str, torch.Tensor], totals: torch.Tensor
@@ -196,15 +199,20 @@ class BertPretraining:
         return [found[name] for name in self._labels]
 
 
-def packed_arrays(batch: Batch, *, unpad: bool, always: bool = False) -> dict[str, npt.NDArray[Any]]:
+def packed_arrays(
+    batch: Batch, *, unpad: bool, always: bool = False, multiple: int = MULTIPLE
+) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a batch by name.
 
     Args:
         batch: the batch.
         unpad: whether to add the packing of the tokens, if that saves computation.
         always: whether to add it to every batch, as on GPUs.
+        multiple: number of which the packed tokens are a multiple.
     """
-    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1], always=always) if unpad else {}
+    if not unpad:
+        return batch.arrays()
+    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1], always=always, multiple=multiple)
     return {**batch.arrays(), **packing}
 
 
@@ -219,19 +227,20 @@ def compiles_together(device: torch.device, config: TrainConfig) -> bool:
     return device.type == "cuda" and not config.overlap_all_reduce
 
 
-def compile_model(model: torch.nn.Module, *, together: bool = False) -> None:
+def compile_model(model: torch.nn.Module, *, together: bool = False, graphs: bool = False) -> None:
     """Compile BERT's layers, on a GPU also its other parts, or another model; it happens at the first forward pass.
 
     Args:
         model: the model, on its device.
         together: whether BERT's layers are compiled as one function, see `Encoder.compile_layers`.
+        graphs: whether to record CUDA graphs of BERT.
 
     Raises:
         SpecError: the model is on a CPU and no C++ compiler is installed.
     """
     require_compiler(next(model.parameters()).device, key="train.compile")
     if isinstance(model, BertForPreTraining):
-        model.compile_parts(together=together)
+        model.compile_parts(together=together, graphs=graphs)
     else:
         # Packed batches differ in their number of tokens: with dynamic=False each would be compiled, up to the limit.
         allow_variants()

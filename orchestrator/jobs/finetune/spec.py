@@ -123,9 +123,9 @@ def check_batch(spec: FinetuneSpec, compute: ResolvedCompute) -> None:
         asked.model_copy(update={"micro_batch_size": micro}).accumulation_steps(world_size)
 
 
-def ignored(spec: FinetuneSpec, world_size: int, site: Site) -> list[Rule]:
+def ignored(spec: FinetuneSpec, compute: ResolvedCompute, site: Site) -> list[Rule]:
     """Return the rules about settings that have no effect because of others."""
-    rules = engine_rules(spec.optimizer, spec.schedule, world_size)
+    rules = engine_rules(spec.optimizer, spec.schedule, compute.world_size)
     return [*rules, *((key, True, f"task is {spec.task}") for key in spec.ignored())]
 
 

@@ -11,6 +11,7 @@ from orchestrator.support.plugins import lazy
 if TYPE_CHECKING:
     from orchestrator.jobs.prepare.spec import PrepareSpec
     from orchestrator.runs.status import RunStatus
+    from orchestrator.specs.compute import ResolvedCompute
     from orchestrator.specs.site import Rule, Site
 
 
@@ -28,7 +29,7 @@ class PrepareKind(JobKind):
     plan = lazy("orchestrator.jobs.prepare.plan:plan_preparation")
     recipes = lazy("train_jobs.artifacts.layers:PREPARE_RECIPES")
 
-    def ignored(self, spec: PrepareSpec, world_size: int, site: Site) -> Iterable[Rule]:
+    def ignored(self, spec: PrepareSpec, compute: ResolvedCompute, site: Site) -> Iterable[Rule]:
         """Return the rules about settings that have no effect because of others."""
         from orchestrator.specs.resolved import vocabulary_rule
 

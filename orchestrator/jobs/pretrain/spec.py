@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from orchestrator.specs.compute import ResolvedCompute
 from orchestrator.specs.job import JobSpec
 from orchestrator.specs.paths import PathKeys
 from orchestrator.specs.resolved import DECAYS, engine_rules, vocabulary_rule
@@ -60,10 +61,10 @@ class PretrainSpec(PretrainConfig, JobSpec):
         return self.part(PretrainConfig)
 
 
-def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
+def ignored(job: PretrainSpec, compute: ResolvedCompute, site: Site) -> list[Rule]:
     """Return the rules about settings that have no effect because of others."""
     return [
-        *engine_rules(job.optimizer, job.schedule, world_size),
+        *engine_rules(job.optimizer, job.schedule, compute.world_size),
         *((f"data.{key}", job.data.store is not None, "data.store has its own") for key in STORE_KEYS),
         (
             "train.loss_normalization",
@@ -93,7 +94,8 @@ def ignored(job: PretrainSpec, world_size: int, site: Site) -> list[Rule]:
         ("train.global_batch_size", job.train.batch_tokens is not None, "train.batch_tokens takes its place"),
         ("data.text", site.remote_data(job) is not None, f"{dotted(site.data_key)} takes its place"),
         ("profile.start", job.profile.steps == 0, "profile.steps is 0"),
-        ("train.overlap_all_reduce", world_size == 1, "there is one process"),
+        ("train.overlap_all_reduce", compute.world_size == 1, "there is one process"),
+        ("train.cuda_graphs", compute.device == "cpu", "the job runs on CPUs"),
         ("train.max_consecutive_skips", job.train.precision != "fp16", "only fp16 skips steps"),
         vocabulary_rule(job.data),
     ]

@@ -64,10 +64,12 @@ def test_compiled_dropout_is_bit_exact_for_seed() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("together", [False, True], ids=["each_layer", "together"])
+@pytest.mark.parametrize(
+    ("together", "graphs"), [(False, False), (True, False), (True, True)], ids=["each_layer", "together", "graphs"]
+)
 @pytest.mark.parametrize("lengths", [[16, 9, 3], [16, 16, 16]], ids=["short", "full"])
-def test_compiled_heads_and_losses_match_eager(lengths: list[int], together: bool) -> None:
-    """All parts, as on a GPU: layers, sum of embeddings, heads and losses; packed sequences."""
+def test_compiled_heads_and_losses_match_eager(lengths: list[int], together: bool, graphs: bool) -> None:
+    """All parts, as on a GPU: layers, sum of embeddings, heads and losses; packed sequences. A CPU records no graph."""
     packing = packing_arrays(np.array(lengths), 16, always=True)
     examples = {
         "input_ids": IDS,
@@ -82,7 +84,7 @@ def test_compiled_heads_and_losses_match_eager(lengths: list[int], together: boo
     for compiled in (True, False):
         made = model(dropout=0.0, compiled=False)
         if compiled:
-            made.compile_parts(layers_only=False, together=together)
+            made.compile_parts(layers_only=False, together=together, graphs=graphs)
         sums = pretraining_sums(made, examples, next_sentence=True, padded=True)
         (sums.mlm_loss_sum + sums.nsp_loss_sum).backward()
         found.append([*sums, *(parameter.grad for parameter in made.parameters())])

@@ -16,7 +16,7 @@ from train_jobs.models.bert import attention
 from train_jobs.models.bert.attention import has_packed_kernel, plain_attention
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, Sums, initialise, pretraining_sums
 from train_jobs.models.bert.task_heads import BertForTokenClassification
-from train_jobs.models.packing import MULTIPLE, Packing, packing_arrays
+from train_jobs.models.packing import MULTIPLE, Packing, graph_multiple, longest_sequence, packing_arrays
 from train_jobs.tasks.pretraining import compile_model
 
 SHAPE = ModelConfig(
@@ -254,6 +254,40 @@ def test_gpu_kernel_is_told_of_the_longest_sequence(monkeypatch: pytest.MonkeyPa
     attention.attend_packed(torch.zeros(len(packing.tokens), 3, 1, 8), packing._replace(kernel=True), dropout=0.0)
     ((starts, longest),) = told
     assert longest >= starts.diff().max() > 48
+
+
+@pytest.mark.parametrize(("rows", "size"), [(128, 128), (32, 128), (32, 512), (8, 512), (3, 16), (1, 64)])
+def test_batches_for_graphs_have_few_shapes_and_short_fillings(rows: int, size: int) -> None:
+    multiple = graph_multiple(rows, size)
+    draw = np.random.default_rng(7)
+    for _ in range(20):
+        lengths = draw.integers(2, size + 1, rows)
+        arrays = packing_arrays(lengths, size, always=True, multiple=multiple)
+        starts, tokens = arrays["packing_starts"], len(arrays["packing_tokens"])
+        fillings = np.diff(starts)[rows:]
+        assert tokens % multiple == 0
+        assert starts[-1] == tokens
+        assert sum(fillings) == tokens - sum(lengths)
+        assert 1 <= min(fillings) <= max(fillings) <= longest_sequence(size)
+        assert len(fillings) == -(-(multiple - 1) // (longest_sequence(size) - 1))  # whatever the lengths
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [SIZE] * 4], ids=["short", "full"])
+@pytest.mark.parametrize("grouped", [True, False], ids=["groups", "one_layout"])
+def test_several_filling_sequences_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, lengths: list[int], grouped: bool
+) -> None:
+    if not grouped:
+        monkeypatch.setattr(Packing, "grouped", lambda packing: packing)
+    made = model(dtype=torch.float64)
+    examples = batch(lengths)
+    arrays = packing_arrays(np.array(lengths), SIZE, always=True, multiple=6 * SIZE)
+    assert len(arrays["packing_starts"]) > len(lengths) + 2
+    expected, gradients = sums_and_gradients(made, examples)
+    found, others = sums_and_gradients(made, {**examples, **{n: torch.from_numpy(a) for n, a in arrays.items()}})
+    torch.testing.assert_close(found.mlm_loss_sum, expected.mlm_loss_sum)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[name], gradient, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -249,6 +249,7 @@ def test_profiled_steps_must_be_steps_of_the_run() -> None:
         (["train.loss_normalization=micro_batch"], "train.loss_normalization"),
         (["profile.start=3"], "profile.start"),
         (["optimizer.sharded=true"], "optimizer.sharded"),
+        (["train.cuda_graphs=true", "train.micro_batch_size=32"], "train.cuda_graphs"),
     ],
 )
 def test_setting_without_effect_is_a_warning(folder: Path, sets: list[str], ignored: str) -> None:

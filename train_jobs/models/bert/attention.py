@@ -14,7 +14,7 @@ from torch import Tensor
 from train_jobs.config.pretrain import LONGEST_PLAIN_ATTENTION
 from train_jobs.engine.runtime.devices import is_out_of_memory
 from train_jobs.models.bert.primitives import dropout as drop
-from train_jobs.models.packing import MULTIPLE, Group, Packing
+from train_jobs.models.packing import Group, Packing, longest_sequence
 
 
 def attend(joint: Tensor, *, mask: Tensor | None, dropout: float) -> Tensor:
@@ -50,8 +50,7 @@ def attend_packed(joint: Tensor, packing: Packing, *, dropout: float) -> Tensor:
         [T, heads, D].
     """
     if packing.kernel:
-        # the tokens that fill up to a multiple are one more sequence, which may be the longest
-        return _flash(joint, packing.starts, max(packing.places.shape[1], MULTIPLE), dropout)
+        return _flash(joint, packing.starts, longest_sequence(packing.places.shape[1]), dropout)
     if packing.groups:
         return _attend_groups(joint, packing.groups, dropout)
     # padded positions point to the last filling token, see `Packing.places`: no second tensor for the mask

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,8 @@ from train_jobs.models.bert.attention import attend, attend_packed, has_packed_k
 from train_jobs.models.bert.primitives import Dropout, Linear, embedding, joint_linear
 from train_jobs.models.packing import Packing
 
+P = ParamSpec("P")
+R = TypeVar("R")
 RECOMPILE_LIMIT = 32
 PAD_ID = 0  # [PAD] is the first piece of every BERT vocabulary
 TokenPositions = Tensor | Packing | None
@@ -61,13 +64,13 @@ class InputEmbeddings(nn.Module):
         """Return the normalised sum of three embeddings, [..., H] each."""
         return self.dropout(self.LayerNorm(words + segments + positions))
 
-    def compile_sum(self) -> None:
-        """Compile what follows the lookups with torch.compile."""
+    def compile_sum(self, *, graphs: bool = False) -> None:
+        """Compile what follows the lookups, see `compile_function`."""
         # Not the lookups: Inductor makes their gradients by atomic additions, which are in no fixed order, and for
         # which all tokens would contend for the two rows of segments. torch's own kernels sort by row.
         self.compiled = True
         allow_variants()
-        self.combine = torch.compile(self.combine)  # type: ignore[method-assign]
+        self.combine = compile_function(self.combine, graphs=graphs)  # type: ignore[method-assign]
 
 
 class SelfAttention(nn.Module):
@@ -175,21 +178,38 @@ class Encoder(nn.Module):
             hidden = layer(hidden, positions)
         return hidden
 
-    def compile_layers(self, *, together: bool) -> None:
+    def compile_layers(self, *, together: bool, graphs: bool = False) -> None:
         """Compile the layers with torch.compile.
 
         Args:
             together: as one function. The host of a GPU launches the kernels faster, but the compilation takes longer,
                 and all gradients become ready at the same time. False: one compilation serves all layers, since all
                 have the same code.
+            graphs: whether to record CUDA graphs of them; needs `together`.
         """
+        assert together or not graphs, "layer by layer, each recorded graph would be launched by itself"
         self.compiled = True
         allow_variants()
         if together:
-            self.run_layers = torch.compile(self.run_layers)  # type: ignore[method-assign]
+            self.run_layers = compile_function(self.run_layers, graphs=graphs)  # type: ignore[method-assign]
             return
         for layer in self.layer:
             layer.compile()
+
+
+def compile_function(function: Callable[P, R], *, graphs: bool) -> Callable[P, R]:
+    """Return a function compiled by torch.compile.
+
+    Args:
+        function: the function.
+        graphs: whether to record a CUDA graph of it for each shape of its arguments, see `begin_graphs`.
+    """
+    return torch.compile(function, options={"triton.cudagraphs": True} if graphs else None)
+
+
+def begin_graphs() -> None:
+    """Let CUDA graphs write over the tensors of the micro batch before, whose backward pass is over."""
+    torch.compiler.cudagraph_mark_step_begin()
 
 
 def allow_variants() -> None:
@@ -263,12 +283,13 @@ class BertModel(nn.Module):
         positions = packing if attention_mask is None else attention_mask[:, None, None, :]
         return self.encoder(self.embeddings(input_ids, token_type_ids, packing), positions)
 
-    def compile_parts(self, *, layers_only: bool | None = None, together: bool = False) -> bool:
+    def compile_parts(self, *, layers_only: bool | None = None, together: bool = False, graphs: bool = False) -> bool:
         """Compile the layers and the sum of embeddings, each by torch.compile.
 
         Args:
             layers_only: whether to compile only the layers. None: on a CPU.
             together: see `Encoder.compile_layers`.
+            graphs: likewise.
 
         Returns:
             Whether only the layers are compiled.
@@ -276,9 +297,9 @@ class BertModel(nn.Module):
         # On a CPU in 16 bit `primitives.linear` adds the decoder's gradient in place, which a compiled head cannot.
         if layers_only is None:
             layers_only = self.embeddings.word_embeddings.weight.device.type == "cpu"
-        self.encoder.compile_layers(together=together)
+        self.encoder.compile_layers(together=together, graphs=graphs)
         if not layers_only:
-            self.embeddings.compile_sum()
+            self.embeddings.compile_sum(graphs=graphs)
         return layers_only
 
 

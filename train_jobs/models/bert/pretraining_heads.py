@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from train_jobs.config import ModelConfig
-from train_jobs.models.bert.encoder import PAD_ID, BertModel, vary_first_dimension
+from train_jobs.models.bert.encoder import PAD_ID, BertModel, begin_graphs, compile_function, vary_first_dimension
 from train_jobs.models.bert.primitives import Linear, linear
 from train_jobs.models.packing import Packing
 
@@ -72,7 +72,7 @@ class BertForPreTraining(nn.Module):
         self.vocab_size = vocab_size
         self.bert = BertModel(config, vocab_size)
         self.cls = PretrainingHeads(config, vocab_size)
-        self.compiled = False
+        self.compiled = self.graphs = False
 
     def forward(
         self,
@@ -117,11 +117,11 @@ class BertForPreTraining(nn.Module):
         """Apply both heads and sum their losses; see `sum_losses`."""
         return sum_losses(self.score(hidden, masked_positions, packing), labels)
 
-    def compile_parts(self, *, layers_only: bool | None = None, together: bool = False) -> None:
+    def compile_parts(self, *, layers_only: bool | None = None, together: bool = False, graphs: bool = False) -> None:
         """Compile layers, sum of embeddings, and heads with their losses; see `BertModel.compile_parts`."""
-        if not self.bert.compile_parts(layers_only=layers_only, together=together):
-            self.compiled = True
-            self.sum_head_losses = torch.compile(self.sum_head_losses)  # type: ignore[method-assign]
+        if not self.bert.compile_parts(layers_only=layers_only, together=together, graphs=graphs):
+            self.compiled, self.graphs = True, graphs
+            self.sum_head_losses = compile_function(self.sum_head_losses, graphs=graphs)  # type: ignore[method-assign]
 
     def freeze_next_sentence(self) -> None:
         """Exclude pooler and next-sentence head from training."""
@@ -189,6 +189,8 @@ def pretraining_sums(model: torch.nn.Module, batch: Mapping[str, Tensor], *, nex
     positions = batch["masked_positions"]
     labels = batch["masked_labels"], batch["next_sentence_labels"] if next_sentence else None
     if isinstance(model, BertForPreTraining) and model.compiled:
+        if model.graphs:
+            begin_graphs()
         hidden = model.bert(input_ids, batch["token_type_ids"], mask, packing)
         vary_first_dimension(hidden, positions, *(value for value in labels if value is not None))
         return model.sum_head_losses(hidden, positions, labels, packing)
