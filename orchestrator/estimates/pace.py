@@ -44,9 +44,11 @@ NARROW_THREAD, WIDE_THREAD = Pace(25e9, 75e9), Pace(40e9, 350e9)
 ROW_THREAD_RATE = 40e9
 ROW_GPU_RATES = {"T4": 4e12, "V100": 8e12, "A100": 100e12, "H100": 250e12, "H200": 250e12}
 ROW_GPU_SHARE = 0.25  # share of the data sheet, for other GPUs
-# Seconds of a layer's forward and backward pass however few tokens there are: the host launches kernels. Fine-tuning
-# MRPC on an H200 took 27 ms a step of 12 layers; with torch.compile the host was not faster (docs/gpu.md).
-LAUNCH_OF_LAYER = 2.2e-3
+# Seconds of a layer however few tokens there are: the host of a GPU launches its kernels. Fine-tuning MRPC on an H200
+# took 27 ms a step of 12 layers; with torch.compile the host was not faster. One text at a time, it predicted 195 a
+# second (docs/gpu.md).
+LAUNCH_OF_LAYER = 2.2e-3  # forward and backward
+LAUNCH_OF_FORWARD = 1 / 195 / 12
 BYTES_PER_TOKEN = 4.0  # roughly, of English text in WordPiece; other columns of a table count as text, too
 SPECIAL_TOKENS = 3  # [CLS] and two [SEP]
 
@@ -120,13 +122,13 @@ def tokens_per_row(table_bytes: int, rows: int, max_length: int) -> float:
     return min(float(max_length), SPECIAL_TOKENS + table_bytes / max(rows, 1) / BYTES_PER_TOKEN)
 
 
-def seconds_of(flops: float, compute: ResolvedCompute, *, launched_layers: float = 0) -> float | None:
+def seconds_of(flops: float, compute: ResolvedCompute, *, launches: float) -> float | None:
     """Return the seconds of a number of FLOPs on short sequences; None: unknown GPU.
 
     Args:
         flops: of all processes.
         compute: the machines.
-        launched_layers: layers of all micro batches of all processes, forward and backward; they count on GPUs.
+        launches: seconds in which the hosts of all processes launch kernels; they count on GPUs.
     """
     if compute.device == "cpu":
         return flops / (ROW_THREAD_RATE * compute.threads_per_process * compute.world_size)
@@ -134,7 +136,7 @@ def seconds_of(flops: float, compute: ResolvedCompute, *, launched_layers: float
     rate, peaks = ROW_GPU_RATES.get(gpu_model(name) or ""), data_sheet(name)
     if rate is None and peaks is not None:
         rate = ROW_GPU_SHARE * peaks[0]
-    return max(flops / rate, LAUNCH_OF_LAYER * launched_layers) / compute.world_size if rate else None
+    return max(flops / rate, launches) / compute.world_size if rate else None
 
 
 def cost_of(seconds: float | None, compute: ResolvedCompute, *, highest: bool = False) -> float | None:

@@ -130,6 +130,9 @@ def _is_place(text: str, *, any_host: bool = False) -> bool:
 EXECUTOR_PATHS = tuple(f"data.executor.{name}" for name in ("scheduler_file", "tls_ca_file", "tls_cert", "tls_key"))
 
 
+MIN_BYTES_FOR_WORKERS = 16 << 20  # of text; one process finishes less than that before workers have started
+
+
 class ExecutorConfig(CheckedConfig):
     """Settings of the executor of the work on the parts of the text; a plain string sets only the name."""
 
@@ -161,6 +164,18 @@ class ExecutorConfig(CheckedConfig):
     def is_existing(self) -> bool:
         """Whether the cluster exists already."""
         return self.scheduler is not None or self.scheduler_file is not None
+
+    def starts_cluster(self, nodes: int, text_bytes: int, *, at_least: int = MIN_BYTES_FOR_WORKERS) -> bool:
+        """Return whether the nodes start a Dask cluster and share the work.
+
+        Args:
+            nodes: machines.
+            text_bytes: bytes of the files of the text; 0: not known, such as for a dataset by name.
+            at_least: bytes of text for which auto starts one.
+        """
+        if self.name == "auto":
+            return nodes > 1 and (text_bytes == 0 or text_bytes >= at_least)
+        return self.name == "dask" and not self.is_existing
 
     def problems(self) -> Iterator[str]:
         """Yield one message per contradiction between values of the section."""

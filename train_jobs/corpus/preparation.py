@@ -24,10 +24,10 @@ from train_jobs.artifacts.store_manifest import (
 from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder, write_whole
 from train_jobs.artifacts.vocabulary_file import given_rule, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
-from train_jobs.config.prepare import TextConfig
+from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS, TextConfig
 from train_jobs.corpus.executors.base import Executor, usable_cores
 from train_jobs.corpus.executors.node import ALONE, Node
-from train_jobs.corpus.executors.worker_pool import MIN_BYTES_FOR_WORKERS, WorkerPool
+from train_jobs.corpus.executors.worker_pool import WorkerPool
 from train_jobs.corpus.pipeline import Preparation, PreparationProgress, Report
 from train_jobs.corpus.sources.text_parts import plan_parts
 from train_jobs.corpus.steps.manifest import TOKENS_METHOD, source_names
@@ -237,21 +237,14 @@ def _executor(
         from train_jobs.corpus.executors.dask_executor import DaskExecutor
 
         return DaskExecutor(setting, ExistingCluster(config), progress.log)
-    if isinstance(setting.folder, Path) and _starts_cluster(setting.data, found, node, options):
+    least = options.min_worker_bytes
+    if isinstance(setting.folder, Path) and config.starts_cluster(node.size, found.total_bytes, at_least=least):
         from train_jobs.corpus.executors.dask_cluster import OwnCluster
         from train_jobs.corpus.executors.dask_executor import DaskExecutor
 
         cluster = OwnCluster(setting.folder, node, key, workers, config.dashboard)
         return DaskExecutor(setting, cluster, progress.log)
-    return WorkerPool(setting, workers, min_bytes=options.min_worker_bytes)
-
-
-def _starts_cluster(data: TextConfig, found: DataFingerprint, node: Node, options: StoreOptions) -> bool:
-    """Return whether the nodes start a Dask cluster; all nodes decide the same."""
-    if data.executor.name == "auto":
-        # A dataset by name has no size before it is read.
-        return node.size > 1 and (found.total_bytes == 0 or found.total_bytes >= options.min_worker_bytes)
-    return data.executor.name == "dask" and not data.executor.is_existing
+    return WorkerPool(setting, workers, min_bytes=least)
 
 
 def _serve(
@@ -262,7 +255,8 @@ def _serve(
     def complete() -> bool:
         return TokenStore.find(folder, key) is not None
 
-    if isinstance(folder, Path) and _starts_cluster(data, found, node, options):
+    least = options.min_worker_bytes
+    if isinstance(folder, Path) and data.executor.starts_cluster(node.size, found.total_bytes, at_least=least):
         from train_jobs.corpus.executors.dask_cluster import serve
 
         serve(folder / PARTS, node, key, _workers(data, node), complete)

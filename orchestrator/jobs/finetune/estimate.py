@@ -15,7 +15,7 @@ from orchestrator.estimates.memory import (
     state_bytes,
     with_moments,
 )
-from orchestrator.estimates.pace import cost_of, seconds_of
+from orchestrator.estimates.pace import LAUNCH_OF_LAYER, cost_of, seconds_of
 from orchestrator.jobs.row_counts import RowEstimates
 from orchestrator.specs.compute import ResolvedCompute
 from train_jobs.artifacts.start_model import InitialModel
@@ -66,7 +66,8 @@ def estimate_finetuning(
     if (tokens := work.tokens) is not None:
         each = tokens * flops_per_token(model, initial.rows, sequence_length=tokens, max_predictions=0)
         rows = work.trained_rows + work.evaluated_rows / 3  # evaluation: no backward
-        seconds = seconds_of(each * rows, compute, launched_layers=rows / micro_batch * model.num_hidden_layers)
+        launches = rows / micro_batch * model.num_hidden_layers * LAUNCH_OF_LAYER
+        seconds = seconds_of(each * rows, compute, launches=launches)
     checkpoints = checkpoints_at_once(job.checkpoint, steps=work.steps if work.steps is not None else 2**31)
     return FinetuneEstimates(
         parameters=parameters,

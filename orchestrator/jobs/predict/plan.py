@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.estimates.memory import FP32, LIBRARIES, activation_width, layer_activation_bytes, memory_warnings
-from orchestrator.estimates.pace import cost_of, seconds_of, tokens_per_row
+from orchestrator.estimates.pace import LAUNCH_OF_FORWARD, cost_of, seconds_of, tokens_per_row
 from orchestrator.jobs.base import Plan, SharedFacts, files_fingerprint
 from orchestrator.jobs.facts import memory_text, plan_rows, start_text
 from orchestrator.jobs.inputs import DATA, START, At, JobInput, Needs, model_input
@@ -105,7 +105,8 @@ def estimate_prediction(
     seconds = None
     if rows is not None and tokens is not None:  # a third of training: no backward pass
         each = tokens * flops_per_token(model, vocab_size, sequence_length=tokens, max_predictions=0) / 3
-        seconds = seconds_of(rows * each, compute)
+        launches = max(rows * tokens / batch, 1) * model.num_hidden_layers * LAUNCH_OF_FORWARD
+        seconds = seconds_of(rows * each, compute, launches=launches)
     layer = batch * layer_activation_bytes(model, activation_bytes=width)
     libraries = LIBRARIES if compute.device == "cpu" else 0
     return PredictEstimates(

@@ -26,6 +26,7 @@ from train_jobs.artifacts.text_sample import TextFacts
 from train_jobs.artifacts.vocabulary_file import given_rule
 from train_jobs.config import PrepareConfig
 from train_jobs.config.fields import Config
+from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS
 from train_jobs.readers.text_check import check_text
 
 BYTES_PER_SECOND = 5_000_000  # of text, in each worker, all steps together, sentences included; bz2 and wikitext slower
@@ -41,12 +42,12 @@ class PrepareEstimates(Config):
     """Text, uncompressed."""
     parts: int
     """Units of work, at least one for each source."""
-    workers: int
-    """Processes that share them, on all nodes."""
-    seconds: float
-    """How long it takes."""
+    workers: int | None
+    """Processes that share them, on all nodes; None: those of an existing Dask cluster."""
+    seconds: float | None
+    """How long it takes; None: not known, as on an existing Dask cluster."""
     process_bytes: int
-    """Memory of the workers of a node together."""
+    """Memory of the processes of a node together."""
     store_bytes: int
     """The store."""
     steps_bytes: int
@@ -70,17 +71,29 @@ def estimate_preparation(job: PrepareConfig, data: DataFingerprint, *, nodes: in
     files = [file for source in job.data.text if source.dataset is None for file in source_files(source)]
     text = sum(map(text_bytes, files)) or data.total_bytes
     parts = max(-(-text // part_bytes(text)), len(job.data.text), 1)
-    each = cores if job.data.workers == "auto" else job.data.workers
-    workers = min(each * nodes, parts)
+    each = min(cores if job.data.workers == "auto" else job.data.workers, parts)
+    busy = nodes if _shares_nodes(job, data, nodes) else 1
+    if job.data.executor.is_existing:
+        workers = None
+    elif busy == 1 and job.data.executor.name != "dask" and text < MIN_BYTES_FOR_WORKERS:
+        workers = 1
+    else:
+        workers = min(each * busy, parts)
     return PrepareEstimates(
         text_bytes=text,
         parts=parts,
         workers=workers,
-        seconds=text / (BYTES_PER_SECOND * workers),
-        process_bytes=WORKER_BYTES * -(-workers // nodes),
+        seconds=None if workers is None else text / (BYTES_PER_SECOND * workers),
+        process_bytes=WORKER_BYTES * -(-(workers or 1) // busy),
         store_bytes=int(text * STORE_SHARE),
         steps_bytes=int(text * STEPS_SHARE),
     )
+
+
+def _shares_nodes(job: PrepareConfig, data: DataFingerprint, nodes: int) -> bool:
+    """Return whether all nodes share the work; otherwise the first does all of it."""
+    at_url = isinstance(job.store, str)
+    return nodes > 1 and not at_url and job.data.executor.starts_cluster(nodes, data.total_bytes)
 
 
 class PreparePlan(Plan):
@@ -158,14 +171,16 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
     vocabulary = str(job.data.vocabulary or f"trained here, {job.data.vocab_size:,} pieces")
     yield "vocabulary", vocabulary
     yield from words_rows(job.data, plan.text)
-    yield (
-        "work",
-        f"{bytes_text(estimates.text_bytes)} of text in {counted(estimates.parts, 'part')} by"
-        f" {counted(estimates.workers, 'worker')}:"
-        f" {duration_text(estimates.seconds)} (estimate)",
-    )
+    work = f"{bytes_text(estimates.text_bytes)} of text in {counted(estimates.parts, 'part')} by"
+    if estimates.workers is None or estimates.seconds is None:
+        yield "work", f"{work} the workers of the cluster"
+    else:
+        yield "work", f"{work} {counted(estimates.workers, 'worker')}: {duration_text(estimates.seconds)} (estimate)"
     if plan.job.data.executor.name == "dask" or plan.compute.nodes > 1:
-        yield "executor", executor_text(job, plan.compute.nodes)
+        yield (
+            "executor",
+            executor_text(job, plan.compute.nodes, shared=_shares_nodes(job, plan.data, plan.compute.nodes)),
+        )
     yield "memory", f"{bytes_text(estimates.process_bytes)} on each node (estimate)"
     yield (
         "disk",
@@ -174,13 +189,21 @@ def preparation_rows(plan: PreparePlan) -> Iterator[tuple[str, str]]:
     )
 
 
-def executor_text(job: PrepareConfig, nodes: int) -> str:
-    """Return what runs the work on the parts."""
+def executor_text(job: PrepareConfig, nodes: int, *, shared: bool) -> str:
+    """Return what runs the work on the parts.
+
+    Args:
+        job: what is prepared.
+        nodes: machines.
+        shared: whether they share the work.
+    """
     config = job.data.executor
     if config.is_existing:
         return f"the Dask cluster of {config.scheduler or config.scheduler_file}, which must see text and store"
+    if nodes > 1 and not shared:
+        return "processes of the first node; the others wait for it"
     if config.name == "processes":
-        return "processes of the first node" if nodes > 1 else "processes of this node"
+        return "processes of this node"
     where = f"{counted(nodes, 'node')}, the scheduler on the first" if nodes > 1 else "this node"
     return f"a Dask cluster that the job starts on {where}"
 

@@ -14,6 +14,7 @@ from orchestrator.backends.azure.options import Workspace
 from orchestrator.backends.azure.submission import build_request, job_documents
 from orchestrator.cli.main import main
 from orchestrator.client import Orchestrator
+from orchestrator.estimates.pace import LAUNCH_OF_FORWARD
 from orchestrator.jobs.builders import predict
 from orchestrator.jobs.predict.plan import PredictPlan
 from orchestrator.jobs.predict.spec import EvaluateSpec, PredictSpec
@@ -144,6 +145,18 @@ def test_azure_gets_files_and_model(folder: Path) -> None:
     assert {"config.json", "model.safetensors", "vocab.txt"} <= {*files_of(found, "start")}
     sent = json.loads(job_documents(request, found)["config.json"])
     assert (sent["output"], "model" in sent, "input" in sent) == ("predictions.tsv", False, False)
+
+
+def test_time_on_gpu_is_bounded_by_launches(folder: Path) -> None:
+    """However few tokens there are, the host launches the kernels of each layer and batch."""
+    (folder / "new.tsv").write_text("text\n" + 1000 * "a few words of text\n")
+    azure = {key.replace(".", "__"): value for key, value in AZURE.items()}
+    azure["compute__sku"] = "Standard_NC40ads_H100_v5"
+    layers = json.loads((folder / "bert" / "config.json").read_text())["num_hidden_layers"]
+    few, many = (plan(**azure, batching__batch_tokens=tokens).estimates for tokens in (64, 128))
+    assert few.tokens_per_row is not None
+    assert few.seconds == pytest.approx(1000 * few.tokens_per_row / 64 * layers * LAUNCH_OF_FORWARD)
+    assert many.seconds == pytest.approx(few.seconds / 2)
 
 
 def test_output_is_a_format_or_a_file(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -20,6 +20,7 @@ from orchestrator.support.errors import SpecError
 from tests.conftest import write_corpus
 from tests.unit.corpus.small_corpora import prepare
 from train_jobs.config import DataError, TextConfig
+from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS
 from train_jobs.prepare import read_config
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -274,7 +275,11 @@ def test_job_file_of_docs_page_is_read_by_job(tmp_path: Path) -> None:
     [
         ((), None),
         (("data.executor=dask",), "a Dask cluster that the job starts on this node"),
-        (("compute.nodes=2",), "a Dask cluster that the job starts on 2 nodes, the scheduler on the first"),
+        (("compute.nodes=2",), "processes of the first node; the others wait for it"),
+        (
+            ("compute.nodes=2", "data.executor=dask"),
+            "a Dask cluster that the job starts on 2 nodes, the scheduler on the first",
+        ),
         (
             ("data.executor={name: dask, scheduler: 'tls://10.0.0.4:8786'}",),
             "the Dask cluster of tls://10.0.0.4:8786, which must see text and store",
@@ -284,6 +289,26 @@ def test_job_file_of_docs_page_is_read_by_job(tmp_path: Path) -> None:
 def test_plan_names_what_runs_the_work(folder: Path, sets: tuple[str, ...], expected: str | None) -> None:
     found = plan(folder, "prepare", "data.text=[text.txt]", "store=made", *sets)
     assert dict(found.facts()).get("executor") == expected
+
+
+@pytest.mark.parametrize(
+    ("sets", "workers"),
+    [
+        ((), 3),
+        (("compute.nodes=2",), 6),
+        (("compute.nodes=2", "data.executor=processes"), 3),
+        (("data.executor={name: dask, scheduler: 'tls://10.0.0.4:8786'}",), None),
+    ],
+)
+def test_plan_counts_workers_that_run(folder: Path, sets: tuple[str, ...], workers: int | None) -> None:
+    once = (folder / "text.txt").read_bytes()
+    (folder / "long.txt").write_bytes(once * (3 * MIN_BYTES_FOR_WORKERS // len(once) + 1))
+    found = plan(folder, "prepare", "data.text=[long.txt]", "data.workers=3", *sets)
+    assert isinstance(found, PreparePlan)
+    assert found.estimates.parts >= 6
+    assert found.estimates.workers == workers
+    row = dict(found.facts())["work"]
+    assert row.endswith("the workers of the cluster") if workers is None else f"by {workers} workers:" in row
 
 
 def test_executor_keeps_hash_of_run(folder: Path) -> None:

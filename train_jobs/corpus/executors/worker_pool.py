@@ -20,11 +20,11 @@ from typing import Any
 
 import train_jobs
 from train_jobs.config.errors import OutOfMemoryError, UserError
+from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS
 from train_jobs.corpus.executors.base import Executor, InProcess, Result, error_of
 from train_jobs.corpus.steps.documents import Advance
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 
-MIN_BYTES_FOR_WORKERS = 16 << 20  # of text; this process finishes less than that before workers have started
 READ_AT_ONCE = 1 << 16
 
 
