@@ -34,6 +34,13 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
     shutil.rmtree(store)  # a completed run without its output is not reused
     again = console("submit", "prepare", *words, "-o", "json").json
     assert (again["name"], again["state"]) == (f"{status['name']}-2", "completed")
+    vocabulary = store / "vocab.txt"
+    vocabulary.write_bytes(vocabulary.read_bytes().replace(b"##", b"#!", 1))
+    refused = console("submit", "pretrain", "--data", "store", "--dry-run")
+    assert (refused.code, f"the token store is damaged: {vocabulary}" in refused.err) == (2, True), refused.err
+    assert "repeat submit prepare" in refused.err
+    repaired = console("submit", "prepare", *words, "-o", "json").json
+    assert (repaired["name"], repaired["state"]) == (f"{status['name']}-3", "completed")
     assert f"orchestrator submit pretrain --data {store}" in console("status", "@last").err
     report = console("report", "@last")
     assert (report.code, "has no curves" in report.err) == (2, True)
