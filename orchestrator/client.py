@@ -366,7 +366,7 @@ class Orchestrator:
 
         Args:
             names: runs and sweeps, as for `attach`; a sweep includes its trials. Also the whole name of one that was
-                pruned, if the home's MLflow store has it.
+                pruned, if the home's MLflow store has it, or whose deletion was killed.
 
         Raises:
             ConflictError: one of them is running.
