@@ -28,8 +28,8 @@ def outcome(**more: object) -> Outcome:
     return Outcome.model_validate({**STAMP, **held, **lists, **facts, **more})
 
 
-@pytest.mark.long
 def test_preparation_whose_processes_are_killed_passes() -> None:
+    """The one real trial of `make test`, of about 20 seconds, and therefore not marked as long."""
     whole = undisturbed("prepare")
     trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(10))
     found = next(trial for trial in trials if trial is not None and trial.commands)  # others hit a finished job
