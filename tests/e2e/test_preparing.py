@@ -65,6 +65,22 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
 
 
 @pytest.mark.long
+def test_store_that_a_run_finds_damaged_is_made_again(console: Console, corpus: Path) -> None:
+    job = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
+    assert console("submit", "pretrain", "-f", str(job)).code == 0
+    (shard,) = console.home.glob("token-stores/*/shard-*-train.arrow")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    failed = console("submit", "pretrain", "-f", str(job), "--set", "train.steps=5", "-o", "json").json
+    assert failed["state"] == "failed"
+    assert f"the token store is damaged: {shard}" in failed["reason"]
+    resumed = console("resume", failed["name"], "-o", "json").json
+    assert (resumed["state"], resumed["step"]) == ("completed", 5)
+    assert shard.read_bytes() == whole
+    assert not list(shard.parent.glob("damaged.txt"))
+
+
+@pytest.mark.long
 def test_data_show_and_verify_report_contents_and_damage(console: Console, corpus: Path) -> None:
     from train_jobs.artifacts.fingerprints import fingerprint
     from train_jobs.config import TextConfig
