@@ -179,7 +179,7 @@ class Orchestrator:
             new: use a free name even if a run of the same hash exists.
         """
         backend = load_backend(plan.spec.backend, self._home)
-        new = new or _store_was_deleted(backend, plan)
+        new = new or _store_is_lost(backend, plan)
         submission = backend.prepare(plan, run=self._free_name(backend, plan) if new else plan.name)
         if (group := shared_group(self._home)) is None:
             return submission
@@ -200,8 +200,8 @@ class Orchestrator:
     def submit(self, plan: Plan | Submission | Job, *, new: bool = False) -> Run:
         """Start a plan or a prepared request; if a run of the same hash exists, return that run instead.
 
-        A completed preparation is started again if its token store was deleted. `deliver` of the returned run writes
-        to the output of this plan, even if the run was submitted with another one.
+        A completed preparation is started again if its token store was deleted or is damaged. `deliver` of the returned
+        run writes to the output of this plan, even if the run was submitted with another one.
 
         Args:
             plan: the plan, the prepared request, or a job of `orchestrator.pretrain(...)` or a similar function.
@@ -217,7 +217,7 @@ class Orchestrator:
             plan = self.plan(plan)
         submission = plan if isinstance(plan, Submission) else self.prepare(plan, new=new)
         backend = load_backend(submission.backend, self._home)
-        if submission.plan is not None and not (new or _store_was_deleted(backend, submission.plan)):
+        if submission.plan is not None and not (new or _store_is_lost(backend, submission.plan)):
             existing = self._existing_run(backend, submission.plan)
             if existing is not None:
                 return Run(backend, backend.handle(existing.name), submitted=submission.plan)
@@ -366,7 +366,7 @@ class Orchestrator:
 
         Args:
             names: runs and sweeps, as for `attach`; a sweep includes its trials. Also the whole name of one that was
-                pruned, if the home's MLflow store has it.
+                pruned, if the home's MLflow store has it, or whose deletion was killed.
 
         Raises:
             ConflictError: one of them is running.
@@ -504,9 +504,9 @@ def _newest_of_hash(backend: Backend, plan: Plan) -> str | None:
     return next((name for name in backend.names() if of_hash.fullmatch(name)), None)
 
 
-def _store_was_deleted(backend: Backend, plan: Plan) -> bool:
-    """Return whether the newest run of a plan prepared a token store on this machine that no longer exists."""
-    from train_jobs.artifacts.store_manifest import MANIFEST_FILE
+def _store_is_lost(backend: Backend, plan: Plan) -> bool:
+    """Return whether the newest run of a plan prepared a token store that no longer exists or is damaged."""
+    from train_jobs.artifacts.store_manifest import read_manifest
     from train_jobs.artifacts.store_places import store_path
 
     name = _newest_of_hash(backend, plan)
@@ -514,7 +514,7 @@ def _store_was_deleted(backend: Backend, plan: Plan) -> bool:
         return False
     status = backend.describe(name)
     made = status.store if status.state == RunState.COMPLETED else None
-    return made is not None and not (store_path(made) / MANIFEST_FILE).is_file()
+    return made is not None and read_manifest(store_path(made)) is None
 
 
 def find_name(run: str, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from orchestrator.support.home import FINGERPRINT_CACHE, TOKEN_STORES
 from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.lineage import LINEAGE_FILE, READ, Lineage, Link, parse_lineage, store_digest
 from train_jobs.artifacts.start_model import initial_weights
-from train_jobs.artifacts.store_manifest import read_manifest
+from train_jobs.artifacts.store_manifest import stored_manifest
 from train_jobs.artifacts.task_files import task_files
 from train_jobs.config import DataError, FinetuneConfig
 
@@ -154,7 +154,7 @@ def _store_of(link: Link, config: Mapping[str, Any], stores: Path) -> Path:
         return made
     data = config.get("data", {})
     named = [Path(path) for path in (data.get("store"), *data.get("text", ())) if isinstance(path, str)]
-    keys = ((path, read_manifest(path)) for path in named)
+    keys = ((path, stored_manifest(path)) for path in named)
     return next((path for path, found in keys if found and found.key == link.facts["store"]), made)
 
 

@@ -36,6 +36,7 @@ from orchestrator.backends.retention import (
     tree_bytes,
     unused_stores,
 )
+from orchestrator.runs.hidden_folders import DELETED
 from orchestrator.runs.status import SWEEP_TAG, Handle, RunStatus
 from orchestrator.runs.tracked_run import (
     HANDLE_TAG,
@@ -158,14 +159,15 @@ def without_folder(home: Path, names: Collection[str]) -> set[str]:
 
 
 def pruned_names(home: Path) -> set[str]:
-    """Return the names of the runs and sweeps without a folder that the home's MLflow store has."""
+    """Return the names of runs and sweeps without a folder: those in the home's MLflow store, and half-deleted ones."""
+    hidden = (path.name for path in home.glob(f"*/{DELETED}*"))
+    names = {name.removeprefix(DELETED).rpartition(".")[0] for name in hidden}
     path = sqlite_path(default_uri(home))
-    if path is None or not path.is_file():
-        return set()
-    with suppress(sqlite3.Error), closing(_opened(path)) as database:  # of another program, or damaged
-        query = "SELECT DISTINCT value FROM tags WHERE key IN (?, ?)"
-        return without_folder(home, [name for (name,) in database.execute(query, (RUN_TAG, SWEEP_TAG))])
-    return set()
+    if path is not None and path.is_file():
+        with suppress(sqlite3.Error), closing(_opened(path)) as database:  # of another program, or damaged
+            query = "SELECT DISTINCT value FROM tags WHERE key IN (?, ?)"
+            names |= {name for (name,) in database.execute(query, (RUN_TAG, SWEEP_TAG))}
+    return without_folder(home, names)
 
 
 def plan_purging(
@@ -190,9 +192,7 @@ def plan_purging(
         ConflictError: a run has not ended, or a sweep is running.
     """
     for status in statuses:
-        if not status.state.terminal:
-            fix = f"orchestrator cancel {status.name}"
-            raise ConflictError(f"cannot purge run {status.name}: it is {status.state}", fix=fix)
+        _require_ended(status)
     for name in sweeps:
         if is_held(home / SWEEPS / name / "lock"):
             raise ConflictError(f"cannot purge sweep {name}: it is running", fix=f"orchestrator cancel {name}")
@@ -245,8 +245,16 @@ def plan_purging(
     )
 
 
+def _require_ended(status: RunStatus) -> None:
+    if not status.state.terminal:
+        fix = f"orchestrator cancel {status.name}"
+        raise ConflictError(f"cannot purge run {status.name}: it is {status.state}", fix=fix)
+
+
 def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purging:
-    """Delete what `purging` lists, the records first, so that a purge that fails can be repeated; return it.
+    """Delete what `purging` lists, and return it.
+
+    The folders of runs and sweeps come last: by them, a purge that is repeated after a kill or an error finds the rest.
 
     A copy to MLflow that is being made meanwhile is waited for, and deleted too; none is begun afterwards.
 
@@ -264,6 +272,17 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
         delete_endpoint(home, endpoint)
         (home / ENDPOINTS / f"{endpoint}.log").unlink(missing_ok=True)
     handles = [Handle.parse(str(item.handle)) for item in purging.runs]
+    for one in handles:  # again: it would need its token store
+        _require_ended(backends[one.backend].describe(one.name))
+    for item in [*purging.sweeps, *purging.token_stores]:
+        Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
+    for item in purging.token_stores:
+        delete_tree(home / item.name)
+    for name in purging.caches:
+        if (home / name).is_dir():
+            delete_tree(home / name)
+        else:
+            (home / name).unlink(missing_ok=True)
     deletions: list[tuple[Path | None, Callable[[], object]]] = [
         (backends[one.backend].folder(one.name), partial(require(backends[one.backend], Deletes).delete, one.name))
         for one in handles
@@ -271,16 +290,7 @@ def purge(purging: Purging, backends: Mapping[str, Backend], home: Path) -> Purg
     deletions += [(home / item.name, partial(delete_tree, home / item.name, hide=True)) for item in purging.sweeps]
     for first in range(0, max(len(deletions), 1), LOCKS):  # once also without folders, for records of pruned runs
         _delete_copied(deletions[first : first + LOCKS], purging, home)
-    for item in purging.token_stores:
-        delete_tree(home / item.name)
-    for item in [*purging.sweeps, *purging.token_stores]:
-        Path(home / item.name).with_name(f".{Path(item.name).name}.lock").unlink(missing_ok=True)
-    for name in purging.caches:
-        if (home / name).is_dir():
-            delete_tree(home / name)
-        else:
-            (home / name).unlink(missing_ok=True)
-    names = [Path(item.name).name for item in (*purging.runs, *purging.sweeps)]
+    names = [*(Path(item.name).name for item in (*purging.runs, *purging.sweeps)), *purging.pruned]
     for path in home.glob("*/.*"):  # drafts, deletions that were killed, and what the locks held until here kept
         if path.is_dir() and any(f".{name}." in path.name for name in names):
             delete_tree(path)
@@ -326,7 +336,8 @@ def _stores(
 ) -> tuple[list[Path], list[Path]]:
     """Return the token stores to delete, and the others that no run uses.
 
-    To delete are those of the runs' texts that no other run uses, and all unfinished ones that no process makes.
+    To delete are those of the runs' texts that no other run uses, all unfinished ones that no process makes, and those
+    that a killed `prune --stores` has hidden.
 
     Args:
         home: the user's orchestrator folder.
@@ -341,7 +352,9 @@ def _stores(
     unfinished = [
         path
         for path in (place.iterdir() if place.is_dir() else ())
-        if path.is_dir() and _text_of(path) is None and not is_held(place / f".{path.name}.lock")
+        if path.is_dir()
+        and (path.name.startswith(".") or _text_of(path) is None)
+        and not is_held(place / f".{path.name}.lock")
     ]
     return sorted([*chosen, *unfinished]), [path for path in unused if path not in chosen]
 

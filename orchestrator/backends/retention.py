@@ -167,10 +167,14 @@ def plan_pruning(
         ],
         kept=kept,
         leftovers=[
-            folder_item(home, path)
-            for backend in backends.values()
-            if isinstance(backend, Deletes)
-            for path in backend.leftovers()
+            *(
+                folder_item(home, path)
+                for backend in backends.values()
+                if isinstance(backend, Deletes)
+                for path in backend.leftovers()
+            ),
+            # of a prune that was killed: see `prune`
+            *(folder_item(home, path) for path in sorted((home / TOKEN_STORES).glob(".*.building"))),
         ],
         token_stores=unused if stores else [],
         unused_store_bytes=sum(item.bytes or 0 for item in unused),

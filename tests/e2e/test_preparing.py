@@ -34,6 +34,13 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
     shutil.rmtree(store)  # a completed run without its output is not reused
     again = console("submit", "prepare", *words, "-o", "json").json
     assert (again["name"], again["state"]) == (f"{status['name']}-2", "completed")
+    vocabulary = store / "vocab.txt"
+    vocabulary.write_bytes(vocabulary.read_bytes().replace(b"##", b"#!", 1))
+    refused = console("submit", "pretrain", "--data", "store", "--dry-run")
+    assert (refused.code, f"the token store is damaged: {vocabulary}" in refused.err) == (2, True), refused.err
+    assert "repeat submit prepare" in refused.err
+    repaired = console("submit", "prepare", *words, "-o", "json").json
+    assert (repaired["name"], repaired["state"]) == (f"{status['name']}-3", "completed")
     assert f"orchestrator submit pretrain --data {store}" in console("status", "@last").err
     report = console("report", "@last")
     assert (report.code, "has no curves" in report.err) == (2, True)
@@ -55,6 +62,22 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
     (data,) = [link for link in lineage["links"] if link["kind"] == "data"]
     assert data["name"] == "corpus.txt, more.jsonl"
     assert lineage["checks"][data["hash"]]["verdict"] == "verified"
+
+
+@pytest.mark.long
+def test_store_that_a_run_finds_damaged_is_made_again(console: Console, corpus: Path) -> None:
+    job = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
+    assert console("submit", "pretrain", "-f", str(job)).code == 0
+    (shard,) = console.home.glob("token-stores/*/shard-*-train.arrow")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    failed = console("submit", "pretrain", "-f", str(job), "--set", "train.steps=5", "-o", "json").json
+    assert failed["state"] == "failed"
+    assert f"the token store is damaged: {shard}" in failed["reason"]
+    resumed = console("resume", failed["name"], "-o", "json").json
+    assert (resumed["state"], resumed["step"]) == ("completed", 5)
+    assert shard.read_bytes() == whole
+    assert not list(shard.parent.glob("damaged.txt"))
 
 
 @pytest.mark.long

@@ -28,8 +28,8 @@ def outcome(**more: object) -> Outcome:
     return Outcome.model_validate({**STAMP, **held, **lists, **facts, **more})
 
 
-@pytest.mark.long
 def test_preparation_whose_processes_are_killed_passes() -> None:
+    """The one real trial of `make test`, of about 20 seconds, and therefore not marked as long."""
     whole = undisturbed("prepare")
     trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(10))
     found = next(trial for trial in trials if trial is not None and trial.commands)  # others hit a finished job
@@ -96,15 +96,29 @@ def test_check_of_mlflow_runs_changes_nothing(tmp_path: Path) -> None:
 def test_page_shows_failing_trials() -> None:
     text = page([outcome(), outcome(seed=1, same_bytes=False, noticed=3.0)])
     (row,) = [line for line in text.splitlines() if 'id="kill-rank-pretrain"' in line]
-    assert row.endswith("| pretrain | 2 | **1** | 2 | 2 | 2 | 2 | 2.2 (at most 3.0) |")
+    assert row.endswith("| pretrain | 2 | 0 | **1** | 2 | 2 | 2 | 2 | 2.2 (at most 3.0) |")
     assert "- kill-rank, pretrain, seed 1 (at 50%): bytes differ" in text
     assert "Failing trials" not in page([outcome()])
+
+
+def test_page_shows_seeds_that_failed_before() -> None:
+    failing, other = outcome(same_bytes=False, commit="a1"), outcome(seed=1, mlflow_runs=False, commit="b2")
+    text = page([failing, other, outcome(commit="b2"), outcome(seed=1, commit="b2")])
+    (row,) = [line for line in text.splitlines() if 'id="kill-rank-pretrain"' in line]
+    assert row.endswith("| pretrain | 2 | 2 | 2 | 2 | 2 | 2 | 2 | 1.5 (at most 1.5) |")
+    assert "Failing trials" not in text
+    assert "seed 0 (at 50%): failed on a1, passes on b2: bytes differ\n- " in text
+    assert (
+        "seed 1 (at 50%): failed on b2, passes on b2: MLflow runs differ\n  **It failed and passed on the same commit"
+        in text
+    )
+    assert "failed before and pass now" not in page([failing, outcome(seed=1)])
 
 
 def test_page_shows_rows_that_are_not_tried() -> None:
     lines = page([outcome()]).splitlines()
     (row,) = [line for line in lines if 'id="network-100-nodes-2"' in line]
-    assert row.endswith("| nodes-2 | 0 | - | - | - | - | - | - |")
+    assert row.endswith("| nodes-2 | 0 | - | - | - | - | - | - | - |")
     cells = {f'id="{name}-{kind}"' for name, fault in FAULTS.items() for kind in fault.kinds}
     assert not [cell for cell in cells if not any(cell in line for line in lines)]
 

@@ -205,6 +205,7 @@ def store(folder: Path) -> Call:
         (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
         (folder / "shard-00000-train.arrow").write_bytes(content)
         (folder / "manifest.json").write_bytes(data)
+        (folder / "damaged.txt").unlink(missing_ok=True)  # of the input before
         store_warnings(require_manifest(folder))
         verify(folder)
         opened = TokenStore.open(folder)

@@ -17,7 +17,7 @@ from orchestrator.snapshot.walk import Walk
 from orchestrator.support import notify
 from orchestrator.support.errors import SpecError
 from tests.conftest import Console
-from tests.fuzz.readers import READERS, STORE, answering
+from tests.fuzz.readers import PIECES, READERS, STORE, answering
 from train_jobs.artifacts.layers import merge, read_assignments, read_file, read_text
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.store.token_store import TokenStore
@@ -135,6 +135,7 @@ def test_wildcards_take_no_exponential_time(tmp_path: Path, line: str) -> None:
 
 def test_manifest_with_2_to_40_blocks_is_damaged(tmp_path: Path) -> None:
     manifest = json.loads((STORE / "manifest.json").read_text())
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     (tmp_path / "shard-00000-train.arrow").write_bytes((STORE / "shard.arrow").read_bytes())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert TokenStore.open(tmp_path).blocks("train") == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sysconfig
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from train_jobs.config.prepare import AUTO, SourceConfig
 
 EXTRACTOR = 3  # increase it when train_jobs.corpus reads the same files differently: older stores are then not used
 MOST_HASHED_AT_ONCE = 16  # files
+SHA256 = re.compile("[0-9a-f]{64}")
 EMBEDDED_LICENSE = "PSF-2.0"  # licence of Python's standard library and its documentation
 EMBEDDED_LANGUAGE = "en"
 EMBEDDED = "embedded (Python {})"
@@ -144,18 +146,23 @@ def content_hashes(files: list[Path], cache: Path | None = None) -> list[str]:
     Raises:
         DataError: a file is not readable.
     """
-    before = (read_object(cache) if cache else None) or {}  # damaged or missing: the files are read again
+    before = _cached_hashes(cache) if cache else {}
     keys = [f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}" for s in (path.stat() for path in files)]
-    unknown = {key: path for key, path in zip(keys, files, strict=True) if not before.get(key)}
+    unknown = {key: path for key, path in zip(keys, files, strict=True) if key not in before}
     # hashlib releases the GIL, so threads hash on several cores: the text of several machines is hashed on one.
     with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_HASHED_AT_ONCE)) as pool:
         known = {**before, **dict(zip(unknown, pool.map(_hash_file, unknown.values()), strict=True))}
     hashes = [known[key] for key in keys]
-    if cache is not None and known != before:
+    if cache is not None and unknown:
         with suppress(OSError):  # without a cache the files are hashed again
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, json.dumps(known))
     return hashes
+
+
+def _cached_hashes(cache: Path) -> dict[str, str]:
+    """Return the entries of a cache; damaged ones are left out, so that their files are read again."""
+    return {key: found for key, found in (read_object(cache) or {}).items() if SHA256.fullmatch(str(found))}
 
 
 def _combine(name: str, files: Sequence[TextPath], hashes: list[str], read_as: str = "") -> DataFingerprint:

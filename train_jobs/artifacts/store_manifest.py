@@ -8,17 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, model_validator
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.sequence_figures import SequenceFigures
-from train_jobs.artifacts.store_places import StorePath
+from train_jobs.artifacts.store_places import StorePath, write_whole
 from train_jobs.artifacts.text_rule import TextRule
-from train_jobs.config import Config, DataError, in_shell
+from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
+from train_jobs.config import Config, DataError, StorageError, in_shell
 
 if TYPE_CHECKING:
     from train_jobs.config import PretrainConfig, TextConfig
@@ -28,6 +30,7 @@ USUAL_SENTENCE = (5, 80)
 MIN_SENTENCES = 100  # fewer are no basis for an average
 STORE_VERSION = 3  # increase it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
+DAMAGED_FILE = "damaged.txt"  # written by a job that read a damaged shard: the store is made again
 PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -250,7 +253,9 @@ def require_manifest(folder: StorePath) -> StoreManifest:
     Raises:
         DataError: the folder has no usable store; the message distinguishes unfinished, outdated and damaged stores.
     """
-    if (manifest := read_manifest(folder)) is not None:
+    if (manifest := stored_manifest(folder)) is not None:
+        if (found := damage(folder, manifest)) is not None:
+            raise damaged_store(folder, found)
         return manifest
     if (folder / PARTS).is_dir() and not (folder / MANIFEST_FILE).exists():
         raise DataError(
@@ -280,8 +285,55 @@ def reason_unreadable(folder: StorePath) -> str:
     except ValidationError as problem:
         first = problem.errors()[0]
         return f"{MANIFEST_FILE} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    short = next(shard for shard in manifest.shards if _size(folder / shard.file) != shard.size)
-    return f"{short.file} is {'missing' if _size(folder / short.file) is None else 'truncated'}"
+    found = damage(folder, manifest)
+    assert found is not None, "the store can be read"
+    return f"{found.file} {found.why}"
+
+
+class Damage(NamedTuple):
+    """A damaged file of a store."""
+
+    file: str
+    """Name of the file."""
+    why: str
+    """State of the file, such as "is truncated"."""
+
+
+def damage(folder: StorePath, manifest: StoreManifest) -> Damage | None:
+    """Return the first damage of a store that is seen without reading its shards, or None.
+
+    It covers what an earlier job found in a shard, the sizes of all shards and the content of the vocabulary.
+    `token_store.TokenStore` compares the hash of a shard when it first reads it.
+    """
+    with suppress(OSError):
+        file, _, why = (folder / DAMAGED_FILE).read_bytes().decode(errors="replace").strip().partition(" ")
+        return Damage(file or DAMAGED_FILE, why or "marks the store")
+    for shard in manifest.shards:
+        # readers make a list of all blocks: 2**40 of them would not fit into memory
+        if shard.blocks != len(shard.tokens):
+            return Damage(MANIFEST_FILE, f"lists {shard.blocks} blocks and tokens of {len(shard.tokens)}: {shard.file}")
+        if (size := _size(folder / shard.file)) != shard.size:
+            return Damage(shard.file, "is missing" if size is None else "is truncated")
+    try:
+        found = file_sha256(folder / VOCABULARY_FILE)
+    except FileNotFoundError:
+        return Damage(VOCABULARY_FILE, "is missing")
+    return None if found == manifest.vocab_sha256 else Damage(VOCABULARY_FILE, "has other content than was written")
+
+
+def mark_damaged(folder: StorePath, found: Damage) -> None:
+    """Record damage that was found while a shard was read, so that the store is made again instead of read again."""
+    with suppress(OSError, StorageError):  # read-only: every job finds the damage itself
+        write_whole(folder / DAMAGED_FILE, f"{found.file} {found.why}\n")
+
+
+def damaged_store(folder: StorePath, found: Damage) -> DataError:
+    """Return the error about a damaged file of a store."""
+    return DataError(
+        f"the token store is damaged: {folder / found.file}",
+        facts={"why": found.why},
+        fix="repeat submit prepare; a run on text makes its store again: orchestrator resume RUN",
+    )
 
 
 def _size(path: StorePath) -> int | None:
@@ -289,19 +341,15 @@ def _size(path: StorePath) -> int | None:
 
 
 def read_manifest(folder: StorePath) -> StoreManifest | None:
-    """Return the manifest of a store of this version whose files have their sizes; None for any other folder."""
-    try:
-        manifest = StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
-        complete = all((folder / shard.file).stat().st_size == shard.size for shard in manifest.shards)
-    except (OSError, ValueError):
-        return None
-    return manifest if complete else None
+    """Return the manifest of a store of this version without visible damage; None for any other folder."""
+    manifest = stored_manifest(folder)
+    return manifest if manifest is not None and damage(folder, manifest) is None else None
 
 
-def stored_key(folder: StorePath) -> str | None:
-    """Return the key that the manifest of a store has, also of a store whose other files are damaged."""
+def stored_manifest(folder: StorePath) -> StoreManifest | None:
+    """Return the manifest of a store of this version, also of a store whose other files are damaged."""
     try:
-        return StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes()).key
+        return StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError):
         return None
 

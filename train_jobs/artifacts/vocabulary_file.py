@@ -12,6 +12,7 @@ from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 
+VOCABULARY_FILE = "vocab.txt"
 PAD = "[PAD]"
 SPECIAL_PIECES = (PAD, "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _FIX = "--set data.vocabulary=PATH of a WordPiece vocab.txt"

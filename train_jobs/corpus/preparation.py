@@ -14,15 +14,16 @@ from pathlib import Path
 from train_jobs.artifacts.files import hold
 from train_jobs.artifacts.fingerprints import DataFingerprint, fingerprint
 from train_jobs.artifacts.store_manifest import (
+    DAMAGED_FILE,
     MANIFEST_FILE,
     PARTS,
     read_manifest,
     reason_unreadable,
     store_content,
-    stored_key,
+    stored_manifest,
 )
 from train_jobs.artifacts.store_places import RemotePath, StorePath, remove_folder, write_whole
-from train_jobs.artifacts.vocabulary_file import given_rule, read_vocabulary
+from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE, given_rule, read_vocabulary
 from train_jobs.config.errors import ConflictError, DataError, StorageError, in_shell
 from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS, TextConfig
 from train_jobs.corpus.executors.base import Executor, usable_cores
@@ -34,14 +35,13 @@ from train_jobs.corpus.steps.manifest import TOKENS_METHOD, source_names
 from train_jobs.corpus.steps.records import PreparationSetting, reading, store_key
 from train_jobs.corpus.steps.tokenisation import given_vocabulary
 from train_jobs.corpus.store.token_store import BLOCK_TOKENS, TokenStore
-from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 from train_jobs.engine.runtime.storage import storage_errors
 
 POLL_SECONDS = 0.2
 POLL_SECONDS_AT_URL = 5.0
 SHARDS = "shard-*.arrow"
-TORN = (f".{MANIFEST_FILE}.*.tmp", f".{SHARDS}.tmp")
-OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, *TORN, PARTS)
+TORN = (f".{MANIFEST_FILE}.*.tmp", f".{SHARDS}.tmp", f".{DAMAGED_FILE}.*.tmp")
+OWN_FILES = (SHARDS, VOCABULARY_FILE, MANIFEST_FILE, DAMAGED_FILE, *TORN, PARTS)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def make_store(
         with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
             if find() is None:  # else another process made it while this one waited
                 if node.leads:
-                    if damaged := stored_key(folder) == key:
+                    if damaged := (old := stored_manifest(folder)) is not None and old.key == key:
                         progress.log(f"{reason_unreadable(folder)}: the token store in {folder} is made again")
                     _clear_folder(folder, replace=options.replace or damaged)
                     _lead(data, folder, found, progress, hashes, node, options)
@@ -201,9 +201,9 @@ def _lead(
             remove_folder(folder)  # under the lock: no other process is writing here
         raise
     listed = {shard.file for shard in manifest.shards}
-    for path in [path for pattern in (SHARDS, *TORN) for path in folder.glob(pattern)]:
+    for path in [path for pattern in (SHARDS, DAMAGED_FILE, *TORN) for path in folder.glob(pattern)]:
         if path.name not in listed:
-            path.unlink()  # from an earlier text, or from a process that died while writing
+            path.unlink()  # of an earlier text or a damaged store, or from a process that died while writing
     # Last of all: a reader accepts the folder as soon as the manifest exists.
     write_whole(folder / MANIFEST_FILE, manifest.model_dump_json(indent=2))
     if not options.keep_steps:

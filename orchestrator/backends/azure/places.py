@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.files import read_object, write_text
 
 ROOT = "orchestrator/"
 TOKEN_STORES = f"{ROOT}token-stores/"
@@ -90,10 +90,7 @@ def trial_of(job: str) -> tuple[str, int] | None:
 
 def read_cache(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; empty if the file is missing or damaged."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):
-        return {}
+    return read_object(path) or {}
 
 
 def write_cache(path: Path, document: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.faults.campaign.faults import FAULTS
-from tests.faults.campaign.page import PAGE, page
+from tests.faults.campaign.page import PAGE, last_outcomes, page
 from tests.faults.campaign.scene import Undisturbed
 from tests.faults.campaign.trial import Outcome, adopt_processes, run_trial, undisturbed
 
@@ -23,10 +23,14 @@ LEAST = 10  # trials of a fault and a kind
 
 def read_results(path: Path = RESULTS) -> list[Outcome]:
     """Return the outcome of each trial so far; of one that was repeated, the last."""
+    return last_outcomes(read_every_result(path))
+
+
+def read_every_result(path: Path = RESULTS) -> list[Outcome]:
+    """Return all outcomes so far in their order, also of trials that were repeated."""
     if not path.exists():
         return []
-    found = [Outcome.model_validate_json(line) for line in path.read_text().splitlines()]
-    return list({(one.fault, one.kind, one.seed): one for one in found}.values())
+    return [Outcome.model_validate_json(line) for line in path.read_text().splitlines()]
 
 
 def wanted(found: list[Outcome], faults: list[str], kinds: list[str]) -> list[tuple[str, str]]:
@@ -47,7 +51,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write docs/faults.md from the results, and run nothing")
     given = parser.parse_args()
     if given.page:
-        PAGE.write_text(page(read_results()))
+        PAGE.write_text(page(read_every_result()))
         return 0
     faults = [name for name in given.fault or FAULTS if not _skipped(name)]
     adopt_processes()

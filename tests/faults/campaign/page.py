@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ uniformly from the duration of an undisturbed run, start-up and end included. A 
 of an undisturbed run; a full disk has room for a uniformly drawn part of what such a run leaves. Then the commands that
 a status proposes bring the job to its end: `resume`, or the same `submit` if no run exists yet. The reference is an
 undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; `times` is the number of those
-that ran, 0 in a row that is not tried yet.
+that ran, 0 in a row that is not tried yet. A trial that failed is repeated with its seed after a repair. The last
+outcome counts, and `failed before` is the number of seeds that failed in an earlier trial and pass now.
 
 | column | counted as held if |
 | --- | --- |
@@ -32,13 +34,14 @@ that ran, 0 in a row that is not tried yet.
 """
 FOOT = """
 `make faults` runs a slice of nine minutes and resumes where the last one ended. `python -m tests.faults.campaign
---repeat` repeats the failing trials, each with its seed; the last outcome of a trial counts. `--page` writes this page
-from [the results](../tests/faults/campaign/results.jsonl).
+--repeat` repeats the failing trials, each with its seed. `--page` writes this page from
+[the results](../tests/faults/campaign/results.jsonl).
 """
 COLUMNS = (
     "fault",
     "job",
     "times",
+    "failed before",
     "same bytes",
     "metrics once",
     "one MLflow run",
@@ -48,12 +51,19 @@ COLUMNS = (
 )
 
 
-def page(found: Sequence[Outcome]) -> str:
+def last_outcomes(every: Sequence[Outcome]) -> list[Outcome]:
+    """Return the last outcome of each trial: of a fault, a kind of job and a seed."""
+    return list({(one.fault, one.kind, one.seed): one for one in every}.values())
+
+
+def page(every: Sequence[Outcome]) -> str:
     """Return the page.
 
     Args:
-        found: all outcomes.
+        every: all outcomes in their order, also of trials that were repeated.
     """
+    found = last_outcomes(every)
+    repaired = list(_repaired(every, found))
     dates = sorted({one.date for one in found})
     commits = sorted({one.commit for one in found})
     what = (
@@ -61,15 +71,26 @@ def page(found: Sequence[Outcome]) -> str:
         if found
         else ""
     )
-    lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *_rows(found)]
-    return HEAD + what + "\n\n" + "\n".join(lines) + "\n" + "".join(_failures(found)) + _costs(found) + FOOT
+    lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *_rows(found, repaired)]
+    lists = [*_failures(found), *_failed_before(repaired)]
+    return HEAD + what + "\n\n" + "\n".join(lines) + "\n" + "".join(lists) + _costs(found) + FOOT
 
 
-def _rows(found: Sequence[Outcome]) -> Iterator[str]:
+def _repaired(every: Sequence[Outcome], found: Sequence[Outcome]) -> Iterator[tuple[list[Outcome], Outcome]]:
+    """Yield the failures and the last outcome of each trial that failed before and passes now."""
+    for last in found:
+        trial = (last.fault, last.kind, last.seed)
+        failures = [one for one in every if (one.fault, one.kind, one.seed) == trial and not one.passed]
+        if last.passed and failures:
+            yield failures, last
+
+
+def _rows(found: Sequence[Outcome], repaired: Sequence[tuple[list[Outcome], Outcome]]) -> Iterator[str]:
     for name, fault in FAULTS.items():
         for kind in fault.kinds:
             ours = [one for one in found if (one.fault, one.kind) == (name, kind)]
-            cells = _cells(ours) if ours else ["-"] * (len(COLUMNS) - 3)
+            before = sum((last.fault, last.kind) == (name, kind) for _, last in repaired)
+            cells = [str(before), *_cells(ours)] if ours else ["-"] * (len(COLUMNS) - 3)
             yield f'| <a id="{name}-{kind}"></a>{fault.text} | {kind} | {len(ours)} | {" | ".join(cells)} |'
 
 
@@ -104,15 +125,37 @@ def _failures(found: Sequence[Outcome]) -> Iterator[str]:
     if failing:
         yield "\n## Failing trials\n\n"
     for one in failing:
-        facts = {
-            "bytes differ": not one.same_bytes,
-            "metrics differ": not one.metrics_once,
-            "MLflow runs differ": not one.mlflow_runs,
-            f"processes left: {', '.join(one.processes_left)}": bool(one.processes_left),
-            f"files left: {', '.join(one.files_left)}": bool(one.files_left),
-            f"reason: {one.reason}": not one.reason_true,
-            f"not completed: {one.problem}": bool(one.problem),
-        }
-        what = "; ".join(text for text, holds in facts.items() if holds).replace("\n", " ")
-        where = f"at {one.moment:.0%}" + (f", {one.detail}" if one.detail else "")
-        yield f"- {one.fault}, {one.kind}, seed {one.seed} ({where}): {what}\n"
+        yield f"- {_trial(one)}: {_what_failed(one)}\n"
+
+
+def _failed_before(repaired: Sequence[tuple[list[Outcome], Outcome]]) -> Iterator[str]:
+    if repaired:
+        yield "\n## Trials that failed before and pass now\n\n"
+    for failures, last in repaired:
+        commits = ", ".join(dict.fromkeys(one.commit for one in failures))
+        yield f"- {_trial(last)}: failed on {commits}, passes on {last.commit}: {_what_failed(failures[-1])}\n"
+        if last.commit in {one.commit for one in failures}:
+            yield "  **It failed and passed on the same commit: no repair explains the difference.**\n"
+
+
+def _trial(one: Outcome) -> str:
+    where = f"at {one.moment:.0%}" + (f", {one.detail}" if one.detail else "")
+    return f"{one.fault}, {one.kind}, seed {one.seed} ({where})"
+
+
+def _what_failed(one: Outcome) -> str:
+    facts = {
+        "bytes differ": not one.same_bytes,
+        "metrics differ": not one.metrics_once,
+        "MLflow runs differ": not one.mlflow_runs,
+        f"processes left: {', '.join(one.processes_left)}": bool(one.processes_left),
+        f"files left: {', '.join(one.files_left)}": bool(one.files_left),
+        f"reason: {one.reason or 'none'}": not one.reason_true,
+        f"not completed: {_error_alone(one.problem)}": bool(one.problem),
+    }
+    return " ".join("; ".join(text for text, holds in facts.items() if holds).split())
+
+
+def _error_alone(problem: str) -> str:
+    """Return the end of an error, without the next commands and without the folder of the trial."""
+    return re.sub(r"/tmp/tmp\w+/", "", re.split(r"^next$", problem, flags=re.MULTILINE)[0])

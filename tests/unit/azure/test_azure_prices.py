@@ -81,3 +81,10 @@ def test_damaged_price_file_is_ignored(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text(json.dumps({})[:1])
     assert prices.read_prices(tmp_path) == {}
+
+
+@pytest.mark.parametrize("content", ["", '{"a"', "5", "null", "[[1]]"])
+def test_damaged_prices_of_last_refresh_are_ignored(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / prices.PRICES_FILE).write_text(content)
+    assert prices.read_prices(tmp_path) == {}

@@ -24,6 +24,7 @@ from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.steps import documents as extraction
 from train_jobs.corpus.steps.documents import HASHES, find_duplicates, hashes_file, read_duplicates, stretches
 from train_jobs.corpus.steps.records import VocabularyRecord, describe_file, read_record, store_key, write_record
+from train_jobs.corpus.store.token_store import TokenStore
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -172,15 +173,47 @@ def test_store_of_other_text_is_not_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path / "store") == before
 
 
-def test_store_with_truncated_shard_is_made_again(tmp_path: Path) -> None:
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+
+
+def mark(path: Path) -> None:
+    flip(path)
+    with pytest.raises(DataError, match="the token store is damaged"):
+        TokenStore.open(path.parent).block("validation", 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "harm", "why"),
+    [
+        ("shard-*-validation.arrow", truncate, "is truncated"),
+        ("shard-*-validation.arrow", mark, "has other content than was written"),
+        ("vocab.txt", truncate, "has other content than was written"),
+        ("vocab.txt", flip, "has other content than was written"),
+        ("vocab.txt", Path.unlink, "is missing"),
+    ],
+)
+@pytest.mark.parametrize("keep_steps", [False, True])
+def test_damaged_store_is_refused_and_made_again(
+    tmp_path: Path, pattern: str, harm: Callable[[Path], object], why: str, *, keep_steps: bool
+) -> None:
     data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
-    folder = prepare(data, tmp_path / "store").folder
+    folder = prepare(data, tmp_path / "store", keep_steps=keep_steps).folder
     before, lines = contents(folder), list[str]()
-    shard = next(folder.glob("shard-*-validation.arrow"))
-    shard.write_bytes(shard.read_bytes()[:-1])
-    prepare(data, folder, say=lines.append)
+    (damaged,) = folder.glob(pattern)
+    harm(damaged)
+    with pytest.raises(DataError, match=f"the token store is damaged: {damaged}") as caught:
+        TokenStore.open(folder)
+    assert caught.value.facts == {"why": why}
+    prepare(data, folder, say=lines.append, keep_steps=keep_steps)
     assert contents(folder) == before
-    assert f"{shard.name} is truncated: the token store in {folder} is made again" in lines
+    assert f"{damaged.name} {why}: the token store in {folder} is made again" in lines
 
 
 def test_store_with_damaged_manifest_is_not_taken_for_other_text(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -263,3 +265,25 @@ def test_skipped_files_of_a_folder_are_told(tmp_path: Path) -> None:
     both = SourceConfig(path=[str(tmp_path), f"{tmp_path}/**/*.md"])
     assert check_text([both]).text() == "all of 3 files"
     assert check_text([source, SourceConfig(path=[f"{tmp_path}/**/*.md"])]).text() == "all of 3 files"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda cache: cache[: len(cache) // 2],
+        lambda _: b"",
+        lambda _: b"\x00" * 100,
+        lambda _: b"\xff\xfe{",
+        lambda _: b"[" * 100_000,
+        lambda _: b"[1]",
+        lambda cache: json.dumps(dict.fromkeys(json.loads(cache), 5)).encode(),
+        lambda cache: json.dumps({key: found[:-1] for key, found in json.loads(cache).items()}).encode(),
+    ],
+)
+def test_damaged_cache_of_hashes_is_replaced(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    text = [SourceConfig(path=[str(put(tmp_path / "text" / "a.txt"))])]
+    cache = tmp_path / "hashes.json"
+    expected, whole = fingerprint(text, cache), cache.read_bytes()
+    cache.write_bytes(damage(whole))
+    assert fingerprint(text, cache) == expected
+    assert cache.read_bytes() == whole

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from tests.unit.corpus.small_corpora import encoded_as
-from train_jobs.artifacts.store_manifest import MANIFEST_FILE, SpecialIds, StoreManifest
+from train_jobs.artifacts.files import file_sha256
+from train_jobs.artifacts.store_manifest import DAMAGED_FILE, MANIFEST_FILE, SpecialIds, StoreManifest
+from train_jobs.artifacts.vocabulary_file import SPECIAL_PIECES, VOCABULARY_FILE
 from train_jobs.config import DataError
 from train_jobs.corpus.store.inspection import unigram_entropy
 from train_jobs.corpus.store.token_store import StoreWriter, TokenStore
@@ -23,6 +25,7 @@ DOCUMENTS: list[Sentences] = [[[1, 2, 3], [4]], [[5, 6]], [[7], [8], [9, 9, 9]],
 
 def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, blocks_per_shard: int = 64) -> TokenStore:
     folder.mkdir(exist_ok=True)
+    (folder / VOCABULARY_FILE).write_text("\n".join(SPECIAL_PIECES))
     writer = StoreWriter(folder, vocab_size=vocab_size, block_tokens=block_tokens, blocks_per_shard=blocks_per_shard)
     for document in DOCUMENTS:
         writer.add("train", encoded_as([document]))
@@ -32,7 +35,7 @@ def write_store(folder: Path, *, vocab_size: int = 10, block_tokens: int = 6, bl
         key="0" * 16,
         data={"name": "test", "files": 1, "total_bytes": 1, "sha256": ""},
         vocab_size=vocab_size,
-        vocab_sha256="",
+        vocab_sha256=file_sha256(folder / VOCABULARY_FILE),
         special_ids=SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4),
         lowercase=True,
         strip_accents=True,
@@ -111,7 +114,8 @@ def test_incomplete_folder_is_refused(tmp_path: Path, damage: str) -> None:
         case "short shard":
             shard.write_bytes(shard.read_bytes()[:-1])
     assert not TokenStore.exists(folder)
-    with pytest.raises(DataError, match="no token store"):
+    reason = "the token store is damaged: .*shard-00000" if "shard" in damage else "no token store"
+    with pytest.raises(DataError, match=reason):
         TokenStore.open(folder)
 
 
@@ -121,8 +125,13 @@ def test_flipped_bit_is_detected_before_training(tmp_path: Path) -> None:
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(DataError, match=r"damaged: .*shard-00000-train\.arrow"):
+    damaged = r"damaged: .*shard-00000-train\.arrow"
+    with pytest.raises(DataError, match=damaged):
         TokenStore.open(folder).block("train", 0)
+    assert (folder / DAMAGED_FILE).read_text() == f"{shard.name} has other content than was written\n"
+    with pytest.raises(DataError, match=damaged) as caught:  # the next job does not begin to train
+        TokenStore.open(folder)
+    assert "repeat submit prepare" in str(caught.value.fix)
 
 
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:

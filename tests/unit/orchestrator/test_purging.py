@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.client import Orchestrator
+from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
 from tests.conftest import Console
 from tests.run_folders import live_run, make_run
@@ -51,12 +57,73 @@ def test_purge_deletes_stores_of_the_run_alone(orchestrator: Orchestrator, tmp_p
     assert sorted(path.name for path in (tmp_path / "token-stores").iterdir()) == ["b", "c"]
 
 
+def test_purge_deletes_stores_that_a_killed_prune_hid(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    make_store(tmp_path, ".e.5.building", "own")
+    purging = orchestrator.purging("one")
+    assert "token-stores/.e.5.building" in [item.name for item in purging.token_stores]
+
+
+def test_purge_refuses_run_that_was_resumed_meanwhile(orchestrator: Orchestrator, tmp_path: Path) -> None:
+    purging = orchestrator.purging("one")
+    run = RunFolder(tmp_path / "runs" / "one")
+    with run.lock():
+        run.write_state(run.state().model_copy(update={"state": RunState.RUNNING}))
+        with pytest.raises(ConflictError, match="cannot purge run one"):
+            orchestrator.purge(purging)
+    assert (tmp_path / "token-stores" / "a").is_dir()
+
+
 def test_shared_store_goes_with_its_last_run(orchestrator: Orchestrator) -> None:
     one = orchestrator.purging("two")
     assert "token-stores/b" not in [item.name for item in one.token_stores]
     assert any("purge three too" in line for line in one.remains)
     both = orchestrator.purging("two", "three")
     assert "token-stores/b" in [item.name for item in both.token_stores]
+
+
+def purge_until_killed(orchestrator: Orchestrator, step: int) -> bool:
+    """Purge run one in a child that kills itself before deletion `step`; return whether there was one."""
+    if (child := os.fork()) == 0:
+        steps = itertools.count(1)
+
+        def kill(event: str, _: object) -> None:
+            if event in ("os.remove", "os.rmdir", "os.rename") and next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            purging = orchestrator.purging("one")
+            sys.addaudithook(kill)
+            orchestrator.purge(purging)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_killed_purge_can_be_repeated(tmp_path: Path) -> None:
+    def home(number: int) -> Path:
+        place = tmp_path / str(number)
+        make_run(place, "one", plan=plan_of("own"), ended=1.0)
+        make_run(place, "two", plan=plan_of("shared"), ended=1.0)
+        for key, sha256 in (("a", "own"), ("b", "shared"), ("d", None)):
+            (make_store(place, key, sha256) / "shard-00000-train.arrow").write_text("text")
+            (place / "token-stores" / f".{key}.lock").touch()
+        (place / "token-stores" / "hashes.json").write_text("{}")
+        return place
+
+    undisturbed = home(0)
+    Orchestrator(home=undisturbed, environ={}).purge(Orchestrator(home=undisturbed, environ={}).purging("one"))
+    for step in itertools.count(1):
+        place = home(step)
+        if not purge_until_killed(Orchestrator(home=place, environ={}), step):
+            break
+        again = Orchestrator(home=place, environ={})
+        again.purge(again.purging("one"))
+        assert tree(place) == tree(undisturbed), f"killed at step {step}"
+    assert step > 15
 
 
 def test_purge_refuses_running_and_unknown_runs(orchestrator: Orchestrator, tmp_path: Path) -> None:

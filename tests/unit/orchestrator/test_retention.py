@@ -240,6 +240,15 @@ def test_old_remains_of_interrupted_commands_are_deleted(tmp_path: Path, monkeyp
     assert LocalBackend(tmp_path / "nowhere").leftovers() == []
 
 
+def test_store_that_a_killed_prune_hid_is_pruned(tmp_path: Path) -> None:
+    hidden = make_store(tmp_path, ".e.5.building", "text-5")
+    orchestrator = Orchestrator(home=tmp_path, environ={})
+    pruning = orchestrator.pruning(keep_last=1)
+    assert [item.name for item in pruning.leftovers] == ["token-stores/.e.5.building"]
+    orchestrator.prune(pruning)
+    assert not hidden.exists()
+
+
 def test_remains_are_kept_for_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs" / ".one.123").mkdir(parents=True)
     now = time.time()

@@ -18,6 +18,7 @@ from train_jobs.artifacts.store_manifest import (
     sum_counts,
 )
 from train_jobs.artifacts.text_rule import TextRule
+from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.examples.text_use import recorded_figures
@@ -34,7 +35,7 @@ from train_jobs.corpus.steps.records import (
 from train_jobs.corpus.store.inspection import unigram_entropy
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.corpus.tokenize.sentences import SPLITTER
-from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, load_vocabulary
 
 PACKAGES = ("numpy", "pyarrow", "tokenizers")
 

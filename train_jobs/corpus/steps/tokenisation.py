@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
-from train_jobs.artifacts.vocabulary_file import given_rule
+from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE, given_rule
 from train_jobs.config.errors import DataError
 from train_jobs.config.prepare import TextConfig
 from train_jobs.corpus.steps.documents import Advance, Documents, Positions, read_documents, read_duplicates, stretches
@@ -32,7 +32,6 @@ from train_jobs.corpus.tokenize.pretokens import pretoken_starts, with_ascii_bla
 from train_jobs.corpus.tokenize.sentences import DOCUMENT_SEPARATOR, sentence_starts
 from train_jobs.corpus.tokenize.vocabulary import (
     UNK,
-    VOCABULARY_FILE,
     load_vocabulary,
     save_vocabulary,
     train_vocabulary,

@@ -12,21 +12,24 @@ import pyarrow as pa
 
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.store_manifest import (
+    DAMAGED_FILE,
     SPLITS,
     Shard,
     Split,
     SplitCounts,
     StoreManifest,
     require_manifest,
+    stored_manifest,
     sum_counts,
 )
 from train_jobs.artifacts.store_places import StorePath
+from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
 from train_jobs.config.errors import DataError
 from train_jobs.corpus.arrow import mapped_file
 from train_jobs.corpus.store.token_store import Block, as_block
-from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, VOCABULARY_FILE, load_vocabulary
+from train_jobs.corpus.tokenize.vocabulary import CLS, MASK, PAD, SEP, UNK, load_vocabulary
 
-OWN_NAMES = {"manifest.json", VOCABULARY_FILE, "parts"}
+OWN_NAMES = {"manifest.json", VOCABULARY_FILE, DAMAGED_FILE, "parts"}
 ENTROPY_TOLERANCE = 1e-9
 QUANTILES = (0.05, 0.5, 0.95)
 
@@ -41,11 +44,13 @@ def verify(folder: StorePath) -> list[str]:
         One line per problem, each with the name of its file; an empty list if the store is valid.
 
     Raises:
-        DataError: the folder contains no complete store.
+        DataError: the folder contains no manifest of this version.
     """
-    manifest = require_manifest(folder)
+    manifest = stored_manifest(folder) or require_manifest(folder)  # of a damaged store, every problem is listed
     known = OWN_NAMES | {shard.file for shard in manifest.shards}
     problems = [*_vocabulary_problems(folder, manifest)]
+    if (mark := folder / DAMAGED_FILE).is_file():
+        problems.append(f"{DAMAGED_FILE}: a job found that {mark.read_bytes().decode(errors='replace').strip()}")
     problems += [f"{name}: not in the manifest" for name in sorted({path.name for path in folder.glob("*")} - known)]
     counted: dict[Split, list[SplitCounts]] = {split: [] for split in SPLITS}
     by_source: list[list[SplitCounts]] = [[] for _ in manifest.sources]
@@ -88,6 +93,8 @@ def _vocabulary_problems(folder: StorePath, manifest: StoreManifest) -> Iterator
 
 def _inspect_shard(path: StorePath, shard: Shard, manifest: StoreManifest) -> tuple[list[str], SplitCounts]:
     """Return the problems of a shard, and its counts."""
+    if not path.is_file():
+        return ["missing"], SplitCounts()
     # The hash comes first: Arrow would follow wrong offsets of a damaged file out of its buffers.
     if (found := file_sha256(path)) != shard.sha256:
         return [f"its SHA-256 is {found[:8]}, the manifest lists {shard.sha256[:8]}"], SplitCounts()

@@ -21,21 +21,23 @@ import pyarrow as pa
 
 from train_jobs.artifacts.files import NewFile, file_sha256
 from train_jobs.artifacts.store_manifest import (
-    MANIFEST_FILE,
     SPLITS,
+    Damage,
     Shard,
     Split,
     SplitCounts,
     StoreManifest,
+    damaged_store,
+    mark_damaged,
     read_manifest,
     require_manifest,
     sum_counts,
 )
 from train_jobs.artifacts.store_places import NewObject, StorePath, new_file
-from train_jobs.config.errors import DataError, in_shell
+from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
+from train_jobs.config.errors import DataError
 from train_jobs.config.pretrain import ObjectiveConfig
 from train_jobs.corpus.arrow import mapped_file, number_column, numbers
-from train_jobs.corpus.tokenize.vocabulary import VOCABULARY_FILE
 
 BLOCK_TOKENS = 1 << 20
 BLOCKS_PER_SHARD = 64  # 128 MiB of 16-bit tokens
@@ -264,23 +266,12 @@ class TokenStore:
     Args:
         folder: folder of the store.
         manifest: its manifest.
-
-    Raises:
-        DataError: the manifest lists other numbers of blocks than tokens of blocks.
     """
 
     def __init__(self, folder: StorePath, manifest: StoreManifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self._readers: dict[str, pa.RecordBatchFileReader] = {}
-        for shard in manifest.shards:
-            # below, a list of all blocks is made: 2**40 of them would not fit into memory
-            if shard.blocks != len(shard.tokens):
-                raise DataError(
-                    f"the token store is damaged: {folder / MANIFEST_FILE}",
-                    facts={"where": shard.file, "why": f"{shard.blocks} blocks, but tokens of {len(shard.tokens)}"},
-                    fix=f"rm -r {in_shell(folder)}, then repeat submit prepare",
-                )
         self._places: dict[Split, list[tuple[Shard, int]]] = {
             split: [(s, index) for s in manifest.shards if s.split == split for index in range(s.blocks)]
             for split in SPLITS
@@ -338,7 +329,7 @@ class TokenStore:
         return [shard.tokens[position] for shard, position in self._places[split]]
 
     def block(self, split: Split, index: int) -> Block:
-        """Return block `index` of a split, without copying.
+        """Return block `index` of a split, without copying; a damaged store is marked, see `store_manifest.damage`.
 
         Args:
             split: "train" or "validation".
@@ -355,21 +346,21 @@ class TokenStore:
         except (pa.ArrowException, OSError, IndexError, ValueError) as problem:  # ValueError: no such batch
             if isinstance(problem, OSError) and problem.errno is not None:
                 raise  # of the disk; Arrow's own OSError about a damaged file has no errno
-            raise DataError(
-                f"the token store is damaged: {self.folder / shard.file}",
-                facts={"where": f"block {position}", "why": str(problem).partition("\n")[0]},
-                fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",
-            ) from None
+            why = str(problem).partition("\n")[0]
+            raise self._damaged(shard, f"cannot be read: block {position}: {why}") from None
 
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
         path = self.folder / shard.file
         # Hashing also reads the file into the page cache, so the random reads of training do not wait for the disk.
         if file_sha256(path) != shard.sha256:
-            raise DataError(
-                f"the token store is damaged: {path}",
-                fix=f"rm -r {in_shell(self.folder)}, then repeat submit prepare",
-            )
+            raise self._damaged(shard, "has other content than was written")
         return pa.ipc.open_file(mapped_file(path))
+
+    def _damaged(self, shard: Shard, why: str) -> DataError:
+        """Mark the store, so that the next start makes it again, and return the error."""
+        found = Damage(shard.file, why)
+        mark_damaged(self.folder, found)
+        return damaged_store(self.folder, found)
 
 
 def _checked(block: Block) -> Block:

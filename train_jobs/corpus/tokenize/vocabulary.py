@@ -18,7 +18,14 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from train_jobs.artifacts.store_places import StorePath
 from train_jobs.artifacts.text_rule import CHARACTER, CONTINUATION, TextRule, bert_rule
-from train_jobs.artifacts.vocabulary_file import SPECIAL_PIECES, lines_of, pieces_of, require_words, unfit_words
+from train_jobs.artifacts.vocabulary_file import (
+    SPECIAL_PIECES,
+    VOCABULARY_FILE,
+    lines_of,
+    pieces_of,
+    require_words,
+    unfit_words,
+)
 from train_jobs.artifacts.word_rules import LONGEST_WORD
 from train_jobs.corpus.tokenize.pretokens import (
     folding_table,
@@ -29,7 +36,6 @@ from train_jobs.corpus.tokenize.pretokens import (
 )
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_PIECES
-VOCABULARY_FILE = "vocab.txt"
 MIN_ALPHABET = 1000  # rarer characters than these become [UNK], unless more are needed for ALPHABET_SHARE
 ALPHABET_SHARE = 0.9995  # of the characters of the words: Chinese and Korean need some thousands for it, English a few
 MOST_OCCURRENCES = 10_000_000  # words that the trainer reads; keeps training to seconds for any size of text
