@@ -24,6 +24,7 @@ from pydantic import Field
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
 from orchestrator.backends.capabilities import RUN_TAG, Deletes
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.served_models import ENDPOINTS
 from orchestrator.backends.folder.served_models import delete as delete_endpoint
 from orchestrator.backends.retention import (
@@ -55,7 +56,7 @@ from train_jobs.artifacts.files import is_held, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.store_manifest import MANIFEST_FILE
-from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import READ_SECONDS, relocate_artifacts, sqlite_path
 from train_jobs.artifacts.tracking.model_registry import cached_copies
 from train_jobs.config.errors import in_shell
 from train_jobs.config.fields import Config
@@ -434,6 +435,7 @@ def _delete_tracked(traces: TrackedTraces) -> None:
     client = MlflowClient(tracking_uri=traces.uri, registry_uri=traces.uri)
     path = sqlite_path(traces.uri)
     assert path is not None, "only SQLite stores are listed"
+    relocate_artifacts(path)  # in a copied home, MLflow would delete the files of the original
     try:
         for name, version in traces.models:
             _delete_version(client, name, version)
@@ -517,14 +519,14 @@ def _elsewhere(status: RunStatus, folder: Path | None) -> Iterator[str]:
 
 def _remaining_files(home: Path, folders: Mapping[str, Path | None], mine: Sequence[RunStatus]) -> Iterator[str]:
     """Yield files of the user, shared data, and runs that learned from the purged ones."""
-    plans = {path.parent: _read(path) for path in sorted(home.glob(f"*/*/{PLAN}"))}
+    plans = {path.parent: _read_own(path.parent, PLAN) for path in sorted(home.glob(f"*/*/{PLAN}"))}
     gone = [folder for folder in folders.values() if folder is not None]
     inside = {status.name for status in mine}
     texts = {_text_of(store) for store in (home / TOKEN_STORES).glob("[!.]*")}
     for name, folder in folders.items():
         if folder is None or name not in inside:
             continue
-        plan, result = plans.get(folder, {}), _read(folder / "outputs" / "result.json")
+        plan, result = plans.get(folder, {}), _read_own(folder, "outputs/result.json")
         yield f"the data of {name}: {plan.get('data', {}).get('name')}"
         if (delivered := plan.get("delivery")) and Path(delivered).exists():
             yield f"predictions of {name}: rm {in_shell(delivered)}"
@@ -545,6 +547,14 @@ def _remaining_files(home: Path, folders: Mapping[str, Path | None], mine: Seque
 
 def _sha(plan: Mapping[str, Any]) -> str | None:
     return (plan.get("data") or {}).get("sha256")
+
+
+def _read_own(folder: Path, name: str) -> dict[str, Any]:
+    """Return a document of a run's folder with the present paths of a moved or copied home; empty without it."""
+    with suppress(OSError, ValueError):
+        found = RunFolder(folder).read_json(name)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _read(path: Path) -> dict[str, Any]:

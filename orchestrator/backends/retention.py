@@ -19,6 +19,7 @@ from pydantic_core import from_json
 from orchestrator.backends import require
 from orchestrator.backends.base import PLAN, Backend
 from orchestrator.backends.capabilities import Deletes
+from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.hidden_folders import delete_folder, remove_tree
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import ConflictError, NotFoundError
@@ -261,7 +262,7 @@ def plan_facts(document: Path) -> _PlanFacts:
 def _needed(folder: Path) -> list[str]:
     """Return the absolute paths that the job of a run's folder reads; none if its plan cannot be read."""
     with suppress(OSError, ValueError):
-        plan = from_json((folder / PLAN).read_bytes())
+        plan = RunFolder(folder).read_json(PLAN)
         return list(_paths(plan.get("job"))) if isinstance(plan, dict) else []
     return []
 

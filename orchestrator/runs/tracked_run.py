@@ -29,7 +29,7 @@ from train_jobs.artifacts.files import hold, read_object, write_text
 from train_jobs.artifacts.metrics_file import metric_files
 from train_jobs.artifacts.tracking.logged_models import START_ID_TAG, link_start
 from train_jobs.artifacts.tracking.mlflow_copy import MIRRORED_FILE, Destination, Mirror, search_all
-from train_jobs.artifacts.tracking.mlflow_store import SQLITE, prepare, sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import ARTIFACTS, SQLITE, prepare, sqlite_path
 from train_jobs.artifacts.tracking.run_datasets import RunDataset, log_datasets
 from train_jobs.artifacts.tracking.run_files import log_files
 from train_jobs.config.errors import in_shell
@@ -464,7 +464,7 @@ def _experiment_id(client: Any, request: TrackingRequest) -> str:
     if found is None:
         # MLflow would put artifacts below the working folder, which differs from process to process
         database = sqlite_path(request.uri)
-        place = None if database is None else (database.parent / "artifacts").as_uri()
+        place = None if database is None else (database.parent / ARTIFACTS).as_uri()
         try:
             return str(client.create_experiment(request.experiment, artifact_location=place, tags=EXPERIMENT_KIND))
         except MlflowException:  # another process has just created it

@@ -15,6 +15,7 @@ from orchestrator.backends.base import (
     CONFIG,
     PLAN,
     REQUEST,
+    RESULT,
     SPEC,
     SUBMITTED,
     TAGS,
@@ -171,7 +172,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         run = self._existing(name)
         path = (run.path if document in SUBMITTED else run.outputs) / document
         try:
-            return path.read_bytes()
+            return _at_present(run, document, path.read_bytes())
         except FileNotFoundError:
             return b""
         except OSError as problem:
@@ -391,9 +392,12 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             "pid": None,  # a lost supervisor's: another process may have it by now
         }
         try:
+            run.write_moved()
             if request is not None:
                 write_text(run.path / REQUEST, request.model_dump_json(indent=1))
             run.cancel_file.unlink(missing_ok=True)
+            for stale in run.stacks.glob("rank-*.json"):  # in a copy they name live processes of the original
+                stale.unlink()
             with suppress(OSError):  # on an almost full disk the run starts without a reserve
                 run.reserve()
             # last: once the state is `queued`, the supervisor may start, and reads the files above
@@ -447,6 +451,17 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
         if not (run.path / REQUEST).is_file():
             raise NotFoundError(f"unknown run {name!r}{similar_run(name, self.names())}", fix="orchestrator list")
         return run
+
+
+def _at_present(run: RunFolder, document: str, content: bytes) -> bytes:
+    """Return a document with the present paths of a moved or copied home; one that is verified by a hash as it is."""
+    name = document.rpartition("/")[2]
+    if not content or name not in {PLAN, REQUEST, CONFIG, RESULT} or (moved := run.moved_home()) is None:
+        return content
+    try:
+        return json.dumps(moved.follow(json.loads(content)), indent=1).encode()
+    except ValueError:  # damaged: the caller reports it
+        return content
 
 
 def _warning(run: RunFolder, state: LocalState) -> str | None:

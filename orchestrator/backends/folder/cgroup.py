@@ -22,7 +22,7 @@ MOUNT_POINT, MOUNT_ROOT = 4, 3  # fields of a mount's line
 def make_cgroup(folder: Path) -> Path | None:
     """Create the control group of the run in a folder; None: this user cannot."""
     try:
-        group = _own_cgroup() / f"orchestrator-{hashlib.sha256(bytes(folder)).hexdigest()[:16]}"
+        group = _own_cgroup() / _name_of(folder)
         group.mkdir(exist_ok=True)
         if not os.access(group / "cgroup.kill", os.W_OK):  # Linux 5.14
             group.rmdir()
@@ -66,8 +66,17 @@ def remove_cgroup(folder: Path) -> None:
         (folder / CGROUP_FILE).unlink()
 
 
+def _name_of(folder: Path) -> str:
+    return f"orchestrator-{hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16]}"
+
+
 def _group_of(folder: Path) -> Path:
-    return Path((folder / CGROUP_FILE).read_text().strip())
+    """Return the control group of the run in a folder; FileNotFoundError: it has none."""
+    group = Path((folder / CGROUP_FILE).read_text().strip())
+    if group.name != _name_of(folder):
+        # a copy of the folder of a running run: the group has the processes of the original
+        raise FileNotFoundError(group)
+    return group
 
 
 def _own_cgroup() -> Path:

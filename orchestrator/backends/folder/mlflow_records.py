@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, TAGS
 from orchestrator.backends.folder.run_folder import LocalState, RunFolder
@@ -23,7 +24,6 @@ from orchestrator.runs.tracked_run import (
 )
 from orchestrator.support.errors import UserError
 from orchestrator.support.plugins import imported
-from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.config.privacy import SHOW_VALUES
 
@@ -68,6 +68,9 @@ def read_records(run: RunFolder, state: LocalState, handle: str) -> RunRecords:
     plan = run.read_json(PLAN)
     kind = run_kind(plan["spec"].get("kind", DEFAULT))
     variables = (plan["spec"].get("environment") or {}).get("variables") or {}
+    result: dict[str, Any] = {}
+    with suppress(OSError, ValueError):  # the job has not written it
+        result = run.read_json(f"{run.outputs.name}/{RESULT}")
     done = RunStatus(
         name=run.name,
         handle=handle,
@@ -75,7 +78,7 @@ def read_records(run: RunFolder, state: LocalState, handle: str) -> RunRecords:
         created=state.created,
         run_hash=plan["run_hash"],
         kind=kind.name,
-        store=(read_object(run.outputs / RESULT) or {}).get("store") if kind.makes_store else None,
+        store=result.get("store") if kind.makes_store else None,
         counts=plan.get("counts", "steps"),
     )
     serve = {"serve": f"orchestrator model deploy {run.name} --endpoint NAME"} if run.model.is_dir() else {}
@@ -89,7 +92,7 @@ def read_records(run: RunFolder, state: LocalState, handle: str) -> RunRecords:
         state=state.state,
         plan=plan,
         config=run.read_json(CONFIG),
-        result=read_object(run.outputs / RESULT) or {},
+        result=result,
         lineage=lineage,
         # with this variable the reason of a failure may quote rows
         reason=None if SHOW_VALUES in variables else state.reason,

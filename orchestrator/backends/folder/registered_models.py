@@ -26,7 +26,7 @@ from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.lineage import read_lineage
 from train_jobs.artifacts.start_model import initial_weights
 from train_jobs.artifacts.tracking.logged_models import CHECKPOINT_TAG, link_start, runs_that_started_from
-from train_jobs.artifacts.tracking.mlflow_store import sqlite_path
+from train_jobs.artifacts.tracking.mlflow_store import relocate_artifacts, sqlite_path
 
 WEIGHTS_TAG = "orchestrator.weights"  # of a version: SHA-256 of model.safetensors
 CONTEXT_TAG = "mlflow.data.context"  # of a dataset of a run: train, validation or test
@@ -77,6 +77,8 @@ def register(
 
     name = model_name(status, model)
     try:
+        if (store := sqlite_path(status.tracking_uri or "")) is not None:
+            relocate_artifacts(store)  # of a moved or copied home
         if is_behind(run) or not _is_stored(run, status):  # the logged model refers to the run, and has its metrics
             sync_run(run)
         with run_lock(run.path):  # two commands at the same time would make two versions

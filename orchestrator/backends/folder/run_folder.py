@@ -3,6 +3,7 @@
 RUN/
   spec.yaml plan.json config.json   written once, at submission
   request.json                      written then, and again by a resume with another number of processes
+                                    (the first resume in a moved home writes these documents with its paths)
   code/            the snapshot that runs
   state.json       written by the supervisor alone (before it, by the submission)
   tracking.json    id of the MLflow run; written by the process that syncs it
@@ -23,21 +24,25 @@ RUN/
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field
 
-from orchestrator.backends.base import Request
+from orchestrator.backends.base import CONFIG, PLAN, REQUEST, Request
 from orchestrator.runs.status import EndCause, RunAttempt
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder, SupervisedState, reserve_bytes
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
+from orchestrator.support.moved_home import FolderIdentity, MovedHome
+from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
@@ -71,6 +76,8 @@ class LocalState(SupervisedState):
     """Boot of the machine in which the supervisor was started."""
     pid_started: int | None = None
     """Start of that process, in clock ticks since the boot: with the pid, it identifies one process permanently."""
+    folder: FolderIdentity | None = None
+    """Folder of the run as the supervisor saw it: the process does not belong to a copy."""
     clock: RunClock | None = None
     """Clock of the last supervisor: the wall clock may be set while a run lasts, and durations must stay true."""
     attempts: list[RunAttempt] = Field(default=[])
@@ -79,6 +86,13 @@ class LocalState(SupervisedState):
     """Warning of the supervisor to the user."""
     mlflow_run_id: str | None = None
     """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
+
+    def has_process(self) -> bool:
+        """Return whether the process that recorded itself as the supervisor lives."""
+        # boot id and start time identify a process for ever, while a bare pid may belong to another program by now
+        if self.pid is None or self.pid_started is None or self.boot_id != boot_id():
+            return False
+        return process_started(self.pid) == self.pid_started
 
     def now(self) -> float:
         """Return seconds since the epoch, by the clock of the last supervisor."""
@@ -164,20 +178,50 @@ class RunFolder(SupervisedFolder[LocalState]):
         return self.path / "exits" / f"attempt-{attempt}"
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file of the folder.
+        """Return the content of a JSON file of the folder, with the present paths of a moved or copied home.
 
         Raises:
             OSError: it cannot be read.
             ValueError: it is not valid JSON.
         """
-        document: dict[str, Any] = json.loads((self.path / name).read_text())
-        return document
+        path = self.path / name
+        document: dict[str, Any] = json.loads(_request_text(path) if name == REQUEST else path.read_text())
+        moved = self.moved_home()
+        return document if moved is None else moved.follow(document)
+
+    def moved_home(self) -> MovedHome | None:
+        """Return how the home was moved or copied since the documents were written; None: it was not."""
+        try:
+            request = json.loads(_request_text(self.path / REQUEST))
+            stores, real = request.get("token_stores"), request.get("real_home")
+        except (OSError, ValueError, AttributeError):  # damaged: its reader reports it
+            return None
+        former = str(Path(stores).parent) if isinstance(stores, str) else None
+        return MovedHome.find((former, real), self.path.parent.parent)
+
+    def write_moved(self) -> None:
+        """Write the documents that the job reads with the present paths, if the home was moved or copied.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        if self.moved_home() is None:
+            return
+        for name in (CONFIG, PLAN, REQUEST):  # the request last: it has the former path
+            path = self.path / name
+            with suppress(FileNotFoundError, ValueError):  # a damaged one is reported by the job
+                document, before = self.read_json(name), path.stat()
+                write_text(path, json.dumps(document, indent=1))
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # `list` sorts runs by it
 
     def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
         restarted = state.boot_id is not None and state.boot_id != boot_id()
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
-        if not restarted and is_read_only(self.path):
+        if state.has_process():  # `alive` did not take it for that of this folder
+            original = f" of {state.folder.path}" if state.folder else ""
+            why = f"this folder is a copy{original}, made while the run was running"
+        elif not restarted and is_read_only(self.path):
             why = f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"
         elif not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
             why += f", or could not write: the disk is full, {free} bytes free in {self.path}"
@@ -187,11 +231,22 @@ class RunFolder(SupervisedFolder[LocalState]):
         """Return whether the supervisor holds the lock or, on a disk without locks, is a live process."""
         if self.locked():
             return True
-        # Some network file systems accept flock and do not enforce it. Boot id and start time identify a process for
-        # ever, while a bare pid may belong to another program by now.
-        if state.pid is None or state.pid_started is None or state.boot_id != boot_id():
+        # some network file systems accept flock and do not enforce it
+        if not state.has_process():
             return False
-        return process_started(state.pid) == state.pid_started
+        # the process of the original is not that of a copy, which was made while the run was running
+        return state.folder.matches(self.path) if state.folder else self.moved_home() is None
+
+
+def _request_text(path: Path) -> str:
+    """Return the text of a request, which each read of another document of the run needs too."""
+    found = path.stat()
+    return _cached_text(path, (found.st_ino, found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=16)
+def _cached_text(path: Path, version: tuple[int, int, int]) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 class FolderRequest(Request):
@@ -224,7 +279,9 @@ class FolderRequest(Request):
     steps: int | None
     """Optimizer steps to take; None: the job trains nothing."""
     token_stores: str
-    """Folder of prepared data, shared by all runs."""
+    """Folder of prepared data, shared by all runs; it is directly below the home folder."""
+    real_home: str | None = None
+    """The home folder without symbolic links; None: it has none."""
     writes_result: bool = False
     """Whether the job writes result.json before it ends with 0; a run of an earlier version is not checked."""
 
@@ -254,6 +311,7 @@ class FolderRequest(Request):
             notify=spec.notify,
             steps=plan.steps,
             token_stores=str(home / TOKEN_STORES),
+            real_home=None if (real := home.resolve()) == home else str(real),
             writes_result=plan.writes_result,
             **own,
         )

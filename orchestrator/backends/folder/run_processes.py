@@ -17,11 +17,13 @@ from pathlib import Path
 from orchestrator.backends.folder.cgroup import kill_members, members, remove_cgroup
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, LocalState, RunFolder
 from orchestrator.support.errors import ConflictError
+from orchestrator.support.moved_home import is_same
 from train_jobs.artifacts.host import boot_id, process_started
 
 SAVE_SECONDS = 10.0  # for a checkpoint, between SIGTERM and SIGKILL
 EXIT_SECONDS = 20.0  # a killed process with many gigabytes takes seconds to free them
 POLL_SECONDS = 0.02
+RUN_BYTES = f"{RUN_VARIABLE}=".encode()
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -29,16 +31,34 @@ def processes_of(folder: Path) -> list[int]:
     # The environment is inherited by all descendants and, unlike process groups and parents, survives setsid and the
     # death of the launcher: data loader workers are found too.
     found = members(folder) - {os.getpid()}
-    needle = f"{RUN_VARIABLE}={folder}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if needle in (entry / "environ").read_bytes().split(b"\0"):
+            if _belongs(entry, folder):
                 found.add(int(entry.name))
         except OSError:
             continue  # the process ended, or belongs to another user
     return sorted(found)
+
+
+def _belongs(process: Path, folder: Path) -> bool:
+    """Return whether a process of a run is one of the run in this folder, also if a link leads there or it was moved.
+
+    Args:
+        process: its folder below /proc.
+        folder: folder of the run.
+
+    Raises:
+        OSError: the process ended, or belongs to another user.
+    """
+    variables = (process / "environ").read_bytes().split(b"\0")
+    named = next((value for value in variables if value.startswith(RUN_BYTES)), None)
+    if named is None:
+        return False
+    path = Path(os.fsdecode(named[len(RUN_BYTES) :]))
+    # a moved folder no longer has the path of the environment; the kernel follows the working folder of the process
+    return path.name == folder.name and (is_same(path, folder) or is_same(process / "cwd", folder / "code"))
 
 
 def survivors(run: RunFolder) -> list[int]:

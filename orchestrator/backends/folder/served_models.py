@@ -15,6 +15,7 @@ from orchestrator.runs.status import RunStatus
 from orchestrator.runs.supervised_folder import last_line
 from orchestrator.support.access import process_owner
 from orchestrator.support.errors import ConflictError, NotFoundError, ServiceError
+from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.config.errors import in_shell
@@ -53,7 +54,8 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     path.parent.mkdir(parents=True, exist_ok=True)
     pid, port = _start_server(status.model, endpoint, path.with_suffix(".log"))
     found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
-    identity = {"pid": pid, "started": process_started(pid), "boot": boot_id()}
+    place = FolderIdentity.of(path.parent).model_dump()
+    identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
     write_text(path, json.dumps({**found, **identity}, indent=1))
     return found
 
@@ -119,11 +121,15 @@ def _running_server(path: Path) -> dict[str, Any] | None:
     """Return the record of a server if it still runs.
 
     A process id alone is not enough: after a reboot, or once ids wrap around, it may belong to any other process, which
-    `delete` would kill. Boot and start time make it unique.
+    `delete` would kill. Boot and start time make it unique. In a copy of a home folder, the record names the server of
+    the original.
     """
     try:
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     same = known.get("boot") == boot_id() and known.get("started") == process_started(known["pid"])
-    return known if same and known.get("started") is not None else None
+    if not same or known.get("started") is None:
+        return None
+    place = known.get("folder")  # missing in a record of an earlier version
+    return known if place is None or FolderIdentity.model_validate(place).matches(path.parent) else None

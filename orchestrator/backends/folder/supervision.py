@@ -29,6 +29,7 @@ from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
 from orchestrator.support.errors import InternalError, UserError
+from orchestrator.support.moved_home import FolderIdentity
 from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
@@ -254,6 +255,7 @@ class Supervision(ABC):
             pid=pid,
             pid_started=process_started(pid),
             boot_id=boot_id(),
+            folder=FolderIdentity.of(self.run.path),
         )
         earlier = len(self.state.attempts)
         ending = self._recorded_attempt()

@@ -45,6 +45,8 @@ class SweepRecord(Config):
     """The trial's compute, with every auto resolved."""
     changes: dict[str, Any]
     """Settings of the trial that differ from its presets and the defaults, and where they were written."""
+    homes: list[str] = Field(default=[])
+    """Paths of the home folder, as named and without symbolic links; empty: not recorded."""
     snapshot: str
     """SHA-256 of the code that all trials run."""
     data: str | None = None

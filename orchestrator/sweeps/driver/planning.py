@@ -72,6 +72,7 @@ def plan_sweep(sweep: ResolvedSweep, home: Path, history: WarmStart = NO_WARM_ST
         trial=trial.spec.model_dump(mode="json"),
         compute=trial.compute.model_dump(mode="json"),
         changes={path: change.model_dump(mode="json", by_alias=True) for path, change in trial.changes.items()},
+        homes=list(dict.fromkeys((str(home), str(home.resolve())))),
         snapshot=plan.snapshot.digest,
         data=plan.data.sha256,
         environment=plan.environment,

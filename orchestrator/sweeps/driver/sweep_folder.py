@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.runs.supervised_folder import Below, SupervisedFolder
+from orchestrator.support.moved_home import MovedHome
 from orchestrator.support.quiet_tqdm import load_quietly
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.policy.termination import Decision
@@ -72,8 +73,10 @@ class SweepFolder(SupervisedFolder[SweepState]):
         return (self.path / CLOUD).is_file() or super().alive(state)
 
     def record(self) -> SweepRecord:
-        """Read sweep.json."""
-        return SweepRecord.model_validate_json((self.path / "sweep.json").read_text())
+        """Read sweep.json, with the present paths of a moved or copied home."""
+        document = json.loads((self.path / "sweep.json").read_text())
+        moved = MovedHome.find(document.get("homes", ()), self.path.parent.parent)
+        return SweepRecord.model_validate(document if moved is None else moved.follow(document))
 
     def write_record(self, record: SweepRecord) -> None:
         """Replace sweep.json."""

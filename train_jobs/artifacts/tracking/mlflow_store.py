@@ -14,11 +14,12 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from train_jobs.artifacts.files import hold, sync
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
@@ -28,6 +29,15 @@ SQLITE = "sqlite:///"
 TABLES = {"alembic_version", "experiments", "metrics", "runs"}
 PARTS = ("", "-journal", "-wal", "-shm")  # suffixes of the files of one SQLite database
 READ_SECONDS = 3.0  # MLflow holds its store for milliseconds
+ARTIFACTS = "artifacts"  # folder next to a store
+LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""Tables and columns with locations of artifacts."""
 LOCK_SECONDS = 120.0  # creating a store takes a second, migrating a large one longer
 REVISION = re.compile(r"^(down_)?revision\b[^=]*=(.*)$", re.MULTILINE)
 
@@ -153,6 +163,7 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
         StorageError: it stays unusable; nothing was changed.
     """
     if examine(path, deep=deep).condition == Condition.READY:
+        relocate_artifacts(path)
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_suffix(".lock")
@@ -171,12 +182,72 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
         return _replace(path, found.reason)
 
 
+def relocate_artifacts(path: Path) -> None:
+    """Give a store that was moved or copied with its folder the artifacts next to it, instead of those of the original.
+
+    MLflow stores the location of each artifact folder as an absolute path. The first experiment, which MLflow creates
+    with the store, shows where the store was. Locations elsewhere were chosen by the user, and stay.
+
+    Args:
+        path: the SQLite file; nothing happens if it is missing or MLflow cannot use it.
+
+    Raises:
+        StorageError: the store cannot be written.
+    """
+    root, former = path.absolute().parent, _first_folder(path)
+    if former is None or former == root or not _is_former(former, root, path.name):
+        return
+    old, new = f"{(former / ARTIFACTS).as_uri()}/", f"{(root / ARTIFACTS).as_uri()}/"
+    try:
+        with closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+            for table, column in LOCATIONS:
+                database.execute(
+                    f"UPDATE {table} SET {column} = rtrim(? || substr({column} || '/', ?), '/')"
+                    f" WHERE substr({column} || '/', 1, ?) = ?",
+                    (new, len(old) + 1, len(old), old),
+                )
+            database.commit()
+    except sqlite3.Error as problem:  # to continue would write artifacts to the original
+        raise StorageError(
+            f"cannot use the MLflow store {path}: it was moved from {former}, and its locations cannot be changed",
+            facts={"reason": problem},
+            fix="run the same command again",
+        ) from problem
+
+
+def _first_folder(path: Path) -> Path | None:
+    """Return the folder that the locations of a store refer to; None: unknown."""
+    if not path.is_file():
+        return None
+    first = None
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path, timeout=READ_SECONDS)) as database:
+        first = database.execute("SELECT artifact_location FROM experiments ORDER BY experiment_id LIMIT 1").fetchone()
+    return _folder_of(first[0] or "") if first else None
+
+
+def _folder_of(location: str) -> Path | None:
+    """Return the folder of the store that chose the location of an experiment; None: the user chose it."""
+    address = urlsplit(location)
+    if address.scheme != "file":
+        return None
+    place = Path(unquote(address.path))  # HOME/artifacts, or HOME/artifacts/0 of MLflow's own first experiment
+    return next((one.parent for one in (place, place.parent) if one.name == ARTIFACTS), None)
+
+
+def _is_former(folder: Path, root: Path, store: str) -> bool:
+    """Return whether a store was in a folder from which it was moved or copied to `root`."""
+    original = folder / store
+    if original.exists():
+        return not original.samefile(root / store)  # else a link or a second mount leads to the same store
+    return not (folder / ARTIFACTS).exists()  # else the user chose this place for the artifacts
+
+
 def _create(path: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     with _draft(path) as draft:
         draft.touch()  # an error where nothing can be written; MLflow would retry for 102 s
-        SqlAlchemyStore(f"{SQLITE}{draft}", (path.parent / "artifacts").as_uri())
+        SqlAlchemyStore(f"{SQLITE}{draft}", (path.parent / ARTIFACTS).as_uri())
         _forget(draft)
         _publish(draft, path)
 

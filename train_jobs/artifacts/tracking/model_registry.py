@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 import yaml
 
 from train_jobs.artifacts.files import file_sha256, link_or_copy, write_text
+from train_jobs.artifacts.tracking.mlflow_store import relocate_artifacts, sqlite_path
 from train_jobs.config.errors import ConflictError, SpecError
 
 FOLDER = "mlflow-models"  # of the cache
@@ -105,6 +106,8 @@ def registry_folder(name: str, registry: Registry) -> Path:
         raise SpecError(
             f"invalid model {name!r}", facts={"need": "models:/NAME@ALIAS or models:/NAME/VERSION"}, fix="--model NAME"
         )
+    if (store := sqlite_path(registry.uri)) is not None:
+        relocate_artifacts(store)  # of a moved or copied home
     client = MlflowClient(tracking_uri=registry.tracking_uri, registry_uri=registry.uri)
     try:
         version = _version(client, **found.groupdict())
