@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +37,7 @@ from orchestrator.runs.supervised_folder import Below, SupervisedFolder, Supervi
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
-from train_jobs.artifacts.host import RunClock, boot_id, process_started
+from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
 
@@ -71,18 +70,12 @@ class LocalState(SupervisedState):
     """Boot of the machine in which the supervisor was started."""
     pid_started: int | None = None
     """Start of that process, in clock ticks since the boot: with the pid, it identifies one process permanently."""
-    clock: RunClock | None = None
-    """Clock of the last supervisor: the wall clock may be set while a run lasts, and durations must stay true."""
     attempts: list[RunAttempt] = Field(default=[])
     """Every start of the run, the oldest first; the last one may still run."""
     warning: str | None = None
     """Warning of the supervisor to the user."""
     mlflow_run_id: str | None = None
     """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
-
-    def now(self) -> float:
-        """Return seconds since the epoch, by the clock of the last supervisor."""
-        return self.clock.now() if self.clock else time.time()
 
     def closed_attempts(self, last: dict[str, Any]) -> list[RunAttempt]:
         """Return the attempts; one that lost its supervisor counts as ended with its last report.

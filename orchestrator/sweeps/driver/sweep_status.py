@@ -226,7 +226,7 @@ def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
     cancelled = sweep.state == RunState.CANCELLED
     ended = end.get("ended") or (sweep.ended if cancelled else None)
     resumed = stored.get(RESUMED, {"at": stored["started"], "seconds": 0.0})
-    so_far = resumed["seconds"] + max((ended or time.time()) - resumed["at"], 0.0)
+    so_far = resumed["seconds"] + max((ended or sweep.now()) - resumed["at"], 0.0)
     return row_of(
         list(trial.intermediate_values.values()),
         maximize=maximize,
