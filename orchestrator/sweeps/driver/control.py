@@ -23,7 +23,7 @@ from orchestrator.support.secret_sources import look_up
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, run_reader, sweep_status
 from orchestrator.sweeps.policy.limits import require_price, require_unused_limits
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import RunClock
@@ -159,7 +159,7 @@ class DriverControl(SweepControl):
 
     def status(self) -> SweepStatus:
         """Return the status from the study that the driver writes."""
-        return sweep_status(self._folder, lambda: self._study)
+        return sweep_status(self._folder, lambda: self._study, run_reader(self._folder, self._home))
 
     def state(self) -> RunState:
         """Return the state from state.json and the driver's lock."""

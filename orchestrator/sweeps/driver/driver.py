@@ -200,7 +200,7 @@ class Driver:
             if self.folder.cancel_file.exists():
                 return self._cancel()
             if self.stop_requested:
-                return RunState.PREEMPTED, "the driver was stopped; its running trials continue"
+                return RunState.PREEMPTED, "the driver was stopped"
             # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
             # A failed trial keeps its checkpoints, from which a retry continues.
             ranked = {number: value for number, value in self.outcomes.items() if number not in self.failed}
