@@ -16,7 +16,7 @@ from train_jobs.artifacts.host import RunClock
 
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
-EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE}
+EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE, EndCause.SUPERVISOR}
 OWN_FAULT = {*EndCause} - {*EVICTIONS, EndCause.DISK, EndCause.TIME}
 # Addresses, ports, pids and times differ between two reports of the same failure.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)

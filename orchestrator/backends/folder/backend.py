@@ -387,6 +387,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             "attempt": state.attempt + 1,
             "reason": None,
             "exit_code": None,
+            "ranks": {},
             # the last attempt of a supervisor that was killed has no end yet, and would seem to run for ever
             "attempts": state.closed_attempts(last_report(run.metrics)),
             "pid": None,  # a lost supervisor's: another process may have it by now

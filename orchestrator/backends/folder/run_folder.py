@@ -77,6 +77,11 @@ class LocalState(SupervisedState):
     mlflow_run_id: str | None = None
     """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
 
+    @property
+    def machine_restarted(self) -> bool:
+        """Whether the machine was restarted after the supervisor was started."""
+        return self.boot_id is not None and self.boot_id != boot_id()
+
     def closed_attempts(self, last: dict[str, Any]) -> list[RunAttempt]:
         """Return the attempts; one that lost its supervisor counts as ended with its last report.
 
@@ -88,7 +93,8 @@ class LocalState(SupervisedState):
         # the last report is the best estimate of the end: cost and duration must not grow after the loss
         lost = self.attempts[-1]
         ended = max(lost.started, last.get("time", lost.started))
-        ending = {"state": self.state, "cause": EndCause.MACHINE, "reason": self.reason, "ended": ended}
+        cause = EndCause.MACHINE if self.machine_restarted else EndCause.SUPERVISOR
+        ending = {"state": self.state, "cause": cause, "reason": self.reason, "ended": ended}
         return [*self.attempts[:-1], lost.model_copy(update=ending)]
 
 
@@ -168,7 +174,7 @@ class RunFolder(SupervisedFolder[LocalState]):
 
     def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
-        restarted = state.boot_id is not None and state.boot_id != boot_id()
+        restarted = state.machine_restarted
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
         if not restarted and is_read_only(self.path):
             why = f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"

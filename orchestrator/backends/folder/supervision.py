@@ -268,7 +268,7 @@ class Supervision(ABC):
         ending = self._recorded_attempt()
         while (restart := self._next_restart(earlier)).due and not self._stopped_in_pause(restart.pause):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
-            self.update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
+            self.update(attempt=self.state.attempt + 1)
             ending = self._recorded_attempt()
         if restart.why_not:
             ending = replace(ending, reason=f"{ending.reason}\n{restart.why_not}")
