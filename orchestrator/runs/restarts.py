@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.runs.status import AttemptEnd, EndCause, RunState, RunStatus
+from train_jobs.artifacts.host import RunClock
 
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
-EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE}
+EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE, EndCause.SUPERVISOR}
 OWN_FAULT = {*EndCause} - {*EVICTIONS, EndCause.DISK, EndCause.TIME}
 # Addresses, ports, pids and times differ between two reports of the same failure.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)
@@ -81,6 +82,28 @@ class Backoff(NamedTuple):
             return 0.0
         jitter = random.Random(f"{name} {len(ends)}").random()
         return float(min(self.first * 2.0 ** min(stuck - 1, 30), self.longest) * (1 - jitter / 2))
+
+
+class Pauses:
+    """The pauses of runs before their restarts; to set the machine's clock does not change a pause that has begun."""
+
+    def __init__(self) -> None:
+        self._clock = RunClock.start()
+        self._until: dict[tuple[str, float], float] = {}
+
+    def over(self, name: str, ended: float, seconds: float, now: float | None = None) -> bool:
+        """Return whether the pause after an end is over.
+
+        Args:
+            name: name of the run.
+            ended: its last end, seconds since the epoch.
+            seconds: length of the pause.
+            now: this moment by the clock of `ended`. None: by the wall clock as it was when this object was made.
+        """
+        # Clocks differ, and may have been wrong at the end: no pause lasts longer than `seconds` from the first look.
+        here = self._clock.now()
+        left = min(max(ended + seconds - (here if now is None else now), 0.0), seconds)
+        return here >= self._until.setdefault((name, ended), here + left)
 
 
 class Restart(NamedTuple):

@@ -22,6 +22,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ConflictError, ServiceError
 from train_jobs.artifacts.files import hold, is_held, read_object, sync, sync_all, write_text
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.fields import Config
 
@@ -37,6 +38,13 @@ class SupervisedState(Config):
     """Reason of the end."""
     pid: int | None = None
     """The supervisor's process id; valid only while the lock is held."""
+    clock: RunClock | None = None
+    """Clock of the run since it was queued or last started, of a sweep since its submission: the wall clock may be set
+    meanwhile, and durations and limits must stay true. None: of an earlier version."""
+
+    def now(self) -> float:
+        """Return seconds since the epoch, by that clock."""
+        return self.clock.now() if self.clock else time.time()
 
 
 State = TypeVar("State", bound=SupervisedState)
@@ -156,7 +164,8 @@ class SupervisedFolder(ABC, Generic[State]):
             state = self.stored_state()
             if state.state.terminal or self.alive(state):
                 return state
-        if state.state == RunState.QUEUED and time.time() - self.state_file.stat().st_mtime < self.queued_seconds:
+        queued = state.clock.wall if state.clock else self.state_file.stat().st_mtime
+        if state.state == RunState.QUEUED and state.now() - queued < self.queued_seconds:
             return state  # submitted a moment ago: its supervisor is starting, and does not hold the lock yet
         return state.model_copy(update={"state": RunState.FAILED, **self.lost_update(state)})
 

@@ -286,6 +286,30 @@ def test_preempted_run_restarts_up_to_its_limit(
     assert len(set(bodies)) == 1  # one place for the checkpoints of all
 
 
+def test_clock_set_back_delays_no_restart(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, true_time = orchestrator.submit(plan(max_restarts=1, compute__price_per_hour=3600.0)), time.time
+    cloud.move(run.name, "Running")
+    before = run.status()
+    cloud.move(run.name, "Failed", PREEMPTED)
+    monkeypatch.setattr(time, "time", lambda: true_time() - 86400)
+    assert run._backend.restart_if_needed(run.name)
+    assert jobs(cloud) == [f"{run.name}-a2", run.name]
+    cloud.move(f"{run.name}-a2", "Running")
+    assert run.status().cost >= before.cost
+
+
+def test_clock_set_ahead_raises_no_cost(
+    cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, true_time = orchestrator.submit(plan(compute__price_per_hour=3600.0)), time.time
+    cloud.move(run.name, "Running")
+    assert run.status().state == RunState.RUNNING
+    monkeypatch.setattr(time, "time", lambda: true_time() + 86400)
+    assert (run.status().cost or 0.0) < 3600
+
+
 def test_two_followers_submit_one_job(
     cloud: AzureDouble, orchestrator: Orchestrator, plan: Callable[..., Plan], tmp_path: Path
 ) -> None:

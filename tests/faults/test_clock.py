@@ -9,15 +9,10 @@ import pytest
 
 from tests.conftest import Console, processes_of, wait_for
 from tests.run_folders import run_script
+from tests.settable_clock import SettableClock
 
 HOUR = 3600
 PRICE = 3600.0  # USD for an hour: a USD for a second
-# libfaketime 0.9.10 cannot be used: it changes the time since the boot too, or breaks sleeping
-HOOK = """
-import os, time
-real = time.time
-time.time = lambda: real() + float(open(os.environ["TEST_CLOCK"]).read())
-"""
 
 
 @pytest.mark.long
@@ -26,11 +21,8 @@ def test_durations_survive_change_of_clock(
     console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """The run lasts until its file appears; the clock of supervisor and commands is set meanwhile."""
-    clock, hook = tmp_path / "clock", tmp_path / "hook"
-    clock.write_text("0")
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(HOOK)
-    for key, value in {"TEST_CLOCK": str(clock), "PYTHONPATH": str(hook)}.items():
+    clock = SettableClock(tmp_path / "clock")
+    for key, value in clock.variables.items():
         monkeypatch.setenv(key, value)
         console.variables[key] = value
     script = 'while [ ! -e "$ORCHESTRATOR_RUN/end" ]; do sleep 0.1; done; exit 3'
@@ -40,7 +32,7 @@ def test_durations_survive_change_of_clock(
     )
     folder = console.folder(name)
     wait_for(lambda: console("status", name, "-o", "json").json["state"] == "running", what="the start")
-    clock.write_text(str(offset))
+    clock.set(offset)
     time.sleep(2)
     running = console("status", name, "-o", "json").json
     assert running["state"] == "running"

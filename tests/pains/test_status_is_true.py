@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runs.status import RunState
-from tests.conftest import Console
+from tests.conftest import Console, wait_for
 from tests.run_folders import make_run, run_script
+from train_jobs.artifacts.host import boot_id
 
 
 @pytest.mark.long
@@ -52,3 +53,38 @@ def test_damaged_run_is_reported_and_hides_no_other(console: Console, tmp_path: 
     found = {run["name"]: run for run in console("list", "-o", "json").json}
     assert (found["good"]["state"], found["bad"]["state"]) == ("completed", "failed")
     assert "damaged" in found["bad"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("boot", "cause", "reason"),
+    [
+        (None, "supervisor", "supervisor lost: its process was killed"),
+        ("an earlier boot", "machine", "supervisor lost: the machine restarted"),
+    ],
+    ids=["supervisor", "machine"],
+)
+def test_lost_supervisor_is_no_lost_machine(console: Console, boot: str | None, cause: str, reason: str) -> None:
+    attempts = [{"started": 100.0}]
+    make_run(console.home, "lost", RunState.RUNNING, age=3600, attempts=attempts, boot_id=boot or boot_id())
+    (attempt,) = console("status", "lost", "-o", "json").json["attempts"]
+    assert (attempt["state"], attempt["cause"]) == ("failed", cause)
+    shown = console("status", "lost").out
+    assert f"reason     {reason}" in shown
+    assert ("a machine of the run was lost or restarted" in shown) == (cause == "machine")
+
+
+@pytest.mark.long
+def test_running_attempt_has_no_reason_of_the_one_before(console: Console, untracked: None) -> None:
+    script = '[ -e "$ORCHESTRATOR_RUN/again" ] || { touch "$ORCHESTRATOR_RUN/again"; exit 3; }\n'
+    script += 'while [ ! -e "$ORCHESTRATOR_RUN/end" ]; do sleep 0.1; done'
+    name = run_script(console.home, script, **{"compute.processes_per_node": 1, "max_restarts": 1})
+    second = wait_for(
+        lambda: (found := console("status", name, "-o", "json").json)["attempt"] == 2 and found, what="a restart"
+    )
+    assert (second["state"], second["reason"], second["ranks"]) == ("running", None, {})
+    assert second["attempts"][0]["reason"].startswith("rank 0 ended with exit code 3")
+    shown = console("status", name).out
+    assert "\n  reason " not in shown
+    assert "1: failed" in shown
+    (console.folder(name) / "end").touch()
+    assert console("wait", name, "--timeout", "2m").code == 0

@@ -84,6 +84,17 @@ class RunClock(NamedTuple):
             return time.time()
         return self.wall + time.clock_gettime(time.CLOCK_BOOTTIME) - self.since_boot
 
+    def continued(self, last: float) -> RunClock:
+        """Return this clock; after a reboot of the machine, one that starts now.
+
+        Args:
+            last: the last known moment of this clock; a clock that starts now does not start before it.
+        """
+        if self.boot_id is not None and self.boot_id == boot_id():
+            return self
+        fresh = self.start()
+        return fresh._replace(wall=max(fresh.wall, last))
+
     @property
     def variables(self) -> dict[str, str]:
         """The environment variable that hands the clock to the processes of a run."""

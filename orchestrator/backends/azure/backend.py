@@ -31,7 +31,7 @@ from orchestrator.backends.capabilities import (
 from orchestrator.backends.log_query import LogBlock, LogQuery
 from orchestrator.backends.stored_data import KeepsData
 from orchestrator.runs.hidden_folders import remove_tree
-from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
+from orchestrator.runs.restarts import Backoff, Pauses, RestartLimits, decide_restart
 from orchestrator.runs.status import Handle, RunState, RunStatus
 from orchestrator.support.errors import (
     AuthError,
@@ -91,6 +91,7 @@ class AzureBackend(
         """Run -> time and value of its last status, which is reported during an outage."""
         self._waiting: dict[str, float] = {}
         """Run whose next attempt could not be submitted -> time of the first try."""
+        self._pauses = Pauses()
         self.poll_seconds = float(self._environ.get(POLL_VARIABLE, POLL_SECONDS))
 
     def prepare(self, plan: Plan, *, run: str) -> Submission:
@@ -335,7 +336,7 @@ class AzureBackend(
             folder.write(record.with_last(not_restarted=restart.why_not).model_copy(update={"final": None}))
         if not restart.due:
             return False
-        if time.time() < last.ended + restart.pause:
+        if not self._pauses.over(folder.name, last.ended, restart.pause):
             return True
         report(f"attempt {len(record.attempts)} {last.state}: {last.reason}; submitting another")
         try:

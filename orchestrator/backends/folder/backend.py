@@ -45,6 +45,7 @@ from orchestrator.support.errors import ConflictError, NotFoundError, StorageErr
 from orchestrator.support.home import run_names, similar_run
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.config.errors import in_shell
 
@@ -349,7 +350,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                 for below, content in one.list_files().items() if one.inline else ():
                     (draft.path / below).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
             draft.reserve()
-            state = LocalState(state=RunState.QUEUED, created=time.time())
+            state = LocalState(state=RunState.QUEUED, created=time.time(), clock=RunClock.start())
             documents = {**submission.documents, draft.state_file.name: state.model_dump_json(indent=1)}
             for name, text in documents.items():
                 (draft.path / name).write_text(text, encoding="utf-8")
@@ -387,9 +388,11 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             "attempt": state.attempt + 1,
             "reason": None,
             "exit_code": None,
+            "ranks": {},
             # the last attempt of a supervisor that was killed has no end yet, and would seem to run for ever
             "attempts": state.closed_attempts(last_report(run.metrics)),
             "pid": None,  # a lost supervisor's: another process may have it by now
+            "clock": RunClock.start(),
         }
         try:
             run.write_moved()

@@ -26,7 +26,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,7 +42,7 @@ from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
 from orchestrator.support.moved_home import FolderIdentity, MovedHome
 from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.host import RunClock, boot_id, process_started
+from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
 
@@ -78,8 +77,6 @@ class LocalState(SupervisedState):
     """Start of that process, in clock ticks since the boot: with the pid, it identifies one process permanently."""
     folder: FolderIdentity | None = None
     """Folder of the run as the supervisor saw it: the process does not belong to a copy."""
-    clock: RunClock | None = None
-    """Clock of the last supervisor: the wall clock may be set while a run lasts, and durations must stay true."""
     attempts: list[RunAttempt] = Field(default=[])
     """Every start of the run, the oldest first; the last one may still run."""
     warning: str | None = None
@@ -87,16 +84,17 @@ class LocalState(SupervisedState):
     mlflow_run_id: str | None = None
     """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
 
+    @property
+    def machine_restarted(self) -> bool:
+        """Whether the machine was restarted after the supervisor was started."""
+        return self.boot_id is not None and self.boot_id != boot_id()
+
     def has_process(self) -> bool:
         """Return whether the process that recorded itself as the supervisor lives."""
         # boot id and start time identify a process for ever, while a bare pid may belong to another program by now
         if self.pid is None or self.pid_started is None or self.boot_id != boot_id():
             return False
         return process_started(self.pid) == self.pid_started
-
-    def now(self) -> float:
-        """Return seconds since the epoch, by the clock of the last supervisor."""
-        return self.clock.now() if self.clock else time.time()
 
     def closed_attempts(self, last: dict[str, Any]) -> list[RunAttempt]:
         """Return the attempts; one that lost its supervisor counts as ended with its last report.
@@ -109,7 +107,8 @@ class LocalState(SupervisedState):
         # the last report is the best estimate of the end: cost and duration must not grow after the loss
         lost = self.attempts[-1]
         ended = max(lost.started, last.get("time", lost.started))
-        ending = {"state": self.state, "cause": EndCause.MACHINE, "reason": self.reason, "ended": ended}
+        cause = EndCause.MACHINE if self.machine_restarted else EndCause.SUPERVISOR
+        ending = {"state": self.state, "cause": cause, "reason": self.reason, "ended": ended}
         return [*self.attempts[:-1], lost.model_copy(update=ending)]
 
 
@@ -216,7 +215,7 @@ class RunFolder(SupervisedFolder[LocalState]):
 
     def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
-        restarted = state.boot_id is not None and state.boot_id != boot_id()
+        restarted = state.machine_restarted
         why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
         if state.has_process():  # `alive` did not take it for that of this folder
             original = f" of {state.folder.path}" if state.folder else ""

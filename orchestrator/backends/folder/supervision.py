@@ -34,6 +34,7 @@ from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.process_limits import limit_note
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
 from train_jobs.config.privacy import traceback_text, unexpected_text
 
@@ -114,7 +115,7 @@ def ending_of(
         return Ending(RunState.FAILED, ranks[rank], reason, ranks, cause)
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
-    return Ending(RunState.FAILED, code, reason + full_disk_note(run), ranks)
+    return Ending(RunState.FAILED, code, reason + shortage_note(run, run.agent_log(node)), ranks)
 
 
 def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]:
@@ -125,11 +126,12 @@ def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]
     with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
         killed = f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
-        return killed + full_disk_note(run), EndCause.ERROR
+        return killed + shortage_note(run, run.rank_log(rank)), EndCause.ERROR
     error = _error(run, rank)
     if "text" in error:
         return str(error["text"]), error_cause(error)
-    return f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}" + full_disk_note(run), None
+    reason = f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}"
+    return reason + shortage_note(run, run.rank_log(rank)), None
 
 
 def _error(run: RunFolder, rank: int) -> dict[str, Any]:
@@ -146,10 +148,17 @@ def _no_result(run: RunFolder) -> str:
     return f"{reason} was complete; see {run.rank_log(0)}"
 
 
-def full_disk_note(run: RunFolder) -> str:
-    """Return a note for the reason of an end if the run's disk is full, else nothing: logs and errors then lack."""
+def shortage_note(run: RunFolder, log: Path) -> str:
+    """Return a note for the reason of an end without an error of a rank: what the machine or its limits lacked, if any.
+
+    Args:
+        run: its folder.
+        log: of the process that ended.
+    """
     free = shutil.disk_usage(run.path).free
-    return f"; the disk is full: {free} bytes free in {run.path}" if free < FULL_BYTES else ""
+    if free < FULL_BYTES:  # logs and errors then lack
+        return f"; the disk is full: {free} bytes free in {run.path}"
+    return limit_note(log)
 
 
 def read_exits(folder: Path) -> dict[int, int]:
@@ -261,7 +270,7 @@ class Supervision(ABC):
         ending = self._recorded_attempt()
         while (restart := self._next_restart(earlier)).due and not self._stopped_in_pause(restart.pause):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
-            self.update(attempt=self.state.attempt + 1, reason=ending.reason, ranks=dict(ending.ranks))
+            self.update(attempt=self.state.attempt + 1)
             ending = self._recorded_attempt()
         if restart.why_not:
             ending = replace(ending, reason=f"{ending.reason}\n{restart.why_not}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
@@ -106,7 +105,7 @@ def sweep_row(sweep: Sweep) -> Row:
         "KIND": f"sweep of {record.kind}",
         "STEP": f"{count(len(scored))}/{count(trial_count(record.spec))} trials",
         "SCORE": best,
-        "TIME": duration((state.ended or time.time()) - record.created),
+        "TIME": duration((state.ended or state.now()) - record.created),
         "COST": "",
         "SUBMITTED": ago(record.created),
     }

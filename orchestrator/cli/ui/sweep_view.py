@@ -71,7 +71,10 @@ def finish(found: Run | Sweep, style: str, *, followed: bool) -> int:
     status = found.status()
     finished = followed or status.state.terminal
     print_result(style, status.as_dict(), sweep_text(status) if finished else status.name)
-    hint(f"\nnext\n  show  orchestrator sweep show {found.name}\n  best  orchestrator sweep best {found.name}")
+    commands = {"show": f"orchestrator sweep show {found.name}", "best": f"orchestrator sweep best {found.name}"}
+    if status.state.resumable and found.may_start_trials:
+        commands["resume"] = found.resume_command()
+    hint("\nnext" + "".join(f"\n  {label:<6}  {command}" for label, command in commands.items()))
     return 1 if status.state.resumable else 0
 
 

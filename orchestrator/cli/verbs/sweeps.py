@@ -42,6 +42,8 @@ def show(arguments: argparse.Namespace) -> None:
         follow_sweep(sweep)
     status = sweep.status()
     print_result(arguments.output, status.as_dict(), sweep_text(status))
+    if status.state.resumable and sweep.may_start_trials:
+        hint(f"\nnext\n  resume  {sweep.resume_command()}")
 
 
 def best(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,9 +23,10 @@ from orchestrator.support.secret_sources import look_up
 from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.history import WarmStart
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.driver.sweep_status import SweepStatus, sweep_status
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, run_reader, sweep_status
 from orchestrator.sweeps.policy.limits import require_price, require_unused_limits
 from train_jobs.artifacts.files import write_text
+from train_jobs.artifacts.host import RunClock
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -61,7 +61,7 @@ def make_sweep(
             draft.make_study(record.name, record.spec.objective.goal)
         for name, text in (documents or {}).items():
             (draft.path / name).write_text(text, encoding="utf-8")
-        draft.write_state(SweepState(state=RunState.QUEUED))
+        draft.write_state(SweepState(state=RunState.QUEUED, clock=RunClock.start()))
         if history.earlier:
             write_text(draft.history, history.model_dump_json())
         draft.write_record(record)
@@ -159,7 +159,7 @@ class DriverControl(SweepControl):
 
     def status(self) -> SweepStatus:
         """Return the status from the study that the driver writes."""
-        return sweep_status(self._folder, lambda: self._study)
+        return sweep_status(self._folder, lambda: self._study, run_reader(self._folder, self._home))
 
     def state(self) -> RunState:
         """Return the state from state.json and the driver's lock."""
@@ -185,7 +185,7 @@ class DriverControl(SweepControl):
         for name in names:
             with suppress(NotFoundError):
                 backend.cancel(name)
-        ended = {"state": RunState.CANCELLED, "reason": "it was cancelled", "ended": time.time()}
+        ended = {"state": RunState.CANCELLED, "reason": "it was cancelled", "ended": state.now()}
         folder.write_state(state.model_copy(update={"interrupted": names, **ended}))
 
     def resume(self) -> None:
@@ -249,7 +249,7 @@ class DriverControl(SweepControl):
             )
         if not failed:
             raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
-        require_unused_limits(folder.record(), sum(row.cost for row in status.rows))
+        require_unused_limits(folder.record(), sum(row.cost for row in status.rows), folder.stored_state().now())
         chosen = list(trials) or failed
         with folder.lock():
             folder.repair()
@@ -273,7 +273,8 @@ class DriverControl(SweepControl):
         """Refuse to resume with a used-up limit, unless a lost driver left trials that only a new driver can end."""
         lost = status.state not in {RunState.COMPLETED, RunState.CANCELLED}
         if not (lost and status.ended < len(status.rows)):
-            require_unused_limits(record, sum(row.cost for row in status.rows))
+            now = self._folder.stored_state().now()
+            require_unused_limits(record, sum(row.cost for row in status.rows), now)
 
     def resume_command(self, trials: int | None = None) -> str:
         """Return the command that continues the same sweep."""

@@ -28,7 +28,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.backends.capabilities import Resumes
 from orchestrator.backends.run_progress import metric_values
 from orchestrator.jobs.base import Plan
-from orchestrator.runs.restarts import Backoff, Restart, RestartLimits, decide_restart, ends_of
+from orchestrator.runs.restarts import Backoff, Pauses, Restart, RestartLimits, decide_restart, ends_of
 from orchestrator.runs.status import RunState, RunStatus, attempt_seconds
 from orchestrator.specs.compute import visible_gpus
 from orchestrator.specs.sweep_spec import trial_count
@@ -49,6 +49,7 @@ from orchestrator.sweeps.driver.trials import GPUS, TrialPlanner, pick_gpus, run
 from orchestrator.sweeps.driver.weight_pruning import WeightPruner
 from orchestrator.sweeps.policy.limits import HOUR, reached_limit
 from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class Driver:
         self.failed: set[int] = set()
         self.pruner = WeightPruner(self.record, self.backend)
         self.costs: dict[int, float] = {}
+        self.pauses = Pauses()
 
     def begin(self) -> None:
         """Install the handler of SIGTERM, and record that this process drives the sweep."""
@@ -156,7 +158,7 @@ class Driver:
             reason = str(write_error("cannot run the sweep", problem, where, fix=fix, then=then))
             raise
         finally:
-            self._update(state=state, reason=reason, ended=time.time())
+            self._update(state=state, reason=reason, ended=self.state.now())
             if not self.backend.own_tracking:
                 self.parent.start_sync()
 
@@ -170,7 +172,11 @@ class Driver:
         if self.planner.first.compute.device == "gpu" and self.backend.shares_machine:
             named = os.environ.get(GPUS)
             self.gpus = named.split(",") if named else [str(number) for number in range(visible_gpus(os.environ))]
-        for trial in self._trials():
+        trials = self._trials()
+        moments = [moment for trial in trials for moment in recorded_moments(trial)]
+        clock = self.state.clock or RunClock.start()
+        self._update(clock=clock.continued(max(moments, default=self.record.created)))
+        for trial in trials:
             number = trial.number
             self.histories[number] = list(trial.intermediate_values.values())
             if trial.state.is_finished():
@@ -194,12 +200,12 @@ class Driver:
             if self.folder.cancel_file.exists():
                 return self._cancel()
             if self.stop_requested:
-                return RunState.PREEMPTED, "the driver was stopped; its running trials continue"
+                return RunState.PREEMPTED, "the driver was stopped"
             # Before new trials start: the disk is sized for the best trials and the concurrent ones, not for all.
             # A failed trial keeps its checkpoints, from which a retry continues.
             ranked = {number: value for number, value in self.outcomes.items() if number not in self.failed}
             pruned = self.pruner.prune(ranked)
-            limit = reached_limit(self.record, sum(self.costs.values()))
+            limit = reached_limit(self.record, sum(self.costs.values()), self.state.now())
             if limit is not None:
                 for live in self.live.values():
                     live.end = live.end or ("ended early", limit.why)
@@ -216,7 +222,7 @@ class Driver:
         """
         if self.backend.remote:
             return time.sleep(self.backend.poll_seconds)
-        age = time.time() - max((live.started for live in self.live.values()), default=0.0)
+        age = self.state.now() - max((live.started for live in self.live.values()), default=0.0)
         return time.sleep(min(max(age / 100, MIN_POLL_SECONDS), POLL_SECONDS))
 
     def _start(self) -> bool:
@@ -263,7 +269,7 @@ class Driver:
         """
         from optuna.trial import TrialState, create_trial
 
-        attributes |= {"settings": values(self.spec.space, drawn), "started": time.time()}
+        attributes |= {"settings": values(self.spec.space, drawn), "started": self.state.now()}
         known = distributions(self.spec.space, drawn)
         self.study.add_trial(
             create_trial(state=TrialState.RUNNING, params=drawn, distributions=known, user_attrs=attributes)
@@ -285,7 +291,7 @@ class Driver:
             live.end = ("failed", f"{failed.name} {failed.state}: {failed.reason or 'no reason given'}")
         took = _seconds(statuses)
         if live.resumed and statuses:
-            self._set_attribute(live.number, RESUMED, {"at": time.time(), "seconds": took})
+            self._set_attribute(live.number, RESUMED, {"at": self.state.now(), "seconds": took})
             live.resumed = False
         if live.end is None and hours is not None and took > hours * HOUR:
             live.end = ("timed out", f"took more than {hours:g} h")
@@ -328,9 +334,15 @@ class Driver:
             live.end = ("failed", f"{status.name} {status.state}: {status.reason} ({restart.why_not})")
         if not restart.due:
             return status
-        if time.time() < (status.ended or 0.0) + restart.pause:
+        if not self._pause_is_over(status, restart.pause):
             return status.model_copy(update={"state": RunState.QUEUED})
         return self._resume(status)
+
+    def _pause_is_over(self, status: RunStatus, seconds: float) -> bool:
+        """Return whether the pause before a retry is over; a run on this machine has just ended when it is seen."""
+        # The clock of a run here may differ from that of the sweep: each starts with the wall clock, which may be set.
+        ended = status.ended or 0.0
+        return self.pauses.over(status.name, ended, seconds, self.state.now() if self.backend.remote else ended)
 
     def _next_retry(self, status: RunStatus) -> Restart:
         if status.name in self.state.interrupted:
@@ -442,9 +454,9 @@ class Driver:
             step = max(len(self.outcomes), last_step(self.folder.metrics) + 1)
             append(
                 self.folder.metrics,
-                {"step": step, "time": time.time(), "metrics": {"trial": value, "best": top}},
+                {"step": step, "time": self.state.now(), "metrics": {"trial": value, "best": top}},
             )
-        end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": time.time()}
+        end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": self.state.now()}
         more = {"seconds": _seconds(statuses), "seeds": self.seeds.get(number, [])}
         self._set_attribute(number, END, {**end, **more})
         final = {"stopped": TrialState.PRUNED}.get(state, None if value is not None else TrialState.FAIL)
@@ -487,6 +499,16 @@ class Driver:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self.stop_requested = True
+
+
+def recorded_moments(trial: FrozenTrial) -> Iterator[float]:
+    """Yield the moments that the study records of a trial, by the clock of its sweep."""
+    stored = trial.user_attrs
+    yield stored["started"]
+    if RESUMED in stored:
+        yield stored[RESUMED]["at"]
+    if END in stored:
+        yield stored[END]["ended"]
 
 
 def _seconds(statuses: Sequence[RunStatus]) -> float:

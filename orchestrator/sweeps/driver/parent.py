@@ -39,7 +39,7 @@ from orchestrator.runs.tracked_run import (
 from orchestrator.support.errors import UserError
 from orchestrator.support.plugins import imported
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, sweep_status
+from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, run_reader, sweep_status
 from train_jobs.artifacts.files import link_or_copy
 from train_jobs.artifacts.tracking.mlflow_copy import as_parameter, flatten
 from train_jobs.artifacts.tracking.run_files import TABLES
@@ -100,7 +100,8 @@ class ParentRun:
         """Return the MLflow run that the sweep should have now."""
         state, record = self._folder.state(), self._record
         tracking, own = record.trial["tracking"], submitted_tag(record.created)
-        status = sweep_status(self._folder) if state.state.terminal else None
+        read_run = run_reader(self._folder, self._home)
+        status = sweep_status(self._folder, read_run=read_run) if state.state.terminal else None
         objective, amount = record.spec.objective, tracking.get("artifacts", "light")
         return TrackingRequest(
             uri=self._uri,

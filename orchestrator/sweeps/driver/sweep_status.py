@@ -11,13 +11,17 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from orchestrator.runs.status import RunState
+from orchestrator.backends import load_backend
+from orchestrator.runs.status import RunState, RunStatus, attempt_seconds
 from orchestrator.specs.space import all_parameters
 from orchestrator.specs.sweep_spec import trial_count
+from orchestrator.support.errors import NotFoundError, UserError
 from orchestrator.support.home import SETTLED
 from orchestrator.sweeps.design.sweep_record import EarlierSweep, SweepRecord, SweepState
 from orchestrator.sweeps.driver.sweep_folder import RESUMED, SweepFolder
@@ -29,7 +33,17 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-UNFINISHED = (RunState.RUNNING, RunState.CANCELLED)  # cancelled with the sweep: resumed with it
+    from orchestrator.backends.base import Backend
+
+INTERRUPTED = "interrupted"  # state of an unfinished trial without a driver and without a live run
+UNFINISHED = (RunState.RUNNING, RunState.CANCELLED, INTERRUPTED)  # continued when the sweep is resumed
+
+ReadRun = Callable[[str], RunStatus | None]
+"""Returns the status of a run. None: it does not exist.
+
+Raises:
+    UserError: the status is unknown, because its backend does not answer.
+"""
 
 
 class TrialRow(Config):
@@ -38,8 +52,8 @@ class TrialRow(Config):
     trial: int
     """Its number, from 0."""
     state: str
-    """running, cancelled (with the sweep), completed, stopped (by the policy), timed out, ended early (by a limit of
-    the sweep), or failed."""
+    """running, cancelled (with the sweep), interrupted (its runs have finished, without a driver), completed,
+    stopped (by the policy), timed out, ended early (by a limit of the sweep), or failed."""
     settings: dict[str, Any]
     """Dotted setting -> value."""
     runs: list[str]
@@ -122,12 +136,36 @@ class _KeptRows(Config):
     rows: list[TrialRow]
 
 
-def sweep_status(folder: SweepFolder, study: Callable[[], Study] | None = None) -> SweepStatus:
+def run_reader(folder: SweepFolder, home: Path) -> ReadRun:
+    """Return the function that reads the status of a sweep's run.
+
+    Args:
+        folder: of the sweep.
+        home: the home folder.
+    """
+
+    @cache
+    def backend() -> Backend:
+        return load_backend(folder.record().trial["backend"], home)
+
+    def read(name: str) -> RunStatus | None:
+        try:
+            return backend().describe(name)
+        except NotFoundError:
+            return None
+
+    return read
+
+
+def sweep_status(
+    folder: SweepFolder, study: Callable[[], Study] | None = None, read_run: ReadRun | None = None
+) -> SweepStatus:
     """Return the current status of a sweep that a process of this machine drives.
 
     Args:
         folder: the folder of the sweep.
         study: returns its open study, for callers that poll: it reads only the new lines of the journal. None: open it.
+        read_run: shows whether the trials of a lost or stopped driver still run. None: they count as running.
     """
     record, state = folder.record(), folder.state()
     stamp = _stamp(folder)
@@ -139,7 +177,41 @@ def sweep_status(folder: SweepFolder, study: Callable[[], Study] | None = None) 
         # The duration of a trial that has not ended depends on the time, except in a cancelled sweep.
         if state.ended is not None and not any(row.state == RunState.RUNNING for row in rows):
             _keep(folder, stamp, rows)
+    if state.state.resumable and read_run is not None:
+        rows = [_without_driver(row, read_run) if row.state == RunState.RUNNING else row for row in rows]
+        state = state.model_copy(update={"reason": _reason(state, rows)})
     return status_of(folder, record, state, rows)
+
+
+def _without_driver(row: TrialRow, read_run: ReadRun) -> TrialRow:
+    """Return the row of an unfinished trial that has no driver, from the states of its runs."""
+    try:
+        runs = [status for name in row.runs if (status := read_run(name)) is not None]
+    except UserError:  # the driver is lost, but the trial may run
+        return row
+    seconds = max((attempt_seconds(status.attempts, status.now) for status in runs), default=0.0)
+    if any(not status.state.terminal for status in runs):
+        return row.model_copy(update={"seconds": seconds})
+    ends = [f"{status.name} {status.state}" + (f": {status.reason}" if status.reason else "") for status in runs]
+    ended = max((status.ended or row.started for status in runs), default=row.started)
+    return row.model_copy(
+        update={
+            "state": INTERRUPTED,
+            "seconds": seconds,
+            "ended": ended,
+            "why": "; ".join(ends) or "its runs do not exist",
+        }
+    )
+
+
+def _reason(state: SweepState, rows: Sequence[TrialRow]) -> str | None:
+    """Return the reason of a sweep's end, with what became of the trials that its driver left."""
+    counts = {
+        text: sum(row.state == one for row in rows)
+        for one, text in ((RunState.RUNNING, "still running"), (INTERRUPTED, INTERRUPTED))
+    }
+    left = [f"{number} trial{'s' if number > 1 else ''} {text}" for text, number in counts.items() if number]
+    return "; ".join(filter(None, (state.reason, ", ".join(left)))) or None
 
 
 def _stamp(folder: SweepFolder) -> str:
@@ -226,7 +298,7 @@ def _row(trial: FrozenTrial, sweep: SweepState, *, maximize: bool) -> TrialRow:
     cancelled = sweep.state == RunState.CANCELLED
     ended = end.get("ended") or (sweep.ended if cancelled else None)
     resumed = stored.get(RESUMED, {"at": stored["started"], "seconds": 0.0})
-    so_far = resumed["seconds"] + max((ended or time.time()) - resumed["at"], 0.0)
+    so_far = resumed["seconds"] + max((ended or sweep.now()) - resumed["at"], 0.0)
     return row_of(
         list(trial.intermediate_values.values()),
         maximize=maximize,

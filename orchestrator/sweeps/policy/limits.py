@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import NamedTuple
 
 from orchestrator.specs.sweep_spec import LimitsSpec
@@ -24,14 +23,15 @@ class ReachedLimit(NamedTuple):
     """A new limit that allows the same time, or the same cost, again."""
 
 
-def reached_limit(record: SweepRecord, spent: float) -> ReachedLimit | None:
+def reached_limit(record: SweepRecord, spent: float, now: float) -> ReachedLimit | None:
     """Return the limit of a sweep that is used up; None: no limit is.
 
     Args:
         record: the sweep; its hours count from the submission.
         spent: cost of all of its trials, in USD.
+        now: seconds since the epoch, by the clock of the sweep.
     """
-    limits, took = record.spec.limits, (time.time() - record.created) / HOUR
+    limits, took = record.spec.limits, (now - record.created) / HOUR
     if limits.hours is not None and took > limits.hours:
         return ReachedLimit("hours", f"limits.hours: {limits.hours:g} h are over", math.ceil(took + limits.hours))
     if limits.cost is not None and spent > limits.cost:
@@ -40,17 +40,18 @@ def reached_limit(record: SweepRecord, spent: float) -> ReachedLimit | None:
     return None
 
 
-def require_unused_limits(record: SweepRecord, spent: float) -> None:
+def require_unused_limits(record: SweepRecord, spent: float, now: float) -> None:
     """Check that no limit of a sweep is used up: its driver would end it immediately, as if it had completed.
 
     Args:
         record: the sweep.
         spent: cost of all of its trials, in USD.
+        now: seconds since the epoch, by the clock of the sweep.
 
     Raises:
         ConflictError: a limit is used up.
     """
-    if (limit := reached_limit(record, spent)) is not None:
+    if (limit := reached_limit(record, spent, now)) is not None:
         raise ConflictError(
             f"sweep {record.name} has reached {limit.why}",
             fix=f"orchestrator sweep extend {record.name} --{limit.key} {limit.next_value}",

@@ -73,6 +73,30 @@ def test_error_file_of_a_rank_overrides_its_exit_code(run: RunFolder) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("last", "note"),
+    [
+        ("OSError: [Errno 24] Too many open files: '/x'", "; too many open files: the limit is "),
+        ("MemoryError: ", "; memory ran out"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 GiB", "; memory ran out"),
+        ("OSError: [Errno 12] Cannot allocate memory", "; memory ran out"),
+        ("RuntimeError: [enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried", "; memory ran out"),
+        ("terminate called after throwing an instance\n  what():  std::bad_alloc", "; memory ran out"),
+        ("a text about a MemoryError, std::bad_alloc and Too many open files", ""),
+        ("MemoryError is an exception of Python", ""),
+    ],
+)
+def test_reason_names_what_a_killed_rank_lacked(run: RunFolder, last: str, note: str) -> None:
+    run.exits(1).mkdir(parents=True)
+    (run.exits(1) / "rank-0").write_text("134\n")
+    run.rank_log(0).write_text(f"step 1\n{last}\n")
+    reason = ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, 1), stopped=False).reason
+    killed = f"rank 0 was killed by signal SIGABRT; see {run.rank_log(0)}"
+    assert reason is not None
+    assert reason.startswith(killed + note)
+    assert note or reason == killed
+
+
 @pytest.mark.parametrize("code", [1, 137])
 def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) -> None:
     run.exits(1).mkdir(parents=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart, error_cause
+from orchestrator.runs.restarts import Backoff, Pauses, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import AttemptEnd, EndCause, RunState
+from tests.conftest import wait_for
 
 NO_PAUSE = Backoff(0.0, 0.0)
 
@@ -91,3 +94,19 @@ def test_error_of_a_rank_has_a_cause() -> None:
     assert error_cause({"kind": "data"}) == EndCause.INPUT
     assert error_cause({"kind": "hang"}) == EndCause.ERROR
     assert error_cause({"kind": "memory"}) == EndCause.MEMORY
+
+
+@pytest.mark.parametrize("offset", [-86400, 86400], ids=["back", "forward"])
+def test_set_clock_changes_no_pause(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    pauses, true_time = Pauses(), time.time
+    ended = true_time()
+    monkeypatch.setattr(time, "time", lambda: true_time() + offset)
+    assert not pauses.over("run", ended, 3600)
+    assert pauses.over("run", ended - 3600, 3600)
+
+
+def test_wrong_clock_never_prolongs_a_pause() -> None:
+    pauses = Pauses()
+    ended = time.time() + 86400  # by a clock that was a day ahead
+    assert not pauses.over("run", ended, 0.2)
+    wait_for(lambda: pauses.over("run", ended, 0.2), what="the end of the pause")

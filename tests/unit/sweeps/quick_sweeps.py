@@ -34,6 +34,8 @@ class Sweeps:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.folders: list[SweepFolder] = []
+        self.python_path = [str(Path(__file__).resolve().parents[3])]
+        """Folders of modules for drivers and trials."""
 
     def make(
         self, *, steps: int = 4, pause: int = 1, trial: dict[str, Any] | None = None, **sections: Any
@@ -55,7 +57,7 @@ class Sweeps:
         return self.folders[-1]
 
     def start(self, folder: SweepFolder) -> None:
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[3])
+        os.environ["PYTHONPATH"] = os.pathsep.join(self.python_path)
         start_driver(folder, self.home, QUICK)
 
     def end(self, folder: SweepFolder) -> RunState:

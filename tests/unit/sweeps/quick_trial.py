@@ -39,7 +39,9 @@ def run(folder: Path) -> None:
         (folder / "state.tmp").replace(folder / "state.json")
 
     step = None
-    note("running", started=time.time(), attempts=[*state["attempts"], {"started": time.time()}])
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    clock = (boot, time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
+    note("running", started=time.time(), clock=clock, attempts=[*state["attempts"], {"started": time.time()}])
     path, odd = folder / "outputs" / "metrics.jsonl", config["validation"]["max_sequences"]
     done = len(path.read_text().splitlines()) if path.exists() else 0
     for report in range(done + 1, config["train"]["steps"] + 1):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
 from optuna.trial import TrialState
 
+from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.driver.control import DriverControl
-from orchestrator.sweeps.driver.sweep_folder import SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report
 
@@ -122,3 +124,47 @@ def test_timed_out_trial_stays_timed_out_after_a_restart(sweeps: Sweeps) -> None
     assert trial.state == TrialState.COMPLETE
     assert trial.user_attrs["end"]["state"] == "timed out"
     assert trial.user_attrs["end"]["outcome"] is not None
+
+
+def test_trials_of_a_lost_driver_are_shown_as_they_are(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(sweeps.home))
+    folder = sweeps.make(limits={"trials": 2}, steps=10**4, pause=20)
+    sweeps.start(folder)
+    runs = wait_for(lambda: (found := sweeps.runs(folder)) and len(sweeps.starts(folder)) == 2 and found)
+    wait_for(lambda: all(run.metrics.exists() for run in runs), what="reports")
+    kill(folder)
+    assert main(["sweep", "show", folder.name]) == 0
+    both = capsys.readouterr()
+    assert f"{DRIVER_LOST}; 2 trials still running" in both.out
+    assert f"resume  orchestrator resume {folder.name}" in both.err
+    os.kill(runs[1].stored_state().pid or 0, signal.SIGKILL)
+    wait_for(lambda: not runs[1].locked(), what="the death of a trial")
+    shown = []
+    for _ in range(2):
+        assert main(["sweep", "show", folder.name, "-o", "json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    assert shown[0]["reason"] == f"{DRIVER_LOST}; 1 trial still running, 1 trial interrupted"
+    (alive, dead), (alive_later, dead_later) = (one["rows"] for one in shown)
+    assert (alive["state"], dead["state"]) == ("running", "interrupted")
+    assert alive_later["seconds"] > alive["seconds"]
+    assert dead_later == dead, "no time passes for it"
+    assert dead["why"].startswith(f"{runs[1].name} failed: supervisor lost")
+    assert shown[0]["ended"] == 0
+    DriverControl(folder, sweeps.home).cancel()
+    wait_for(lambda: not runs[0].locked(), what="the end of the other trial")
+    assert [row.state for row in DriverControl(folder, sweeps.home).status().rows] == ["cancelled"] * 2
+
+
+def test_trials_of_a_stopped_driver_are_shown_as_they_are(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1}, steps=10**4, pause=20)
+    sweeps.start(folder)
+    (run,) = wait_for(lambda: sweeps.starts(folder) and sweeps.runs(folder))
+    os.kill(folder.stored_state().pid or 0, signal.SIGTERM)
+    assert sweeps.end(folder) == RunState.PREEMPTED
+    sweep = DriverControl(folder, sweeps.home)
+    assert sweep.status().reason == "the driver was stopped; 1 trial still running"
+    run.cancel_file.touch()
+    wait_for(lambda: run.state().state.terminal, what="the end of the trial")
+    assert sweep.status().reason == "the driver was stopped; 1 trial interrupted"

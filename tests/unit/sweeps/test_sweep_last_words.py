@@ -30,8 +30,10 @@ def test_cancelled_sweep_freezes_the_time_of_its_trials(home: Path) -> None:
     found = make(home)
     add(found, [1.0], "completed", 1.0)
     add(found, [2.0])
-    assert [row.state for row in found.status().rows] == ["completed", "running"]
-    ended = found.status().rows[1].started + 60
+    with found.folder.lock():
+        running = found.status().rows
+    assert [row.state for row in running] == ["completed", "running"]
+    ended = running[1].started + 60
     found.folder.write_state(SweepState(state=RunState.CANCELLED, ended=ended))
     status = found.status()
     assert [row.state for row in status.rows] == ["completed", "cancelled"]

@@ -25,6 +25,7 @@ from orchestrator.sweeps.design.sweep_record import SweepRecord, SweepState
 from orchestrator.sweeps.driver.control import make_sweep
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, status_of
+from tests.run_folders import live_run
 from tests.unit.sweeps.conftest import sweep
 
 
@@ -144,10 +145,11 @@ def test_best_spec_is_the_trial_with_its_settings(tmp_path: Path) -> None:
 def test_without_a_terminal_each_change_prints_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, shown = make(tmp_path), SweepFollower(live=False)
     add(found, [4.0])
-    for _ in range(3):
+    with found.folder.lock():
+        for _ in range(3):
+            shown.update(found.status())
+        add(found, [2.0], "stopped", 2.0)
         shown.update(found.status())
-    add(found, [2.0], "stopped", 2.0)
-    shown.update(found.status())
     told = capsys.readouterr().err.splitlines()
     assert told == ["trial 0  running  learning_rate=0.001", "trial 1  stopped  2  as said"]
 
@@ -268,7 +270,8 @@ def test_kept_rows_follow_the_study(tmp_path: Path) -> None:
     assert len(Sweep(found.folder, tmp_path).status().rows) == 2
     found.folder.reopen_trials([0])
     found.folder.write_state(SweepState(state=RunState.RUNNING))
-    assert [row.state for row in Sweep(found.folder, tmp_path).status().rows] == ["running", "completed"]
+    with found.folder.lock():
+        assert [row.state for row in Sweep(found.folder, tmp_path).status().rows] == ["running", "completed"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"stamp": "x", "rows": []}', b"\xff"])
@@ -287,8 +290,9 @@ def test_running_trials_are_not_kept(tmp_path: Path, state: RunState) -> None:
     found = make(tmp_path)
     add(found, [3.0])
     end(found, state)
-    before = found.status().rows[0].seconds
-    assert found.status().rows[0].seconds > before
+    with found.folder.lock(), live_run(tmp_path, "r0", attempts=[{"started": time.time()}]):
+        before = found.status().rows[0].seconds
+        assert found.status().rows[0].seconds > before
     assert not found.folder.rows.exists()
 
 

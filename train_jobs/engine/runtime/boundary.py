@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from train_jobs.artifacts.process_limits import explain_limit
 from train_jobs.config import InternalError, TrustConfig, UserError
 from train_jobs.config.privacy import traceback_text, unexpected_text
 from train_jobs.engine.runtime import storage
@@ -146,7 +147,7 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
         rank: rank of this process.
 
     Returns:
-        StorageError, OutOfMemoryError, PeerError or, for any other exception, InternalError.
+        StorageError, MachineError, OutOfMemoryError, PeerError or, for any other exception, InternalError.
     """
     if refused := storage.explain(problem, output, "the run's output"):
         return refused
@@ -158,6 +159,7 @@ def _explained(problem: Exception, output: Path, rank: int) -> UserError:
         if lost := explain_lost_peer(problem, rank):
             return lost  # a rank that only waited does not know why the other rank ended
         found = explain_memory_error(problem)
+    found = explain_limit(problem) or found
     with suppress(OSError):  # the log may be on a full disk
         print(traceback_text(problem), file=sys.stderr, flush=True)
     return found or InternalError(unexpected_text(problem))

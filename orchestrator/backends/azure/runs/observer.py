@@ -36,6 +36,7 @@ from orchestrator.specs.sweep_spec import as_tree
 from orchestrator.specs.tiers import current_tier
 from orchestrator.support.errors import NotFoundError, UserError
 from orchestrator.support.redact import redact
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.layers import ConfigLayer, merge
 from train_jobs.artifacts.lineage import METRICS_FILE
 
@@ -46,6 +47,7 @@ NO_MACHINES = "its cluster got no machines; the run moves to others"
 GRACE_SECONDS = 90.0  # a request whose sender died may still arrive: longer than any proxy or gateway keeps one
 LOOKS, LOOK_PAUSE = 3, 1.0  # requests for a missing job before it counts as never submitted, and seconds between two
 CLOCK_SECONDS = 1.0  # a start that is later by more than this is another start
+_CLOCK = RunClock.start()  # durations and costs of running jobs stay true if the machine's clock is set meanwhile
 
 
 class Observer:
@@ -300,7 +302,8 @@ class Observer:
         """Return the fields of a status that are on record here."""
         last, target = record.last, Target.from_plan(self.plan)
         attempts = record.known_attempts
-        node_hours = self.request["nodes"] * attempt_seconds(attempts, time.time()) / HOUR
+        now = _CLOCK.now()
+        node_hours = self.request["nodes"] * attempt_seconds(attempts, now) / HOUR
         return {
             "name": self.folder.name,
             "page": f"https://ml.azure.com/runs/{last.job}?wsid={self.wire.workspace.id}" if last.confirmed else None,
@@ -312,6 +315,7 @@ class Observer:
             "created": record.created,
             "started": last.started,
             "ended": last.ended,
+            "observed": None if last.state.terminal else now,
             "attempt": sum(1 + len(attempt.lives) for attempt in record.attempts),
             "attempts": attempts,
             "nodes": self.request["nodes"],

@@ -1,0 +1,71 @@
+"""Limits of a process that `ulimit` sets, open files and address space, and the errors of a process that hits one."""
+
+from __future__ import annotations
+
+import errno
+import re
+import resource
+from pathlib import Path
+
+from train_jobs.config.errors import MachineError, OutOfMemoryError, UserError
+
+MORE_FILES = {errno.EMFILE: "ulimit -n 4096", errno.ENFILE: "sudo sysctl -w fs.file-max=1000000"}
+"""Command that raises the limit of open files, by the error of the kernel: of the process, of the whole machine."""
+MORE_SPACE = "ulimit -v unlimited"
+_TAIL_BYTES = 4096  # of a log of all attempts: those of an earlier one are further up
+# Whole lines as Python ends a traceback and C++ an abort, never a word: a job may print any text.
+_TOO_MANY_FILES = re.compile(r"^[\w.]*Error: \[Errno (?:23|24)\] |\(errno: 24 - Too many open files\)", re.M)
+_NO_MEMORY = re.compile(
+    r"^[\w.]*MemoryError(?:: .*)?$|^  what\(\):  std::bad_alloc$|^[\w.]*Error: \[Errno 12\] "
+    r"|^[\w.]*Error: .*DefaultCPUAllocator: can't allocate memory",
+    re.M,
+)
+# With a limit of the address space, these have no other likely cause: a thread and a library need some of it too.
+_NO_SPACE = re.compile(
+    r"^  what\(\):  Resource temporarily unavailable|: failed to map segment from shared object$", re.M
+)
+
+
+def open_files_limit() -> str:
+    """Return the limit of open files as text."""
+    return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files (ulimit -n)"
+
+
+def address_space_limit() -> str | None:
+    """Return the limit of the address space as text; None without one."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else f"{soft // 1024} kB of address space (ulimit -v)"
+
+
+def explain_limit(problem: BaseException) -> UserError | None:
+    """Return the error of a job that hit a limit; None for other exceptions."""
+    found: BaseException | None = problem
+    while found is not None:
+        if isinstance(found, OSError) and found.errno in MORE_FILES:
+            fix = f"{MORE_FILES[found.errno]}, then resume the run"
+            return MachineError("too many open files", facts={"limit": open_files_limit()}, fix=fix)
+        no_memory = isinstance(found, MemoryError) or (isinstance(found, OSError) and found.errno == errno.ENOMEM)
+        if no_memory and (limit := address_space_limit()) is not None:
+            return OutOfMemoryError("out of memory", facts={"limit": limit}, fix=f"{MORE_SPACE}, then resume the run")
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def limit_note(log: Path) -> str:
+    """Return a note for the reason of a process that died without an error of its own; empty if it hit no limit.
+
+    Args:
+        log: of a process with the limits of this one; its end shows the traceback or the abort.
+    """
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
+            tail = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    if _TOO_MANY_FILES.search(tail):
+        return f"; too many open files: the limit is {open_files_limit()}; fix: {MORE_FILES[errno.EMFILE]}"
+    limit = address_space_limit()
+    if limit is not None and (_NO_MEMORY.search(tail) or _NO_SPACE.search(tail)):
+        return f"; memory ran out: the limit is {limit}; fix: {MORE_SPACE}"
+    return "; memory ran out" if _NO_MEMORY.search(tail) else ""
