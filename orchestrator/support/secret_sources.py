@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.support.errors import NotFoundError, UsageError, UserError
 from train_jobs.artifacts.redaction import protect
+from train_jobs.artifacts.regular_files import open_regular
 from train_jobs.config.errors import in_shell
 
 ENVIRONMENT, FILE, KEYRING, KEY_VAULT = "env", "file", "keyring", "keyvault"
@@ -171,7 +173,7 @@ def read_env_file(path: Path) -> dict[str, str]:
             the number of the line and nothing of its content.
     """
     try:
-        with path.open(encoding="utf-8") as stream:
+        with TextIOWrapper(open_regular(path), "utf-8") as stream:
             status = os.fstat(stream.fileno())
             if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & PRIVATE:
                 raise UsageError(

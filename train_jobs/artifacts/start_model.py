@@ -21,6 +21,7 @@ from train_jobs.artifacts.hub import PREFIX, hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.model_tokenizer import VOCABULARY, SavedTokenizer, vocabulary_fix
+from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
 from train_jobs.artifacts.tracking.model_registry import (
     is_registry_name,
@@ -453,7 +454,7 @@ def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
     where = merged.origin(WORDS)
     problems: tuple[str, ...] = ()
     try:
-        lines = Path(named).read_text(encoding="utf-8-sig").splitlines()
+        lines = read_bytes(Path(named)).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         why = "not UTF-8" if isinstance(problem, UnicodeDecodeError) else problem.strerror
         words, problems = [], (f"{where}: {dotted(WORDS)}: cannot read {named}: {why}",)
@@ -542,7 +543,7 @@ def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: SavedToken
 def _pieces(path: Path) -> int:
     """Return the number of lines of a vocab.txt; 0 without such a file."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError:
         return 0
     return content.removesuffix(b"\n").count(b"\n") + 1 if content else 0

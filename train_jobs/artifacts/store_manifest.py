@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.sequence_figures import SequenceFigures
-from train_jobs.artifacts.store_places import StorePath
+from train_jobs.artifacts.store_places import StorePath, store_bytes
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.config import Config, DataError, in_shell
 
@@ -267,7 +267,7 @@ def require_manifest(folder: StorePath) -> StoreManifest:
 def reason_unreadable(folder: StorePath) -> str:
     """Return the reason why this version cannot read a store from a folder."""
     try:
-        document = json.loads((folder / MANIFEST_FILE).read_bytes())
+        document = json.loads(store_bytes(folder / MANIFEST_FILE))
     except FileNotFoundError:
         return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "no such folder"
     except (OSError, ValueError, RecursionError):
@@ -291,7 +291,7 @@ def _size(path: StorePath) -> int | None:
 def read_manifest(folder: StorePath) -> StoreManifest | None:
     """Return the manifest of a store of this version whose files have their sizes; None for any other folder."""
     try:
-        manifest = StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        manifest = StoreManifest.model_validate_json(store_bytes(folder / MANIFEST_FILE))
         complete = all((folder / shard.file).stat().st_size == shard.size for shard in manifest.shards)
     except (OSError, ValueError):
         return None
@@ -301,7 +301,7 @@ def read_manifest(folder: StorePath) -> StoreManifest | None:
 def stored_key(folder: StorePath) -> str | None:
     """Return the key that the manifest of a store has, also of a store whose other files are damaged."""
     try:
-        return StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes()).key
+        return StoreManifest.model_validate_json(store_bytes(folder / MANIFEST_FILE)).key
     except (OSError, ValueError):
         return None
 

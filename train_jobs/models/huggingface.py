@@ -17,6 +17,7 @@ from torch import Tensor
 
 from train_jobs.artifacts.files import sync
 from train_jobs.artifacts.model_trust import PICKLED, pickle_refused
+from train_jobs.artifacts.regular_files import SpecialFileError, read_bytes
 from train_jobs.artifacts.start_model import (
     ID2LABEL,
     STRETCHED_POSITIONS,
@@ -284,10 +285,10 @@ def _our_name(name: str) -> str:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(read_bytes(path)))
     except FileNotFoundError:
         raise _no_file(path) from None
-    except (ValueError, TypeError, RecursionError) as problem:
+    except (ValueError, TypeError, RecursionError, SpecialFileError) as problem:
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
 
 

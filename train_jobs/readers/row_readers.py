@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.artifacts.csv_tables import SEPARATORS, UNBALANCED, carriage_returns
+from train_jobs.artifacts.regular_files import SpecialFileError, open_regular
 from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
@@ -75,10 +76,10 @@ class Reader(ABC):
         self.stopped = False
         """Whether rows were left out because of `stop`."""
         try:
-            if not path.is_file() and not path.is_dir():
+            if not path.exists():
                 raise DataError(f"no such file: {path}", fix="give the path of a file")
-            path.open("rb").close()
-        except (PermissionError, IsADirectoryError) as problem:
+            open_regular(path).close()
+        except (PermissionError, IsADirectoryError, SpecialFileError) as problem:
             raise unreadable(path, problem) from None
 
     @abstractmethod
@@ -109,7 +110,7 @@ class TextReader(Reader):
         crlf = first_crlf = 0
         # Bytes, not text mode: offsets must be exact, so that a later call can start at any row, and an invalid byte
         # must be reported with its line.
-        with self.path.open("rb") as stream:
+        with open_regular(self.path) as stream:
             head = stream.read(len(BOM.encode()))
             if head.startswith(UTF16_MARKS):
                 raise self._unreadable("is UTF-16, not UTF-8", ":1", "utf-16")

@@ -26,6 +26,7 @@ from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
 from train_jobs.artifacts.model_tokenizer import VOCABULARY
 from train_jobs.artifacts.model_trust import SETTING, require_trusted
+from train_jobs.artifacts.regular_files import read_bytes, require_regular
 from train_jobs.artifacts.start_model import (
     CONFIG,
     SHAPE,
@@ -36,6 +37,7 @@ from train_jobs.artifacts.start_model import (
     usable_positions,
 )
 from train_jobs.artifacts.tracking.model_registry import registry_identity
+from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
@@ -173,6 +175,10 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
             f"{dotted(resolved.site.data_key)}: predictions read files of this machine only", fix="--input FILE"
         )
     for path in job.input:
+        try:
+            require_regular(path)
+        except OSError as problem:
+            raise unreadable(path, problem) from None
         if not path.is_file():
             raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")
     if spec.delivery is not None and not spec.delivery.parent.is_dir():
@@ -268,10 +274,10 @@ def _shape(folder: Path) -> tuple[ModelConfig, int]:
         SpecError: there is no model in the folder.
     """
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(read_bytes(folder / CONFIG))
         known = {key: config[key] for key in SHAPE if key in config}
         return ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         why = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
         raise SpecError(f"{folder} contains no BERT", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
 
