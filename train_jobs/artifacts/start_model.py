@@ -29,6 +29,7 @@ from train_jobs.artifacts.tracking.model_registry import (
     registry_identity,
     registry_of,
 )
+from train_jobs.artifacts.weight_shapes import stated_shape_problems
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
 from train_jobs.config.tasks import SENTENCES, SPANS, TaskKind, bare, spellings, task_kind, task_names
@@ -99,6 +100,11 @@ class InitialModel(Config):
     """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
     stretched_positions: int | None = None
     """Positions that the trained ones were interpolated to cover. None: they were not."""
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Sizes that config.json states, see `weight_shapes`."""
+        return {**self.shape, "vocab_size": self.rows}
 
     @property
     def positions(self) -> int:
@@ -389,9 +395,12 @@ def read_initial_model(folder: Path) -> InitialModel:
             where = folder / CONFIG
             problems = [f"{where}: {dotted(error['loc'])}: {error['msg']}" for error in failure.errors()]
         else:
-            if model.pieces <= model.rows:
+            problems = stated_shape_problems(weights, model.sizes) if weights.name == WEIGHTS[0] else []
+            if model.pieces > model.rows:
+                rows = f"the embedding table has {model.rows} rows"
+                problems.append(f"{model.vocabulary} has {pieces} pieces, but {rows}")
+            if not problems:
                 return model
-            problems = [f"{model.vocabulary} has {pieces} pieces, but the embedding table has {model.rows} rows"]
     fix = "give a BERT with config.json, vocab.txt and weights: --model RUN, FOLDER or NAME"
     raise SpecError(f"cannot start training from {folder}", problems=problems, fix=fix)
 

@@ -45,7 +45,7 @@ from train_jobs.models.bert.task_heads import (
     BertForTokenClassification,
     Finetuned,
 )
-from train_jobs.models.huggingface import load_weights, saved_labels
+from train_jobs.models.huggingface import load_weights, require_shapes, saved_labels
 
 RARE_LETTERS = "\U00010380 \U00013000 \ua66e"  # of Ugaritic, Egyptian and Cyrillic: at least one is unknown
 TRUST = TrustConfig()
@@ -133,9 +133,11 @@ class Folder:
         """Return the model with its weights, on the CPU, for evaluation.
 
         Raises:
-            SpecError: weights of the head are missing.
+            SpecError: weights of the head are missing, or the weights have other shapes than config.json states.
             TrainingError: the weights cannot be read, or have another shape.
         """
+        sizes = {**self.shape.model_dump(include=set(SHAPE)), "vocab_size": self.rows}
+        require_shapes(self.path, sizes, allow_pickle=self.allow_pickle)
         make, needed = MODELS[self.kind]
         model = make(self.shape, self.rows, *([len(self.labels)] if self.labels else []))
         absent = load_weights(model, self.path, ignore=(), allow_pickle=self.allow_pickle)

@@ -26,7 +26,8 @@ from train_jobs.artifacts.start_model import (
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule
-from train_jobs.config import ModelConfig, TrainingError
+from train_jobs.artifacts.weight_shapes import Shapes, read_shapes, shape_problems
+from train_jobs.config import ModelConfig, SpecError, TrainingError, in_shell
 from train_jobs.engine.runtime import storage
 from train_jobs.models.bert.encoder import PAD_ID
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
@@ -191,6 +192,36 @@ def load_weights(
         if _BIAS in found.keys() & targets.keys():
             targets[_BIAS][len(found[_BIAS]) :] = _NEVER
     return absent
+
+
+def require_shapes(folder: Path, sizes: Mapping[str, float], *, allow_pickle: bool = False) -> None:
+    """Require that the weights of a folder have the sizes of its config.json; call it before a model is made of them.
+
+    Args:
+        folder: see `load_weights`.
+        sizes: see `weight_shapes.shape_problems`.
+        allow_pickle: see `load_weights`.
+
+    Raises:
+        DataError: the weights are a pickle, which is not allowed.
+        SpecError: the weights have other shapes; `problems` names the tensors.
+        TrainingError: a file is missing or cannot be read.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file() and (folder / PICKLED).is_file():
+        path = folder / PICKLED
+        tensors = _read_tensors(folder, allow_pickle=allow_pickle)
+        shapes: Shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    else:
+        try:
+            shapes = read_shapes(path)
+        except FileNotFoundError:
+            raise _no_file(path) from None
+        except (SafetensorError, OSError) as problem:
+            raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
+    if problems := shape_problems(path, shapes, sizes):
+        fix = f"correct {in_shell(folder / CONFIG)}, or copy the folder again"
+        raise SpecError(f"cannot load {folder}: its files contradict each other", problems=problems, fix=fix)
 
 
 def _saved_state(model: torch.nn.Module) -> dict[str, Tensor]:

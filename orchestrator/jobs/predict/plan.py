@@ -32,12 +32,14 @@ from train_jobs.artifacts.start_model import (
     SHAPE,
     STRETCHED_POSITIONS,
     TRAINED_POSITIONS,
+    WEIGHTS,
     initial_weights,
     label_names,
     usable_positions,
 )
 from train_jobs.artifacts.tracking.model_registry import registry_identity
 from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.artifacts.weight_shapes import stated_shape_problems
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
@@ -271,15 +273,19 @@ def _shape(folder: Path) -> tuple[ModelConfig, int]:
     """Return shape and rows of the embedding table, from config.json.
 
     Raises:
-        SpecError: there is no model in the folder.
+        SpecError: there is no model in the folder, or its weights have other shapes than config.json states.
     """
     try:
         config = json.loads(read_bytes(folder / CONFIG))
         known = {key: config[key] for key in SHAPE if key in config}
-        return ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
+        model, rows = ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         why = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
         raise SpecError(f"{folder} contains no BERT", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
+    sizes = {**model.model_dump(include=set(SHAPE)), "vocab_size": rows}
+    if problems := stated_shape_problems(folder / WEIGHTS[0], sizes):
+        raise SpecError(f"cannot predict with {folder}: its files contradict each other", problems=problems)
+    return model, rows
 
 
 def _model_link(folder: Path, cache: Path) -> Link:
