@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -350,11 +351,12 @@ def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) ->
     Raises:
         DataError: a column is missing, or the header contains a name twice.
     """
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
         what = f"{where}: duplicate columns: {header_text(twice, columns)}"
         raise DataError(what, fix="rename them in the first line")
-    missing = [name for name in columns if name not in header]
+    places = {name: place for place, name in enumerate(header)}
+    missing = [name for name in columns if name not in places]
     if missing:
         known = header if is_header(header, columns) else ()
         raise DataError(
@@ -362,7 +364,7 @@ def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) ->
             facts={"have": header_text(header, columns)},
             fix="use the column names of the first line",
         )
-    return [list(header).index(name) for name in columns]
+    return [places[name] for name in columns]
 
 
 def json_row(line: str) -> dict[str, Any] | str:
