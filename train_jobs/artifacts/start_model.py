@@ -32,6 +32,7 @@ from train_jobs.artifacts.tracking.model_registry import (
 from train_jobs.artifacts.weight_shapes import stated_shape_problems
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
+from train_jobs.config.pretrain import Positive
 from train_jobs.config.tasks import SENTENCES, SPANS, TaskKind, bare, spellings, task_kind, task_names
 
 KEY = "init_from"
@@ -96,9 +97,9 @@ class InitialModel(Config):
     weights: str
     """Name of the file of weights."""
 
-    trained_positions: int | None = None
+    trained_positions: Positive | None = None
     """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
-    stretched_positions: int | None = None
+    stretched_positions: Positive | None = None
     """Positions that the trained ones were interpolated to cover. None: they were not."""
 
     @property
@@ -195,6 +196,23 @@ def label_names(config: Mapping[str, Any]) -> list[str]:
         return [str(names[key]) for key in sorted(names, key=int)]
     except (TypeError, LookupError) as problem:
         raise ValueError("labels are not numbered") from problem
+
+
+def stated_positions(config: Mapping[str, Any], file: Path) -> tuple[int | None, int | None]:
+    """Return the trained and the stretched positions that a config.json states; None: it does not state them.
+
+    Args:
+        config: its content.
+        file: its path, for the message.
+
+    Raises:
+        SpecError: one is not a positive whole number.
+    """
+    for key in (TRAINED_POSITIONS, STRETCHED_POSITIONS):
+        value = config.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            raise SpecError(f"{file}: {key} is {value!r}", facts={"need": "a positive whole number, or no such key"})
+    return config.get(TRAINED_POSITIONS), config.get(STRETCHED_POSITIONS)
 
 
 def usable_positions(positions: int, trained: int | None, stretched: int | None) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from train_jobs.artifacts.commit import COMMIT, DAMAGED, folder_name, verify
 from train_jobs.artifacts.model_trust import require_trusted, require_trusted_phase
-from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import CONFIG, STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.artifacts.vocabulary_file import given_rule
@@ -52,8 +52,9 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
         require_trusted_phase(config.trust)
     if config.init_from is not None and not resumes:
         require_trusted(config.init_from, config.trust)
-        sizes = read_initial_model(config.init_from).sizes
-        require_shapes(config.init_from, sizes, allow_pickle=config.trust.allow_pickle)
+        if (config.init_from / CONFIG).is_file():  # else its loader reports what is missing
+            sizes = read_initial_model(config.init_from).sizes
+            require_shapes(config.init_from, sizes, allow_pickle=config.trust.allow_pickle)
 
 
 def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: World, hashes: Path) -> list[str]:

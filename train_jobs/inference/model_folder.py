@@ -18,8 +18,7 @@ from train_jobs.artifacts.start_model import (
     CONFIG,
     FIXED,
     SHAPE,
-    STRETCHED_POSITIONS,
-    TRAINED_POSITIONS,
+    stated_positions,
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
@@ -188,6 +187,9 @@ def read_folder(path: Path, task: str = AUTO, trust: TrustConfig = TRUST) -> Fol
     labels = tuple(saved_labels(path)) or DEFAULT_LABELS if labelled else ()
     problem = config.get("problem_type") or (REGRESSION if kind == CLASSIFICATION and len(labels) == 1 else None)
     threshold = config.get("null_threshold")
+    if threshold is not None and type(threshold) not in {int, float}:
+        raise SpecError(f"{path / CONFIG}: null_threshold is {threshold!r}", facts={"need": "a number, or no such key"})
+    trained, stretched = stated_positions(config, path / CONFIG)
     return Folder(
         path,
         kind,
@@ -196,8 +198,8 @@ def read_folder(path: Path, task: str = AUTO, trust: TrustConfig = TRUST) -> Fol
         labels,
         problem,
         threshold,
-        trained_positions=config.get(TRAINED_POSITIONS),
-        stretched_positions=config.get(STRETCHED_POSITIONS),
+        trained_positions=trained,
+        stretched_positions=stretched,
         allow_pickle=trust.allow_pickle,
     )
 

@@ -30,11 +30,10 @@ from train_jobs.artifacts.regular_files import read_bytes, require_regular
 from train_jobs.artifacts.start_model import (
     CONFIG,
     SHAPE,
-    STRETCHED_POSITIONS,
-    TRAINED_POSITIONS,
     WEIGHTS,
     initial_weights,
     label_names,
+    stated_positions,
     usable_positions,
 )
 from train_jobs.artifacts.tracking.model_registry import registry_identity
@@ -212,7 +211,7 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     ]
     rows = None if None in counts else sum(count for count in counts if count is not None)
     positions = model.max_position_embeddings
-    usable = usable_positions(positions, document.get(TRAINED_POSITIONS), document.get(STRETCHED_POSITIONS))
+    usable = usable_positions(positions, *stated_positions(document, job.model / CONFIG))
     require_length(job.data.max_length, job.model, positions, usable)
     longest = min(job.data.max_length or usable, usable)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
@@ -238,7 +237,8 @@ def _kind(job: PredictConfig, config: Mapping[str, Any]) -> str | None:
     """Return the kind of prediction; None for a model of another class, which the job refuses."""
     if job.task != AUTO:
         return job.task
-    known = (HEADS.get(str(name)) for name in config.get("architectures") or ())
+    names = config.get("architectures")
+    known = (HEADS.get(str(name)) for name in (names if isinstance(names, list) else ()))
     return next(filter(None, known), None)
 
 
@@ -279,7 +279,7 @@ def _shape(folder: Path) -> tuple[ModelConfig, int]:
         config = json.loads(read_bytes(folder / CONFIG))
         known = {key: config[key] for key in SHAPE if key in config}
         model, rows = ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as problem:
         why = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
         raise SpecError(f"{folder} contains no BERT", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
     sizes = {**model.model_dump(include=set(SHAPE)), "vocab_size": rows}

@@ -15,7 +15,7 @@ import transformers
 
 from tests.conftest import Console
 from train_jobs.artifacts.start_model import read_initial_model
-from train_jobs.config import SpecError, TrainingError
+from train_jobs.config import SpecError, TrainingError, UserError
 from train_jobs.inference.model_folder import read_folder
 from train_jobs.models.huggingface import require_shapes
 
@@ -112,3 +112,33 @@ def test_plan_refuses_false_config(console: Console, bert: Path) -> None:
         found = console("plan", *words.split())
         assert found.code == 2
         assert "but config.json states [8, 1000000]" in found.err
+
+
+WRONG = {
+    "architectures": 5,
+    "vocab_size": float("inf"),
+    "trained_positions": "x",
+    "stretched_positions": [1],
+    "null_threshold": "x",
+    "hidden_size": None,
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_value_of_other_type_is_refused(bert: Path, key: str) -> None:
+    config = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps({**config, key: WRONG[key]}))
+    with pytest.raises(UserError):
+        read_folder(bert).model()
+
+
+def test_plan_reports_values_of_other_types(console: Console, bert: Path) -> None:
+    shutil.move(bert, console.cwd / "model")
+    file = console.cwd / "model/config.json"
+    config = json.loads(file.read_text())
+    (console.cwd / "rows.csv").write_text("text\na b\n")
+    for change in ({"vocab_size": float("inf")}, {"trained_positions": -5}, {"stretched_positions": [1]}):
+        file.write_text(json.dumps({**config, **change}))
+        found = console("plan", "predict", "--model", "./model", "--input", "rows.csv")
+        assert found.code == 2
+        assert "error[spec]" in found.err
