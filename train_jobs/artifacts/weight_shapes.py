@@ -41,7 +41,7 @@ def read_shapes(path: Path) -> Shapes:
 
 
 def stated_shape_problems(path: Path, sizes: Mapping[str, float]) -> list[str]:
-    """Return how a safetensors file contradicts the config.json beside it; damage is left to the loader of the file.
+    """Return how a safetensors file contradicts the config.json in its folder; damage is left to its loader.
 
     Args:
         path: the file of weights.
@@ -54,7 +54,7 @@ def stated_shape_problems(path: Path, sizes: Mapping[str, float]) -> list[str]:
 
 
 def shape_problems(path: Path, shapes: Shapes, sizes: Mapping[str, float]) -> list[str]:
-    """Return how weights contradict the config.json beside them: tensor, both shapes and file.
+    """Return how weights contradict the config.json in their folder: tensor, both shapes and file.
 
     Args:
         path: the file of weights, for messages.

@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating]
 Record = dict[str, Any]
 BATCH_TOKENS = 8192  # padded tokens of one forward pass
-MOST_ROWS, MOST_CHARACTERS = 256, 1_000_000  # computed together: what they need is freed before the next ones
+MOST_ROWS, MOST_CHARACTERS = 256, 1_000_000  # computed together; their memory is freed before the next ones
 DOC_STRIDE, MAX_QUERY, MAX_CONTEXT, N_BEST, MAX_ANSWER = 128, 64, 384, 20, 30  # defaults of train_jobs.predict
 TOP_K, LABEL_THRESHOLD = 5, 0.5
 
@@ -147,7 +147,7 @@ class RowError(ValueError):
 
     Args:
         row: its number among the rows that are computed together.
-        what: what is wrong with it.
+        what: the problem.
     """
 
     def __init__(self, row: int, what: str) -> None:

@@ -195,7 +195,7 @@ def load_weights(
 
 
 def require_shapes(folder: Path, sizes: Mapping[str, float], *, allow_pickle: bool = False) -> None:
-    """Require that the weights of a folder have the sizes of its config.json; call it before a model is made of them.
+    """Require that the weights of a folder have the sizes of its config.json; call it before a model is built.
 
     Args:
         folder: see `load_weights`.

@@ -95,7 +95,7 @@ def serve(listening: socket.socket, task: Predictor, access: Access) -> None:
     uvicorn.Server(config).run(sockets=[listening])
     # Python waits for the thread of predictions at its end, and a forward pass of a large model can take minutes.
     last = threading.Timer(LAST_PASS_SECONDS, os._exit, [0])
-    last.daemon = True  # it has no effect once Python has ended
+    last.daemon = True  # it has no effect once Python has finished
     last.start()
 
 
