@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from importlib.util import find_spec
+from io import TextIOWrapper
 from pathlib import Path
 
 from orchestrator.support.formatting import Rows, duration_text
+from train_jobs.artifacts.regular_files import open_regular, read_bytes
 from train_jobs.artifacts.task_files import TaskFile
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.fields import Config
@@ -66,7 +68,7 @@ def count_table(path: Path, form: str, *, quoting: bool | None, header: bool) ->
     """
     try:
         if form == "squad":
-            return path.read_bytes().count(QUESTION)
+            return read_bytes(path).count(QUESTION)
         if form == "conll":
             return _sentences(path)
         if form == "parquet":
@@ -91,7 +93,7 @@ def portable_names(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def _quoted_rows(path: Path, form: str) -> int:
-    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+    with TextIOWrapper(open_regular(path), "utf-8", errors="replace", newline="") as stream:
         return sum(1 for row in csv.reader(stream, delimiter="\t" if form == "tsv" else ",") if row)
 
 
@@ -101,7 +103,7 @@ def _parquet_rows(path: Path) -> int | None:
     from pyarrow import ArrowException
     from pyarrow.parquet import read_metadata
 
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         try:
             return int(read_metadata(stream).num_rows)
         except (ArrowException, OSError, UnicodeDecodeError):
@@ -111,7 +113,7 @@ def _parquet_rows(path: Path) -> int | None:
 def _lines(path: Path) -> int:
     """Count lines; the last one may lack its newline."""
     count, last = 0, b"\n"
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(BLOCK):
             count += block.count(b"\n")
             last = block[-1:]
@@ -121,7 +123,7 @@ def _lines(path: Path) -> int:
 def _sentences(path: Path) -> int:
     """Count blocks of non-empty lines, except those that begin a document."""
     count, inside = 0, False
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         for line in stream:
             word = bool(line.strip()) and not line.startswith(DOCUMENT)
             count += word and not inside

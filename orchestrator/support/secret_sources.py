@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
@@ -20,12 +21,15 @@ from urllib.parse import urlsplit
 
 from orchestrator.support.errors import NotFoundError, UsageError, UserError
 from train_jobs.artifacts.redaction import protect
+from train_jobs.artifacts.regular_files import open_regular
 from train_jobs.config.errors import in_shell
 
 ENVIRONMENT, FILE, KEYRING, KEY_VAULT = "env", "file", "keyring", "keyvault"
 FORMS = f"{ENVIRONMENT}:NAME, {FILE}:/PATH, {KEYRING}:SERVICE/USER or {KEY_VAULT}:VAULT/SECRET"
 # by name: only the room of Azure imports Azure's packages
 _KEY_VAULT_READER = "orchestrator.backends.azure.wire.key_vault:read_secret"
+ENV_FILE = "--env-file FILE with lines NAME=VALUE"
+MOST_CHARACTERS = 1 << 20  # of a file of variables; Linux passes no more than 2 MiB to a process
 PRIVATE = 0o077  # permission bits that a file of secrets must not have
 
 
@@ -171,23 +175,29 @@ def read_env_file(path: Path) -> dict[str, str]:
             the number of the line and nothing of its content.
     """
     try:
-        with path.open(encoding="utf-8") as stream:
+        with TextIOWrapper(open_regular(path), "utf-8-sig") as stream:
             status = os.fstat(stream.fileno())
             if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & PRIVATE:
                 raise UsageError(
                     f"cannot use {path}: others can read it, or it is not yours", fix=f"chmod 600 {in_shell(path)}"
                 )
-            lines = stream.read().splitlines()
+            text = stream.read(MOST_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "not UTF-8"
-        raise UsageError(f"cannot read {path}: {reason}", fix="--env-file FILE with lines NAME=VALUE") from None
+        raise UsageError(f"cannot read {path}: {reason}", fix=ENV_FILE) from None
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"cannot read {path}: more than {MOST_CHARACTERS:,} characters", fix=ENV_FILE)
     values = {}
-    for number, line in enumerate(lines, start=1):
+    # not splitlines(): a value may contain other characters that Unicode counts as line ends
+    for number, line in enumerate(text.split("\n"), start=1):
         name, equals, value = line.strip().removeprefix("export ").partition("=")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals or not name.strip().isidentifier():
             raise UsageError(f"invalid line {number} of {path}: must be NAME=VALUE", fix=f"edit {in_shell(path)}")
+        if "\0" in value:
+            what = "a NUL character, which no variable can contain"
+            raise UsageError(f"invalid line {number} of {path}: {what}", fix=f"edit {in_shell(path)}")
         value = value.strip()
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
         values[name.strip()] = value[1:-1] if quoted else value

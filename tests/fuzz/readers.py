@@ -170,6 +170,66 @@ def parquet(folder: Path) -> Call:
     return call
 
 
+def squad(folder: Path) -> Call:
+    """Questions in SQuAD's format, as a plan counts them, and as training and an evaluation read them."""
+    from orchestrator.jobs.row_counts import count_table
+    from train_jobs.config import UserError
+    from train_jobs.readers.squad_data import read_squad, require_scorable
+
+    def call(data: bytes) -> None:
+        path = folder / "questions.json"
+        path.write_bytes(data)
+        count_table(path, "squad", quoting=None, header=False)
+        try:
+            read_squad(path, training=True)
+        except UserError as problem:
+            str(problem)
+        require_scorable([read_squad(path)])
+
+    return call
+
+
+def conll(folder: Path) -> Call:
+    """Tagged words in CoNLL's format, for training and for a prediction."""
+    from orchestrator.jobs.row_counts import count_table
+    from train_jobs.config import UserError
+    from train_jobs.inference.input_windows import TAGS, WORDS, ConllReader
+    from train_jobs.tasks.entities.conll import entities, read_conll, tag_names
+
+    def call(data: bytes) -> None:
+        path = folder / "words.conll"
+        path.write_bytes(data)
+        count_table(path, "conll", quoting=None, header=False)
+        try:
+            found = read_conll(path)
+            tag_names(found)
+            for tags in found.tags:
+                entities(tags)
+            read_conll(path, known=["O", "B-PER"], word_column=2, tags_needed=False)
+        except UserError as problem:
+            str(problem)
+        list(ConllReader(path, [WORDS, TAGS]).rows())
+
+    return call
+
+
+def env_file(folder: Path) -> Call:
+    """Files of variables; a process is given what they contain."""
+    import subprocess
+
+    from orchestrator.support.secret_sources import read_env_file
+
+    def call(data: bytes) -> None:
+        path = folder / "secrets.env"
+        path.touch(0o600)
+        path.write_bytes(data)
+        values = read_env_file(path)
+        if values and len(data) % 16 == 0:  # a process takes a hundred times as long as the rest
+            subprocess.run(["/bin/true"], env=values, check=True)
+
+    return call
+
+
 def az_yaml(folder: Path) -> Call:
     """Job files of `az ml`."""
     import azure.ai.ml  # noqa: F401  # takes a second, which is not that of an input
@@ -426,6 +486,9 @@ READERS: dict[str, Callable[[Path], Call]] = {
     "tables": tables,
     "jsonl": json_lines,
     "parquet": parquet,
+    "squad": squad,
+    "conll": conll,
+    "env": env_file,
     "az-yaml": az_yaml,
     "store": store,
     "checkpoint": checkpoint,

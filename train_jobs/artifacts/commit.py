@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from train_jobs.artifacts.files import sync
+from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.config.errors import ConflictError
 
 COMMIT = "COMMIT.json"
@@ -74,7 +75,7 @@ def read_commit(folder: Path) -> Commit:
         ValueError: the file is truncated, damaged or not a commit.
     """
     try:
-        document = json.loads((folder / COMMIT).read_text())
+        document = json.loads(read_bytes(folder / COMMIT))
         if document.pop(CHECKSUM, None) not in {None, checksum(document)}:
             raise ValueError(f"damaged commit: {folder / COMMIT}")
         files = {

@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, Protocol
 
+from train_jobs.artifacts.regular_files import open_regular, read_bytes
+
 SYNCS = 8  # at the same time; more are not faster
 
 
@@ -122,7 +124,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 def read_object(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if the file is missing or contains anything else."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bytes(path).decode())
     except (OSError, ValueError, RecursionError):  # RecursionError: deeply nested arrays
         return None
     return document if isinstance(document, dict) else None
@@ -146,7 +148,8 @@ class Readable(Protocol):
 
 def file_sha256(path: Path | Readable) -> str:
     """Return the SHA-256 of a file's content, in hex."""
-    with path.open("rb") as stream:
+    opened: Any = open_regular(path) if isinstance(path, Path) else path.open("rb")
+    with opened as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 
 from train_jobs.artifacts.files import file_sha256, read_object, write_text
 from train_jobs.artifacts.hub import dataset_commit
+from train_jobs.artifacts.regular_files import SpecialFileError
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.artifacts.unreadable import unreadable
@@ -183,5 +184,5 @@ def _combine(name: str, files: Sequence[TextPath], hashes: list[str], read_as: s
 def _hash_file(path: Path) -> str:
     try:
         return file_sha256(path)
-    except (PermissionError, IsADirectoryError) as problem:
+    except (PermissionError, IsADirectoryError, SpecialFileError) as problem:
         raise unreadable(path, problem) from None

@@ -22,6 +22,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from train_jobs.artifacts.redaction import redact
+from train_jobs.artifacts.regular_files import SpecialFileError, open_regular
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.artifacts.yaml_values import DEEPEST, EXPONENT, MOST_BYTES, Line, YamlValues, read_yaml, too_large
 from train_jobs.artifacts.yaml_values import KeyPath as KeyPath
@@ -136,17 +137,17 @@ def read_source(path: Path, source: str) -> str:
         source: its name in messages.
 
     Raises:
-        SpecError: the file is missing, not UTF-8 or larger than 4 MiB.
+        SpecError: the file is missing, not a regular one, not UTF-8 or larger than 4 MiB.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path, pipe=True) as stream:
             content = stream.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise too_large(source, f"more than {MOST_BYTES >> 20} MiB")
         return content.decode()
     except (FileNotFoundError, NotADirectoryError):
         raise SpecError(f"no such file: {path}", fix="orchestrator init, or -f with an existing file") from None
-    except (PermissionError, IsADirectoryError) as problem:
+    except (PermissionError, IsADirectoryError, SpecialFileError) as problem:
         error = unreadable(path, problem)
         raise SpecError(error.message, facts=error.facts, fix=error.fix) from None
     except UnicodeDecodeError as problem:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from train_jobs.artifacts.regular_files import SpecialFileError, read_bytes
 from train_jobs.artifacts.sequence_figures import SequenceFigures
 from train_jobs.artifacts.text_rule import TextRule, bert_rule
 from train_jobs.config import Config, ConflictError, in_shell
@@ -303,9 +304,11 @@ def read_lineage(path: Path) -> Lineage | None:
         ConflictError: see `parse_lineage`.
     """
     try:
-        return parse_lineage(path.read_bytes(), path)
+        return parse_lineage(read_bytes(path), path)
     except FileNotFoundError:
         return None
+    except SpecialFileError as problem:
+        raise _damaged(path, "is not a lineage", str(problem.strerror)) from None
 
 
 def parse_lineage(data: bytes, path: Path) -> Lineage:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.artifacts.files import read_object
+from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, bert_rule
 from train_jobs.artifacts.vocabulary_file import PAD, split_lines
 from train_jobs.artifacts.word_rules import word_problems
@@ -167,7 +168,7 @@ def _listed(tokens: Sequence[str]) -> str:
 def _pieces(path: Path) -> list[str]:
     """Return the pieces of a vocab.txt; empty without such a file. One that is not UTF-8 is refused later."""
     try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        text = read_bytes(path).decode("utf-8-sig", errors="replace")
     except OSError:
         return []
     return split_lines(text) if text else []

@@ -21,6 +21,7 @@ from train_jobs.artifacts.hub import PREFIX, hub_folder, is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, KeyPath, Merged, dotted, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, read_lineage
 from train_jobs.artifacts.model_tokenizer import VOCABULARY, SavedTokenizer, vocabulary_fix
+from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule, bert_rule
 from train_jobs.artifacts.tracking.model_registry import (
     is_registry_name,
@@ -28,8 +29,10 @@ from train_jobs.artifacts.tracking.model_registry import (
     registry_identity,
     registry_of,
 )
+from train_jobs.artifacts.weight_shapes import stated_shape_problems
 from train_jobs.artifacts.word_rules import word_problems
 from train_jobs.config import Config, ConflictError, DataConfig, ModelConfig, SpecError, in_shell
+from train_jobs.config.pretrain import Positive
 from train_jobs.config.tasks import SENTENCES, SPANS, TaskKind, bare, spellings, task_kind, task_names
 
 KEY = "init_from"
@@ -94,10 +97,15 @@ class InitialModel(Config):
     weights: str
     """Name of the file of weights."""
 
-    trained_positions: int | None = None
+    trained_positions: Positive | None = None
     """Tokens of the longest sequences that it was trained on. None: not stated, taken to be all positions."""
-    stretched_positions: int | None = None
+    stretched_positions: Positive | None = None
     """Positions that the trained ones were interpolated to cover. None: they were not."""
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """Sizes that config.json states, see `weight_shapes`."""
+        return {**self.shape, "vocab_size": self.rows}
 
     @property
     def positions(self) -> int:
@@ -188,6 +196,23 @@ def label_names(config: Mapping[str, Any]) -> list[str]:
         return [str(names[key]) for key in sorted(names, key=int)]
     except (TypeError, LookupError) as problem:
         raise ValueError("labels are not numbered") from problem
+
+
+def stated_positions(config: Mapping[str, Any], file: Path) -> tuple[int | None, int | None]:
+    """Return the trained and the stretched positions that a config.json states; None: it does not state them.
+
+    Args:
+        config: its content.
+        file: its path, for the message.
+
+    Raises:
+        SpecError: one is not a positive whole number.
+    """
+    for key in (TRAINED_POSITIONS, STRETCHED_POSITIONS):
+        value = config.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            raise SpecError(f"{file}: {key} is {value!r}", facts={"need": "a positive whole number, or no such key"})
+    return config.get(TRAINED_POSITIONS), config.get(STRETCHED_POSITIONS)
 
 
 def usable_positions(positions: int, trained: int | None, stretched: int | None) -> int:
@@ -388,9 +413,12 @@ def read_initial_model(folder: Path) -> InitialModel:
             where = folder / CONFIG
             problems = [f"{where}: {dotted(error['loc'])}: {error['msg']}" for error in failure.errors()]
         else:
-            if model.pieces <= model.rows:
+            problems = stated_shape_problems(weights, model.sizes) if weights.name == WEIGHTS[0] else []
+            if model.pieces > model.rows:
+                rows = f"the embedding table has {model.rows} rows"
+                problems.append(f"{model.vocabulary} has {pieces} pieces, but {rows}")
+            if not problems:
                 return model
-            problems = [f"{model.vocabulary} has {pieces} pieces, but the embedding table has {model.rows} rows"]
     fix = "give a BERT with config.json, vocab.txt and weights: --model RUN, FOLDER or NAME"
     raise SpecError(f"cannot start training from {folder}", problems=problems, fix=fix)
 
@@ -453,7 +481,7 @@ def _with_words_read(merged: Merged) -> tuple[Merged, tuple[str, ...]]:
     where = merged.origin(WORDS)
     problems: tuple[str, ...] = ()
     try:
-        lines = Path(named).read_text(encoding="utf-8-sig").splitlines()
+        lines = read_bytes(Path(named)).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         why = "not UTF-8" if isinstance(problem, UnicodeDecodeError) else problem.strerror
         words, problems = [], (f"{where}: {dotted(WORDS)}: cannot read {named}: {why}",)
@@ -542,7 +570,7 @@ def _unusable(folder: Path, config: dict[str, Any] | None, tokenizer: SavedToken
 def _pieces(path: Path) -> int:
     """Return the number of lines of a vocab.txt; 0 without such a file."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError:
         return 0
     return content.removesuffix(b"\n").count(b"\n") + 1 if content else 0

@@ -19,6 +19,7 @@ from train_jobs.artifacts.fingerprints import content_hashes
 from train_jobs.artifacts.layers import ConfigLayer, Merged, merge
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Lineage, Link, PhaseFacts, read_lineage
 from train_jobs.artifacts.model_tokenizer import VOCABULARY
+from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.artifacts.start_model import KEY as INIT_FROM
 from train_jobs.artifacts.start_model import SHAPE, Merge, contradictions, merge_with_initial_model
 from train_jobs.artifacts.text_rule import TextRule
@@ -142,7 +143,7 @@ def read_phase(folder: Path) -> EarlierPhase:
         SpecError: the checkpoint cannot be read, or an older version of this code wrote it.
     """
     try:
-        commit, state = read_commit(folder), json.loads((folder / STATE).read_text())
+        commit, state = read_commit(folder), json.loads(read_bytes(folder / STATE))
         config = state["config"]
         phase = EarlierPhase(
             folder=folder,

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from train_jobs.artifacts.files import file_sha256
 from train_jobs.artifacts.fingerprints import DataFingerprint
 from train_jobs.artifacts.sequence_figures import SequenceFigures
-from train_jobs.artifacts.store_places import StorePath, write_whole
+from train_jobs.artifacts.store_places import StorePath, store_bytes, write_whole
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
 from train_jobs.config import Config, DataError, StorageError, in_shell
@@ -272,7 +272,7 @@ def require_manifest(folder: StorePath) -> StoreManifest:
 def reason_unreadable(folder: StorePath) -> str:
     """Return the reason why this version cannot read a store from a folder."""
     try:
-        document = json.loads((folder / MANIFEST_FILE).read_bytes())
+        document = json.loads(store_bytes(folder / MANIFEST_FILE))
     except FileNotFoundError:
         return f"it has no {MANIFEST_FILE}" if folder.is_dir() else "no such folder"
     except (OSError, ValueError, RecursionError):
@@ -349,7 +349,7 @@ def read_manifest(folder: StorePath) -> StoreManifest | None:
 def stored_manifest(folder: StorePath) -> StoreManifest | None:
     """Return the manifest of a store of this version, also of a store whose other files are damaged."""
     try:
-        return StoreManifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
+        return StoreManifest.model_validate_json(store_bytes(folder / MANIFEST_FILE))
     except (OSError, ValueError):
         return None
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 from pydantic import PlainSerializer, PlainValidator
 
 from train_jobs.artifacts.files import NewFile, write_text
+from train_jobs.artifacts.regular_files import read_bytes
 from train_jobs.artifacts.remote_files import FileStatus, RemoteFile, file_system, repeated
 from train_jobs.config.errors import DataError, StorageError
 from train_jobs.config.urls import is_url
@@ -149,6 +150,16 @@ def store_path(place: object) -> StorePath:
     if isinstance(place, StorePath):
         return place
     return RemotePath(str(place)) if is_url(place) else Path(str(place))
+
+
+def store_bytes(path: StorePath) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: it is missing, not a regular file, or cannot be read.
+        StorageError: see `RemotePath.open`.
+    """
+    return read_bytes(path) if isinstance(path, Path) else path.read_bytes()
 
 
 StoreFolder = Annotated[Path | RemotePath, PlainValidator(store_path), PlainSerializer(str, return_type=str)]

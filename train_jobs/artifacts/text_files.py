@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from train_jobs.artifacts.conversions import folder_conversion
 from train_jobs.artifacts.csv_tables import SEPARATORS, require_column
+from train_jobs.artifacts.regular_files import open_regular
 from train_jobs.artifacts.remote_files import RemoteFile, TextPath, remote_files, remote_head, sibling
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config.errors import DataError, in_shell, python_command
@@ -364,7 +365,7 @@ def file_head(path: TextPath, most: int) -> bytes:
     if isinstance(path, RemoteFile):
         return remote_head(path, most)
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             return stream.read(most)
     except OSError as problem:
         raise unreadable(path, problem) from None
@@ -435,7 +436,7 @@ def open_unpacked(path: TextPath, compression: Compression | None) -> Iterator[A
         DataError: a file by URL cannot be read. Reading the stream raises it too.
         OSError: the file cannot be opened, or the data is damaged; also EOFError, LZMAError and zlib.error.
     """
-    with path.open("rb") as packed:
+    with path.open("rb") if isinstance(path, RemoteFile) else open_regular(path) as packed:
         if compression is None:
             yield packed
         else:

@@ -7,6 +7,7 @@ import pwd
 from contextlib import suppress
 from pathlib import Path
 
+from train_jobs.artifacts.regular_files import SpecialFileError
 from train_jobs.config.errors import DataError, in_shell
 
 
@@ -20,6 +21,10 @@ def unreadable(path: Path, problem: OSError) -> DataError:
     if not isinstance(problem, PermissionError):
         if isinstance(problem, IsADirectoryError):
             return DataError(f"cannot read {path}: it is a folder", fix=f"name a file: ls {in_shell(path)}")
+        if isinstance(problem, SpecialFileError):
+            return DataError(
+                f"cannot read {path}: {problem.strerror}", fix="write its content to a file, and name that"
+            )
         return DataError(f"cannot read {path}: {problem.strerror or problem}", fix=f"ls -l {in_shell(path)}")
     closed, right = _obstacle(path)
     owner = closed.stat().st_uid

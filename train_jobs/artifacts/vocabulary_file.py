@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from train_jobs.artifacts.store_places import StorePath
+from train_jobs.artifacts.regular_files import SpecialFileError
+from train_jobs.artifacts.store_places import StorePath, store_bytes
 from train_jobs.artifacts.text_rule import LetterCounts, TextRule, resolve_rule
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.artifacts.word_rules import word_problems
@@ -25,14 +26,14 @@ def read_vocabulary(path: StorePath) -> bytes:
         DataError: the file is missing or cannot be read.
     """
     try:
-        return path.read_bytes()
+        return store_bytes(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(
             f"no such vocabulary file: {path}",
             facts={"where": "data.vocabulary"},
             fix="give a vocab.txt, or omit data.vocabulary to train one on the text",
         ) from None
-    except PermissionError as problem:
+    except (PermissionError, SpecialFileError) as problem:
         raise unreadable(Path(str(path)), problem) from None
 
 

@@ -10,7 +10,7 @@ import torch
 
 from train_jobs.artifacts.commit import COMMIT, DAMAGED, folder_name, verify
 from train_jobs.artifacts.model_trust import require_trusted, require_trusted_phase
-from train_jobs.artifacts.start_model import STRETCH, initial_weights, read_initial_model
+from train_jobs.artifacts.start_model import CONFIG, STRETCH, initial_weights, read_initial_model
 from train_jobs.artifacts.start_phase import WEIGHTS, find_checkpoint, read_phase
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.artifacts.vocabulary_file import given_rule
@@ -23,7 +23,7 @@ from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.positions import stretch_positions
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
-from train_jobs.models.huggingface import load_weights
+from train_jobs.models.huggingface import load_weights, require_shapes
 
 FREE_TO_CHANGE = {"validation", "checkpoint", "resume", "card", *OBSERVERS}  # sections that a resumed run may change
 SCORED = "scored"  # section of a fine-tuning's configuration: what determines its scores and predictions
@@ -38,8 +38,10 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
         resumes: whether the run has a checkpoint of its own, and so needs neither of them.
 
     Raises:
-        SpecError: the folder does not exist, or the earlier phase has no checkpoint, or would need a signature.
+        SpecError: the folder does not exist, the weights of the initial model have other shapes than its config.json
+            states, or the earlier phase has no checkpoint, or would need a signature.
         DataError: the initial model is not trusted, see `require_trusted`.
+        TrainingError: the weights of the initial model cannot be read.
     """
     known = ", or a name on the Hugging Face Hub"
     for key, folder, names in (("init_from", config.init_from, known), ("phase_from", config.phase_from, "")):
@@ -50,6 +52,9 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
         require_trusted_phase(config.trust)
     if config.init_from is not None and not resumes:
         require_trusted(config.init_from, config.trust)
+        if (config.init_from / CONFIG).is_file():  # else its loader reports what is missing
+            sizes = read_initial_model(config.init_from).sizes
+            require_shapes(config.init_from, sizes, allow_pickle=config.trust.allow_pickle)
 
 
 def load_initial_model(model: torch.nn.Module, config: PretrainConfig, world: World, hashes: Path) -> list[str]:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 from train_jobs.config.visible import visible, visible_lines
+
+MOST_COMPARED = 300  # words that may be meant by another
 
 
 class UserError(Exception):
@@ -127,7 +130,10 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         cutoff: least similarity, from 0 to 1: see `difflib.SequenceMatcher.ratio`.
     """
     plain = {one.strip().casefold(): one for one in reversed(list(known))}
-    near = difflib.get_close_matches(word.strip().casefold(), plain, n=1, cutoff=cutoff)
+    if (same := plain.get(word.strip().casefold())) is not None:
+        return same
+    compared = islice(reversed(plain), MOST_COMPARED)  # a table can have 100,000 columns
+    near = difflib.get_close_matches(word.strip().casefold(), compared, n=1, cutoff=cutoff)
     return plain[near[0]] if near else None
 
 

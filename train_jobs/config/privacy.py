@@ -19,6 +19,7 @@ HINT = "(not shown: it may contain data; --show-values shows it)"
 LONGEST_SHOWN = 80  # characters of a value, where values are shown
 LONGEST_NAME = 30  # characters of a column or a class that is shown
 MOST_NAME_WORDS = 3
+MOST_COLUMNS = 10  # named in a message
 LONGEST_CLASS = 64  # characters of a class that occurs once
 MOST_RARE_CLASSES = 20
 _MARKERS = {"", "nan", "na", "n/a", "null", "none", "inf", "infinity", "?"}
@@ -83,7 +84,7 @@ def names_text(names: Sequence[str], *, none: str = "none") -> str:
     if not names:
         return none
     if values_shown() or all(map(is_name, names)):
-        return ", ".join(names)
+        return _some(names)
     return f"{len(names)} columns {HINT}"
 
 
@@ -103,7 +104,12 @@ def header_text(fields: Sequence[str], wanted: Collection[str]) -> str:
     """Return the first line of a table for a message; only its number of fields if it may be a row."""
     if not fields:
         return "an empty line"
-    return ", ".join(fields) if is_header(fields, wanted) else f"{len(fields)} columns {HINT}"
+    return _some(fields) if is_header(fields, wanted) else f"{len(fields)} columns {HINT}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_COLUMNS:,} more" if len(names) > MOST_COLUMNS else ""
+    return ", ".join(names[:MOST_COLUMNS]) + more
 
 
 def classes_text(names: Collection[str], most: int = 10) -> str:

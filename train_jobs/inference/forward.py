@@ -6,6 +6,7 @@ batch casts, joins or reorders them.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -76,13 +77,17 @@ def prepare_model(model: Model, *, precision: str, device: torch.device, compile
     return model
 
 
+class TooManySequencesError(ValueError):
+    """A call has more sequences than its limit allows; the message contains nothing of the texts."""
+
+
 class Forward:
     """Runner of a model over sequences, in batches.
 
     Args:
         model: result of `prepare_model`.
         batch_tokens: maximum tokens of a batch. None: a default for the device.
-        beat: called after each batch.
+        beat: called before and after each batch; an error that it raises ends the call.
         unpad: whether to pack the tokens of a batch if that saves computation.
     """
 
@@ -98,6 +103,18 @@ class Forward:
         self.device = next(model.parameters()).device
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, BATCH_TOKENS["cpu"])
         self._beat = beat
+        self._most: int | None = None
+
+    def limited(self, most_sequences: int, beat: Callable[[], None]) -> Forward:
+        """Return a runner of the same model with a limit.
+
+        Args:
+            most_sequences: maximum sequences of a call.
+            beat: called before and after each batch; an error that it raises ends the call.
+        """
+        found = copy.copy(self)
+        found._beat, found._most = beat, most_sequences
+        return found
 
     # Not inference_mode: its tensors cannot be used in the trial of the attention kernel, which computes gradients.
     @torch.no_grad()
@@ -112,7 +129,15 @@ class Forward:
 
         Raises:
             OutOfMemoryError: a single sequence does not fit.
+            TooManySequencesError: there are more sequences than the limit.
         """
+        if self._most is not None and len(sequences) > self._most:
+            longest = max(len(one.ids) for one in sequences)
+            raise TooManySequencesError(
+                f"its texts need {len(sequences):,} sequences of up to {longest} tokens, and the limit is {self._most}:"
+                " split it into several requests"
+            )
+        self._beat()
         found: list[Any] = [None] * len(sequences)
         lengths = np.fromiter((len(one.ids) for one in sequences), np.int64, len(sequences))
         # The longest first: sequences of a batch have similar lengths, and memory runs out in the first batch or never.

@@ -18,8 +18,7 @@ from train_jobs.artifacts.start_model import (
     CONFIG,
     FIXED,
     SHAPE,
-    STRETCHED_POSITIONS,
-    TRAINED_POSITIONS,
+    stated_positions,
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED
@@ -45,7 +44,7 @@ from train_jobs.models.bert.task_heads import (
     BertForTokenClassification,
     Finetuned,
 )
-from train_jobs.models.huggingface import load_weights, saved_labels
+from train_jobs.models.huggingface import load_weights, require_shapes, saved_labels
 
 RARE_LETTERS = "\U00010380 \U00013000 \ua66e"  # of Ugaritic, Egyptian and Cyrillic: at least one is unknown
 TRUST = TrustConfig()
@@ -133,9 +132,11 @@ class Folder:
         """Return the model with its weights, on the CPU, for evaluation.
 
         Raises:
-            SpecError: weights of the head are missing.
+            SpecError: weights of the head are missing, or the weights have other shapes than config.json states.
             TrainingError: the weights cannot be read, or have another shape.
         """
+        sizes = {**self.shape.model_dump(include=set(SHAPE)), "vocab_size": self.rows}
+        require_shapes(self.path, sizes, allow_pickle=self.allow_pickle)
         make, needed = MODELS[self.kind]
         model = make(self.shape, self.rows, *([len(self.labels)] if self.labels else []))
         absent = load_weights(model, self.path, ignore=(), allow_pickle=self.allow_pickle)
@@ -186,6 +187,9 @@ def read_folder(path: Path, task: str = AUTO, trust: TrustConfig = TRUST) -> Fol
     labels = tuple(saved_labels(path)) or DEFAULT_LABELS if labelled else ()
     problem = config.get("problem_type") or (REGRESSION if kind == CLASSIFICATION and len(labels) == 1 else None)
     threshold = config.get("null_threshold")
+    if threshold is not None and type(threshold) not in {int, float}:
+        raise SpecError(f"{path / CONFIG}: null_threshold is {threshold!r}", facts={"need": "a number, or no such key"})
+    trained, stretched = stated_positions(config, path / CONFIG)
     return Folder(
         path,
         kind,
@@ -194,8 +198,8 @@ def read_folder(path: Path, task: str = AUTO, trust: TrustConfig = TRUST) -> Fol
         labels,
         problem,
         threshold,
-        trained_positions=config.get(TRAINED_POSITIONS),
-        stretched_positions=config.get(STRETCHED_POSITIONS),
+        trained_positions=trained,
+        stretched_positions=stretched,
         allow_pickle=trust.allow_pickle,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from train_jobs.inference.predictor import Predictor, Record
 from train_jobs.readers.tables import RowTable
 
 MAX_INPUTS, MAX_TOP, DEFAULT_TOP_K = 64, 100, 5
+MAX_SEQUENCES = 128  # of a request: a long context is split into windows, each a sequence
 PAIR = "pair"
 
 
@@ -80,6 +81,7 @@ def predict_requests(task: Predictor, requests: Sequence[ScoreRequest]) -> list[
 
     Raises:
         OutOfMemoryError: a single sequence does not fit.
+        TooManySequencesError: the texts need more sequences than `limited` allows.
     """
     outputs: list[list[Any]] = [[] for _ in requests]
     groups: dict[tuple[bool, int], list[int]] = {}
@@ -91,6 +93,18 @@ def predict_requests(task: Predictor, requests: Sequence[ScoreRequest]) -> list[
         for number in numbers:
             outputs[number] = [next(records) for _ in requests[number].rows]
     return outputs
+
+
+def limited(task: Predictor, beat: Callable[[], None] = lambda: None) -> Predictor:
+    """Return a predictor that computes at most `MAX_SEQUENCES` sequences at a time.
+
+    Args:
+        task: predictor of the model.
+        beat: called before and after each batch of sequences; an error that it raises ends the prediction.
+    """
+    task = copy.copy(task)
+    task.forward = task.forward.limited(MAX_SEQUENCES, beat)
+    return task
 
 
 def _settings(task: Predictor, *, paired: bool, top: int) -> Predictor:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 import transformers
 from mlflow.pyfunc import PythonModel
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers.utils import logging
 
@@ -26,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating]
 Record = dict[str, Any]
 BATCH_TOKENS = 8192  # padded tokens of one forward pass
+MOST_ROWS, MOST_CHARACTERS = 256, 1_000_000  # computed together; their memory is freed before the next ones
 DOC_STRIDE, MAX_QUERY, MAX_CONTEXT, N_BEST, MAX_ANSWER = 128, 64, 384, 20, 30  # defaults of train_jobs.predict
 TOP_K, LABEL_THRESHOLD = 5, 0.5
 
@@ -37,13 +39,15 @@ class StandaloneBert(PythonModel):
         """Load tokenizer, weights and head.
 
         Raises:
-            ValueError: the folder has a head that this code does not know.
+            ValueError: the folder has a head that this code does not know, or its weights have other shapes than its
+                config.json states.
         """
         folder = Path(context.artifacts["model"])
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.head = str(config["architectures"][0]).replace("BertForPreTraining", "BertForMaskedLM")
         if self.head not in HEADS:
             raise ValueError(f"unknown class of model {self.head!r}; known are {', '.join(HEADS)}")
+        check_shapes(folder, config)
         positions = int(config["max_position_embeddings"])
         trained, stretched = config.get("trained_positions"), config.get("stretched_positions")
         self.longest = min(positions, max(trained or positions, stretched or 0))
@@ -84,7 +88,13 @@ class StandaloneBert(PythonModel):
             ValueError: a row has no text, or a language model gets a text without [MASK].
         """
         rows = _rows(model_input, ("question", "context") if self.head.endswith("QuestionAnswering") else None)
-        return HEADS[self.head](self, rows, (params or {}).get("top_k") or None) if rows else []
+        top_k, records = (params or {}).get("top_k") or None, list[Record]()
+        for some in chunks(rows):
+            try:
+                records += HEADS[self.head](self, some, top_k)
+            except RowError as problem:
+                raise ValueError(f"row {len(records) + problem.row}: {problem}") from None
+        return records
 
     @torch.no_grad()
     def forward(self, sequences: Sequence[tuple[list[int], int]], *keys: str) -> list[list[Floats]]:
@@ -132,6 +142,58 @@ class StandaloneBert(PythonModel):
         return found
 
 
+class RowError(ValueError):
+    """A row cannot be predicted.
+
+    Args:
+        row: its number among the rows that are computed together.
+        what: the problem.
+    """
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+def chunks(rows: Sequence[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+    """Yield rows to compute together: at most `MOST_ROWS`, and several only with at most `MOST_CHARACTERS`."""
+    some: list[Sequence[str]] = []
+    characters = 0
+    for row in rows:
+        size = sum(map(len, row))
+        if some and (len(some) == MOST_ROWS or characters + size > MOST_CHARACTERS):
+            yield some
+            some, characters = [], 0
+        some.append(row)
+        characters += size
+    if some:
+        yield some
+
+
+def check_shapes(folder: Path, config: Mapping[str, Any]) -> None:
+    """Check that the weights have the shapes that config.json states, before memory is allocated for them.
+
+    Raises:
+        ValueError: a tensor has another shape.
+    """
+    keys = ("hidden_size", "vocab_size", "max_position_embeddings", "intermediate_size")
+    hidden, vocabulary, positions, wide = (int(config[key]) for key in keys)
+    need = {
+        "embeddings.word_embeddings.weight": [vocabulary, hidden],
+        "embeddings.position_embeddings.weight": [positions, hidden],
+        "encoder.layer.0.intermediate.dense.weight": [wide, hidden],
+    }
+    path, layers = folder / "model.safetensors", set()
+    with safe_open(path, framework="pt") as file:
+        for name in [*file.keys()]:
+            short = name.removeprefix("bert.")
+            layers |= {short.split(".")[2]} if short.startswith("encoder.layer.") else set()
+            if short in need and (shape := file.get_slice(name).get_shape()) != need[short]:
+                raise ValueError(f"{path}: {name} has the shape {shape}, but config.json states {need[short]}")
+    if len(layers) != int(config["num_hidden_layers"]):
+        raise ValueError(f"{path}: {len(layers)} layers, but config.json states {config['num_hidden_layers']}")
+
+
 def classify(bert: StandaloneBert, rows: Sequence[Sequence[str]], top_k: int | None) -> list[Record]:
     """Return labels with probabilities, or numbers."""
     records = []
@@ -158,7 +220,7 @@ def fill_masks(bert: StandaloneBert, rows: Sequence[Sequence[str]], top_k: int |
     for number, (row, (ids, _)) in enumerate(zip(rows, sequences, strict=True)):
         if bert.mask not in ids:
             hint = "after its truncation" if any("[MASK]" in text for text in row) else "in it"
-            raise ValueError(f"row {number}: the text has no [MASK] {hint}")
+            raise RowError(number, f"the text has no [MASK] {hint}")
     # one at a time: logits of a batch would have [tokens, vocabulary] numbers
     for ids, second in sequences:
         ((logits,),) = bert.forward([(ids, second)])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from train_jobs.artifacts.files import sync
 from train_jobs.artifacts.model_trust import PICKLED, pickle_refused
+from train_jobs.artifacts.regular_files import SpecialFileError, read_bytes
 from train_jobs.artifacts.start_model import (
     ID2LABEL,
     STRETCHED_POSITIONS,
@@ -25,7 +26,8 @@ from train_jobs.artifacts.start_model import (
     usable_positions,
 )
 from train_jobs.artifacts.text_rule import SPLIT_UNSPACED, TextRule
-from train_jobs.config import ModelConfig, TrainingError
+from train_jobs.artifacts.weight_shapes import Shapes, read_shapes, shape_problems
+from train_jobs.config import ModelConfig, SpecError, TrainingError, in_shell
 from train_jobs.engine.runtime import storage
 from train_jobs.models.bert.encoder import PAD_ID
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining
@@ -192,6 +194,36 @@ def load_weights(
     return absent
 
 
+def require_shapes(folder: Path, sizes: Mapping[str, float], *, allow_pickle: bool = False) -> None:
+    """Require that the weights of a folder have the sizes of its config.json; call it before a model is built.
+
+    Args:
+        folder: see `load_weights`.
+        sizes: see `weight_shapes.shape_problems`.
+        allow_pickle: see `load_weights`.
+
+    Raises:
+        DataError: the weights are a pickle, which is not allowed.
+        SpecError: the weights have other shapes; `problems` names the tensors.
+        TrainingError: a file is missing or cannot be read.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file() and (folder / PICKLED).is_file():
+        path = folder / PICKLED
+        tensors = _read_tensors(folder, allow_pickle=allow_pickle)
+        shapes: Shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    else:
+        try:
+            shapes = read_shapes(path)
+        except FileNotFoundError:
+            raise _no_file(path) from None
+        except (SafetensorError, OSError) as problem:
+            raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
+    if problems := shape_problems(path, shapes, sizes):
+        fix = f"correct {in_shell(folder / CONFIG)}, or copy the folder again"
+        raise SpecError(f"cannot load {folder}: its files contradict each other", problems=problems, fix=fix)
+
+
 def _saved_state(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model on the CPU, contiguous; those of floating point as fp32."""
     state, storages = {}, set[int]()
@@ -284,10 +316,10 @@ def _our_name(name: str) -> str:
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(json.loads(read_bytes(path)))
     except FileNotFoundError:
         raise _no_file(path) from None
-    except (ValueError, TypeError, RecursionError) as problem:
+    except (ValueError, TypeError, RecursionError, SpecialFileError) as problem:
         raise TrainingError(f"cannot read {path}", facts={"why": problem}) from None
 
 

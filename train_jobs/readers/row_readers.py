@@ -9,6 +9,7 @@ import csv
 import json
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from train_jobs.artifacts.csv_tables import SEPARATORS, UNBALANCED, carriage_returns
+from train_jobs.artifacts.regular_files import SpecialFileError, open_regular
 from train_jobs.artifacts.text_files import UTF16_MARKS
 from train_jobs.artifacts.unreadable import unreadable
 from train_jobs.config import DataError, did_you_mean, in_shell
@@ -75,10 +77,10 @@ class Reader(ABC):
         self.stopped = False
         """Whether rows were left out because of `stop`."""
         try:
-            if not path.is_file() and not path.is_dir():
+            if not path.exists():
                 raise DataError(f"no such file: {path}", fix="give the path of a file")
-            path.open("rb").close()
-        except (PermissionError, IsADirectoryError) as problem:
+            open_regular(path).close()
+        except (PermissionError, IsADirectoryError, SpecialFileError) as problem:
             raise unreadable(path, problem) from None
 
     @abstractmethod
@@ -109,7 +111,7 @@ class TextReader(Reader):
         crlf = first_crlf = 0
         # Bytes, not text mode: offsets must be exact, so that a later call can start at any row, and an invalid byte
         # must be reported with its line.
-        with self.path.open("rb") as stream:
+        with open_regular(self.path) as stream:
             head = stream.read(len(BOM.encode()))
             if head.startswith(UTF16_MARKS):
                 raise self._unreadable("is UTF-16, not UTF-8", ":1", "utf-16")
@@ -349,11 +351,12 @@ def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) ->
     Raises:
         DataError: a column is missing, or the header contains a name twice.
     """
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
         what = f"{where}: duplicate columns: {header_text(twice, columns)}"
         raise DataError(what, fix="rename them in the first line")
-    missing = [name for name in columns if name not in header]
+    places = {name: place for place, name in enumerate(header)}
+    missing = [name for name in columns if name not in places]
     if missing:
         known = header if is_header(header, columns) else ()
         raise DataError(
@@ -361,7 +364,7 @@ def column_indices(where: str, header: Sequence[str], columns: Sequence[str]) ->
             facts={"have": header_text(header, columns)},
             fix="use the column names of the first line",
         )
-    return [list(header).index(name) for name in columns]
+    return [places[name] for name in columns]
 
 
 def json_row(line: str) -> dict[str, Any] | str:

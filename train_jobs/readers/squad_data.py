@@ -62,6 +62,14 @@ def question_word(question: str) -> str:
     return "who" if word.startswith("who") else "how many" if word == "how much" else word
 
 
+FORM = '{"data": [{"paragraphs": [{"context": ..., "qas": [...]}]}]}'
+LARGEST_START = 2**31  # characters
+LONGEST_NUMBER = 4300  # digits that Python converts
+MOST_SEARCHED = 100  # places of questions that are searched for in the text of a file
+_LONG_NUMBER = re.compile(rf"(?<![\d.])\d{{{LONGEST_NUMBER + 1},}}")
+_FIX = "give each article paragraphs, and each paragraph a context and qas"
+
+
 def read_squad(path: Path, *, training: bool = False) -> Squad:
     """Read a file in SQuAD's format, 1.1 or 2.0.
 
@@ -81,8 +89,9 @@ def read_squad(path: Path, *, training: bool = False) -> Squad:
     seen: set[str] = set()
     # searched once in the raw text, since serialising every question again would double the reading time
     surrogates = "\\ud" in raw.lower()
+    places = _Places(path, raw)
     for number, (context, qa) in enumerate(_each(path, document), start=1):
-        where = partial(_where, path, raw, qa, number)
+        where = partial(places.where, qa, number)
         if lacking := _missing_fields(context, qa) or (surrogates and half_character([context, qa])):
             problems.add(where(), lacking)
             continue
@@ -115,24 +124,40 @@ def _document(path: Path) -> tuple[str, dict[str, Any], list[str]]:
             f"{path} is not JSON",
             facts={"where": f"{path}:{problem.lineno}, column {problem.colno}", "why": problem.msg},
         ) from None
+    except RecursionError:
+        what = "its JSON is nested too deeply"
+        raise DataError(f"cannot read {path}: {what}", facts={"need": FORM}, fix=_FIX) from None
+    except ValueError:  # of a number that Python does not convert
+        found = _LONG_NUMBER.search(raw)
+        line = raw.count("\n", 0, found.start() if found else 0) + 1
+        what = f"a number of more than {LONGEST_NUMBER:,} digits"
+        raise DataError(f"cannot read {path}: {what}", facts={"where": f"{path}:{line}"}, fix="delete it") from None
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):
-        raise DataError(f"cannot read {path}: not in SQuAD's format", facts={"need": '{"data": [{"paragraphs": ...}]}'})
+        raise DataError(f"cannot read {path}: not in SQuAD's format", facts={"need": FORM}, fix=_FIX)
     return raw, document, notes
 
 
 def _each(path: Path, document: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield contexts and questions, not checked yet."""
     for article_number, article in enumerate(document["data"], start=1):
-        try:
-            for paragraph in article["paragraphs"]:
-                for qa in paragraph["qas"]:
-                    yield paragraph["context"], qa
-        except (KeyError, TypeError) as problem:
-            raise DataError(
-                f"cannot read {path}: not in SQuAD's format",
-                facts={"where": f"article {article_number}", "lacks": problem},
-                fix="give each article paragraphs, and each paragraph a context and qas",
-            ) from None
+        where = f"article {article_number}"
+        for number, paragraph in enumerate(_list_of(path, article, "paragraphs", where), start=1):
+            for qa in _list_of(path, paragraph, "qas", f"{where}, paragraph {number}"):
+                yield paragraph.get("context"), qa
+
+
+def _list_of(path: Path, value: Any, key: str, where: str) -> list[Any]:
+    """Return a list in an article or a paragraph.
+
+    Raises:
+        DataError: it is missing, or of another type.
+    """
+    if isinstance(value, dict) and isinstance(found := value.get(key), list):
+        return found
+    have = value.get(key) if isinstance(value, dict) else value
+    what = f"{key} is missing" if isinstance(value, dict) and key not in value else f"need a list of {key}"
+    facts = {"where": where, "why": what, "have": f"a value of type {type(have).__name__}"}
+    raise DataError(f"cannot read {path}: not in SQuAD's format", facts=facts, fix=_FIX)
 
 
 def _missing_fields(context: Any, qa: Any) -> str:
@@ -151,7 +176,10 @@ def _missing_fields(context: Any, qa: Any) -> str:
 
 
 def _is_answer(answer: Any) -> bool:
-    return isinstance(answer, dict) and isinstance(answer.get("text"), str) and type(answer.get("answer_start")) is int
+    if not isinstance(answer, dict) or not isinstance(answer.get("text"), str):
+        return False
+    start = answer.get("answer_start")
+    return type(start) is int and abs(start) <= LARGEST_START
 
 
 def _question(context: str, qa: dict[str, Any]) -> Question:
@@ -181,12 +209,27 @@ def _contradictions(qa: dict[str, Any], question: Question, *, training: bool, v
     return []
 
 
-def _where(path: Path, raw: str, qa: Any, number: int) -> str:
-    """Return the place of a question: the line of its id, and its number, since official files have one line only."""
-    # Found by its id in the raw text: the JSON parser does not keep positions.
-    name = qa.get("id") if isinstance(qa, dict) else None
-    line = raw.count("\n", 0, max(raw.find(json.dumps(name)), 0)) + 1
-    return f"{path}:{line}: question {number}"
+class _Places:
+    """Places of questions in a file, for messages.
+
+    Args:
+        path: the file.
+        raw: its text.
+    """
+
+    def __init__(self, path: Path, raw: str) -> None:
+        self._path, self._raw, self._searched = path, raw, 0
+
+    def where(self, qa: Any, number: int) -> str:
+        """Return the line of a question's id, and its number, since official files have one line only."""
+        self._searched += 1
+        if self._searched > MOST_SEARCHED:  # each search reads the whole text
+            return f"{self._path}: question {number}"
+        # Found by its id in the raw text: the JSON parser does not keep positions.
+        name = qa.get("id") if isinstance(qa, dict) else None
+        found = self._raw.find(json.dumps(name)) if isinstance(name, str) else -1
+        line = self._raw.count("\n", 0, max(found, 0)) + 1
+        return f"{self._path}:{line}: question {number}"
 
 
 def _long_contexts(path: Path, questions: list[Question]) -> list[str]:

@@ -41,8 +41,10 @@ CHARACTERS_PER_TOKEN = 4.0  # of English in WordPiece, roughly
 SHORT_CLASS = 30  # characters on average: labels that are longer may be texts
 FEW_CLASSES = 20
 GUESSED_ROWS = 200  # rows that decide which column is meant
+MOST_GUESSED = 1000  # columns that are considered for that
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 PANDAS = "import pandas as pd"
+_MORE = re.compile(r" and [\d,]+ more$")  # columns that a message does not name
 _WHOLE = re.compile(r"\s*[-+]?\d+\s*")
 
 
@@ -249,6 +251,8 @@ class _TableCheck:
             self._findings.add(self._path, "1", f"the fields are separated by {name}", fix)
         elif self._form in SEPARATORS and len(missing) == len(wanted) and self._is_row(names, wanted):
             command = f"sed -i '1i {self._header_for(names)}' {in_shell(self._path)}"
+            if len(names) > MOST_GUESSED:
+                command = "add a first line with the names of all columns"
             self._findings.add(self._path, "1", "the first line is a row: the header is missing", command)
         else:
             # A first line without any known name may be a row, whose fields are private.
@@ -263,7 +267,7 @@ class _TableCheck:
         if is_header(names, wanted):
             return False
         numbered = [f"column{number}" for number in range(1, len(names) + 1)]
-        columns = zip(names, self._values(numbered, header=numbered).values(), strict=True)
+        columns = zip(names, self._values(numbered, header=numbered).values(), strict=False)
         return not all(map(is_name, names)) or any(name in found[1:] for name, found in columns)
 
     def _missing_column(
@@ -310,7 +314,8 @@ class _TableCheck:
         return {"text": text, **({"label": min(few, key=lambda name: few[name])} if few else {})}
 
     def _values(self, names: list[str], header: list[str] | None = None) -> dict[str, list[str]]:
-        """Return the values of columns in the first rows; none if they cannot be read."""
+        """Return the values of the first columns in the first rows; none if they cannot be read."""
+        names = names[:MOST_GUESSED]
         values: dict[str, list[str]] = {name: [] for name in names}
         with suppress(DataError):
             settings = self._settings if header is None else {**self._settings, "header": header}
@@ -349,7 +354,7 @@ class _TableCheck:
         elif what.startswith("missing column "):
             missing, _, have = what.removeprefix("missing column ").partition("; have ")
             role = self._role(missing.strip("'")) or ("text" if not self._kept else "id")
-            names = have.split(", ")
+            names = _MORE.sub("", have).split(", ")
             guess = closest(missing.strip("'"), names) or self._guesses(names).get(role, "NAME")
             show = f"--column {role}={in_shell(guess)}, or add the field to these lines"
         self._findings.add(self._path, where, what, show)

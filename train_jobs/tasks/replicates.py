@@ -35,7 +35,7 @@ from train_jobs.models.bert.encoder import is_compiled, require_compiler
 from train_jobs.models.bert.kernels import agree_on_kernels
 from train_jobs.models.bert.positions import stretch_positions
 from train_jobs.models.bert.pretraining_heads import initialise
-from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning
+from train_jobs.models.huggingface import TokenizerFiles, export, label_settings, load_for_finetuning, require_shapes
 from train_jobs.optim.factory import build_optimizer, learning_rate
 from train_jobs.records import finetuning_lineage
 from train_jobs.records.pretraining_lineage import TrainingStart, read_tags, this_attempt
@@ -111,6 +111,7 @@ def run_task(
     storage.require_writable(output)
     require_trusted(config.init_from, config.trust)
     initial = read_initial_model(config.init_from)
+    require_shapes(config.init_from, initial.sizes, allow_pickle=config.trust.allow_pickle)
     initial.require_stretchable(config.stretch_positions)
     config.require_positions(initial.positions, initial.folder, initial.usable_positions)
     rule = initial.rule(config.data.lowercase)

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import ipaddress
 import os
-import stat
 from collections.abc import MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from train_jobs.artifacts.regular_files import open_regular
 from train_jobs.config import SpecError
 
 TOKEN, TOKEN_FILE = "ORCHESTRATOR_SERVE_TOKEN", "ORCHESTRATOR_SERVE_TOKEN_FILE"
@@ -87,9 +87,9 @@ def read_token(environ: MutableMapping[str, str]) -> str | None:
 def _read_file(path: Path) -> str:
     try:
         # checked and read through one descriptor: the name may be replaced between the two
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            if found.st_uid != os.getuid() or found.st_mode & 0o077:
                 raise SpecError(
                     f"cannot use {TOKEN_FILE}: other users may read or write {path}", fix=f"chmod 600 '{path}'"
                 )

@@ -14,11 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from train_jobs.inference.predictor import Predictor
-from train_jobs.inference.score_requests import MAX_INPUTS, ScoreRequest, predict_requests
+from train_jobs.inference.score_requests import MAX_INPUTS, ScoreRequest, limited, predict_requests
 from train_jobs.tools.serve_metrics import ServeMetrics
 
 QUEUED = 64  # requests that wait at most
 ANSWER_SECONDS = 60.0  # from the arrival of a request to its response
+
+
+class AbandonedError(Exception):
+    """No client waits for the results of a batch any more."""
+
 
 Waiting = tuple[ScoreRequest, "asyncio.Future[list[Any]]"]
 
@@ -32,7 +37,8 @@ class RequestBatches:
     """
 
     def __init__(self, task: Predictor, metrics: ServeMetrics) -> None:
-        self._task = task
+        self._task = limited(task, self._require_waiting)
+        self._running: Sequence[Waiting] = ()
         self._metrics = metrics
         self._queue: asyncio.Queue[Waiting] = asyncio.Queue(QUEUED)
         self._kept: Waiting | None = None  # did not fit into the batch before
@@ -57,6 +63,7 @@ class RequestBatches:
             batch = await self._next_batch()
             self._metrics.batch_inputs.observe(sum(len(request.rows) for request, _ in batch))
             requests = [request for request, _ in batch]
+            self._running = batch
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, requests)
             for (_, future), result in zip(batch, found, strict=True):
                 if future.done():  # its client has left
@@ -87,9 +94,16 @@ class RequestBatches:
                 return batch
             batch.append(one)
 
+    def _require_waiting(self) -> None:
+        """End a prediction between two forward passes if all its clients have left, or the server stops."""
+        if all(future.done() for _, future in self._running):
+            raise AbandonedError
+
     def _predict(self, requests: Sequence[ScoreRequest]) -> list[list[Any] | Exception]:
         try:
             return [*predict_requests(self._task, requests)]
+        except AbandonedError as problem:
+            return [problem for _ in requests]
         except Exception as problem:
             if len(requests) == 1:
                 return [problem]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -25,6 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from train_jobs.config import ConflictError, SpecError, UserError
+from train_jobs.inference.forward import TooManySequencesError
 from train_jobs.inference.predictor import Predictor
 from train_jobs.inference.score_requests import read_request
 from train_jobs.tools.serve_access import NEW_TOKEN, Access, is_address
@@ -34,7 +37,8 @@ from train_jobs.tools.serve_metrics import ServeMetrics
 
 LARGEST_REQUEST = 1024 * 1024  # bytes of a body
 BACKLOG = 512  # connections that the kernel keeps until they are accepted
-STOP_SECONDS = 30  # for requests in flight, after SIGTERM
+STOP_SECONDS = 25  # for requests in flight, after SIGTERM
+LAST_PASS_SECONDS = 4  # for the forward pass that is computed then
 HEALTH = "/healthz"
 CLIENT_LEFT = 499  # counted in the metrics, as nginx does; no client receives it
 RETRY = {"Retry-After": "1"}
@@ -73,7 +77,9 @@ def listen(host: str, port: int, access: Access) -> socket.socket:
 
 
 def serve(listening: socket.socket, task: Predictor, access: Access) -> None:
-    """Print the port as one line of JSON, and serve until SIGTERM or Ctrl-C; requests in flight are answered.
+    """Print the port as one line of JSON, and serve until SIGTERM or Ctrl-C.
+
+    Requests in flight are answered if that takes at most `STOP_SECONDS`. The process ends a few seconds later.
 
     Args:
         listening: result of `listen`.
@@ -87,6 +93,10 @@ def serve(listening: socket.socket, task: Predictor, access: Access) -> None:
         signal.signal(number, lambda *_: None)
     print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
     uvicorn.Server(config).run(sockets=[listening])
+    # Python waits for the thread of predictions at its end, and a forward pass of a large model can take minutes.
+    last = threading.Timer(LAST_PASS_SECONDS, os._exit, [0])
+    last.daemon = True  # it has no effect once Python has finished
+    last.start()
 
 
 def server_config(task: Predictor, access: Access) -> uvicorn.Config:
@@ -134,6 +144,8 @@ def score_app(task: Predictor, access: Access, metrics: ServeMetrics) -> Starlet
             raise HTTPException(400, f"invalid request, {need}: {problem}") from None
         try:
             return _json({"outputs": await _unless_disconnected(request, future)})
+        except TooManySequencesError as problem:
+            raise HTTPException(400, f"request too large: {problem}") from None
         except UserError as problem:  # out of memory, for example
             raise HTTPException(400, str(problem)) from None
 
@@ -171,7 +183,7 @@ class AccessCheck:
             await self._app(scope, receive, send)
             return
         headers = {"WWW-Authenticate": "Bearer"} if found[0] == 401 else {}
-        await _refused(request, HTTPException(*found, headers))(scope, receive, send)
+        await _refusal(HTTPException(*found, headers))(scope, receive, send)
 
 
 class Metered:
@@ -224,18 +236,25 @@ async def _unless_disconnected(request: Request, future: asyncio.Future[list[Any
         if left.done():
             raise HTTPException(CLIENT_LEFT, "the client closed the connection")
         raise HTTPException(503, f"no result within {ANSWER_SECONDS:.0f} s", RETRY)
+    except asyncio.CancelledError:
+        raise HTTPException(503, "the server stops", RETRY) from None
     finally:
         left.cancel()
         future.cancel()
 
 
-def _refused(request: Request, problem: Exception) -> Response:
+# Handlers are coroutines: Starlette would call a function in a thread, which a server that stops cancels.
+async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
+    return _refusal(problem)
+
+
+def _refusal(problem: HTTPException) -> Response:
     # The connection is closed: otherwise the rest of a body that is too long would be read, to find the next request.
     return _json({"error": problem.detail}, problem.status_code, {**(problem.headers or {}), "Connection": "close"})
 
 
-def _failed(request: Request, problem: Exception) -> Response:
+async def _failed(request: Request, problem: Exception) -> Response:
     report_bug(problem)
     return _json({"error": "internal error; see the log of the server"}, 500, {"Connection": "close"})
 

@@ -26,16 +26,19 @@ from train_jobs.artifacts.layers import dotted
 from train_jobs.artifacts.lineage import LINEAGE_FILE, ExternalFacts, Link, read_lineage
 from train_jobs.artifacts.model_tokenizer import VOCABULARY
 from train_jobs.artifacts.model_trust import SETTING, require_trusted
+from train_jobs.artifacts.regular_files import read_bytes, require_regular
 from train_jobs.artifacts.start_model import (
     CONFIG,
     SHAPE,
-    STRETCHED_POSITIONS,
-    TRAINED_POSITIONS,
+    WEIGHTS,
     initial_weights,
     label_names,
+    stated_positions,
     usable_positions,
 )
 from train_jobs.artifacts.tracking.model_registry import registry_identity
+from train_jobs.artifacts.unreadable import unreadable
+from train_jobs.artifacts.weight_shapes import stated_shape_problems
 from train_jobs.config import ModelConfig, PredictConfig
 from train_jobs.config.arithmetic import encoder_parameters, flops_per_token
 from train_jobs.config.errors import DataError, SpecError
@@ -174,6 +177,10 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
             f"{dotted(resolved.site.data_key)}: predictions read files of this machine only", fix="--input FILE"
         )
     for path in job.input:
+        try:
+            require_regular(path)
+        except OSError as problem:
+            raise unreadable(path, problem) from None
         if not path.is_file():
             raise DataError(f"no such file: {path}", facts={"where": "input"}, fix="--input FILE")
     if spec.delivery is not None and not spec.delivery.parent.is_dir():
@@ -205,7 +212,7 @@ def plan_prediction(resolved: Resolved, home: Path, reuse: Plan | None) -> Predi
     ]
     rows = None if None in counts else sum(count for count in counts if count is not None)
     positions = model.max_position_embeddings
-    usable = usable_positions(positions, document.get(TRAINED_POSITIONS), document.get(STRETCHED_POSITIONS))
+    usable = usable_positions(positions, *stated_positions(document, job.model / CONFIG))
     require_length(job.data.max_length, job.model, positions, usable)
     longest = min(job.data.max_length or usable, usable)
     tokens = tokens_per_row(data.total_bytes, rows, longest) if rows is not None else None
@@ -231,7 +238,8 @@ def _kind(job: PredictConfig, config: Mapping[str, Any]) -> str | None:
     """Return the kind of prediction; None for a model of another class, which the job refuses."""
     if job.task != AUTO:
         return job.task
-    known = (HEADS.get(str(name)) for name in config.get("architectures") or ())
+    names = config.get("architectures")
+    known = (HEADS.get(str(name)) for name in (names if isinstance(names, list) else ()))
     return next(filter(None, known), None)
 
 
@@ -266,15 +274,19 @@ def _shape(folder: Path) -> tuple[ModelConfig, int]:
     """Return shape and rows of the embedding table, from config.json.
 
     Raises:
-        SpecError: there is no model in the folder.
+        SpecError: there is no model in the folder, or its weights have other shapes than config.json states.
     """
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads(read_bytes(folder / CONFIG))
         known = {key: config[key] for key in SHAPE if key in config}
-        return ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        model, rows = ModelConfig(**known, pad_vocab_to_multiple_of=1), int(config["vocab_size"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as problem:
         why = problem.errors()[0]["msg"] if isinstance(problem, ValidationError) else problem
         raise SpecError(f"{folder} contains no BERT", facts={"why": why}, fix="--model RUN, or a FOLDER") from None
+    sizes = {**model.model_dump(include=set(SHAPE)), "vocab_size": rows}
+    if problems := stated_shape_problems(folder / WEIGHTS[0], sizes):
+        raise SpecError(f"cannot predict with {folder}: its files contradict each other", problems=problems)
+    return model, rows
 
 
 def _model_link(folder: Path, cache: Path) -> Link:

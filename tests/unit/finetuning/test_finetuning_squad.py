@@ -153,6 +153,14 @@ def test_invalid_context_and_empty_question_are_named(tmp_path: Path) -> None:
         ('{"data": [{"title": "x"}]}', "article 1"),
         ('{"data": []}', "has no question"),
         ("caf\u00e9", "is not UTF-8"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"data": ' * 50_000, "nested too deeply"),
+        ('{"data": [\n{"paragraphs": ' + "9" * 5000 + "}]}", "s.json:2"),
+        ('{"data": [{"paragraphs": 5}]}', "need a list of paragraphs"),
+        ('{"data": ["text"]}', "need a list of paragraphs"),
+        ('{"data": [{"paragraphs": [null]}]}', "article 1, paragraph 1"),
+        ('{"data": [{"paragraphs": [{"context": "a", "qas": {"id": 1}}]}]}', "a value of type dict"),
+        ('{"data": [{"paragraphs": [{"qas": [{"id": "1", "question": "q"}]}]}]}', "its context is not text"),
     ],
 )
 def test_files_of_other_format_are_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -162,6 +170,25 @@ def test_files_of_other_format_are_refused(tmp_path: Path, content: str, message
         read_squad(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+    assert "object is not" not in str(caught.value), "a message of Python"
+
+
+@pytest.mark.parametrize("start", [float("nan"), 1e3, True, "2", 10**400, -(10**30)])
+def test_position_that_is_no_place_in_text_is_refused(tmp_path: Path, start: Any) -> None:
+    path = squad(tmp_path / "s.json", qa(answers=[{"text": "France", "answer_start": start}]))
+    for training in (True, False):
+        with pytest.raises(DataError, match="not a list of text and answer_start"):
+            read_squad(path, training=training)
+
+
+def test_many_problems_are_found_in_one_pass(tmp_path: Path) -> None:
+    """Each place is searched for in the whole text, so that only the first ones are."""
+    questions = [qa(f"q{number}", answers=[{"text": "nowhere", "answer_start": 0}]) for number in range(5000)]
+    path = squad(tmp_path / "s.json", *questions)
+    notes = read_squad(path).notes
+    assert len(notes) == 5000
+    assert notes[0].startswith(f"{path}:{line_of(path, 'q0')}: question 1: ")
+    assert notes[-1].startswith(f"{path}: question 5000: ")
 
 
 def test_bom_crlf_and_huge_context_reported(tmp_path: Path) -> None:

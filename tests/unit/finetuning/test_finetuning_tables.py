@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from train_jobs.config import DataError
+from train_jobs.config.finetune import ColumnsConfig
+from train_jobs.readers.table_check import check_tables
 from train_jobs.readers.tables import RowTable, read_table
 
 ROWS = [("1", 'He said "no', "a\u2028b"), ("0", '"Yes', "c"), ("1", "na\u00efve", "d")]
@@ -212,3 +214,34 @@ def test_file_of_unknown_format_is_refused(tmp_path: Path) -> None:
     path = put(tmp_path / "t.dat", "a\tb\nx\t1\n")
     assert "unknown table format" in refusal(path, ["a"]).message
     assert read_table(path, ["a"], format="tsv").columns == {"a": ["x"]}
+
+
+WIDE = [f"column{number}" for number in range(100_000)]  # comparing each with all others takes minutes
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_table_of_many_columns_is_read_in_linear_time(tmp_path: Path, suffix: str) -> None:
+    path, separator = tmp_path / f"wide.{suffix}", "," if suffix == "csv" else "\t"
+    path.write_text(separator.join(["text", *WIDE]) + "\n" + separator.join(["a", *["1"] * len(WIDE)]) + "\n")
+    assert read_table(path, ["text", "column99999"]).columns == {"text": ["a"], "column99999": ["1"]}
+    with pytest.raises(DataError) as refused:
+        read_table(path, ["text", "columm29"])
+    assert refused.value.facts["have"].startswith("text, column0, column1, ")
+    assert refused.value.facts["have"].endswith(", column8 and 99,991 more")
+
+
+def test_row_of_many_fields_is_named_by_few(tmp_path: Path) -> None:
+    path = tmp_path / "wide.jsonl"
+    path.write_text(json.dumps(dict.fromkeys(WIDE, 1)) + "\n")
+    with pytest.raises(DataError) as refused:
+        read_table(path, ["text"])
+    assert "column9 and 99,990 more" in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+def test_check_of_many_columns_is_linear(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(WIDE) + "\n" + ",".join(["1"] * len(WIDE)) + "\n")
+    with pytest.raises(DataError) as refused:
+        check_tables(ColumnsConfig(), {"train": path})
+    assert len(str(refused.value)) < 1000

@@ -87,15 +87,17 @@ def received(one: socket.socket) -> bytes:
 
 
 @contextmanager
-def served(model: Path, *arguments: str, **variables: str) -> Iterator[Server]:
+def served(model: Path, *arguments: str, before: str = "", **variables: str) -> Iterator[Server]:
     """Serve a model, and stop it at the end.
 
     Args:
         model: Hugging Face folder.
         arguments: of the command line.
+        before: statements that the process runs first, such as other limits.
         variables: environment variables.
     """
-    command = [sys.executable, "-m", "train_jobs.tools.serve", "--model", str(model), *arguments]
+    start = "from train_jobs.tools.serve import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", f"{before}\n{start}", "--model", str(model), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env=environment, **pipes) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pandas as pd
@@ -111,3 +112,50 @@ def test_unusable_input_names_row(saved, tmp_path):
     model = loaded(saved("BertForQuestionAnswering"), tmp_path)
     with pytest.raises(Exception, match="context"):
         model.predict(pd.DataFrame([{"question": "w1"}]))
+
+
+@pytest.mark.parametrize("rows", [300, 600])
+def test_many_rows_are_computed_in_chunks(saved, tmp_path, monkeypatch, rows):
+    model = loaded(saved("BertForSequenceClassification"), tmp_path)
+    bert = model.unwrap_python_model()
+    forward, calls = type(bert).forward, []
+
+    def counted(self, sequences, *keys):
+        calls.append(len(sequences))
+        return forward(self, sequences, *keys)
+
+    monkeypatch.setattr(type(bert), "forward", counted)
+    table = pd.DataFrame({"text": [f"w1 w{number % 7}" for number in range(rows)]})
+    found = model.predict(table)
+    assert (sum(calls), max(calls)) == (rows, 256)
+    assert_close(found[:7] + found[-7:], model.predict(table[:7]) + model.predict(table[-7:]))
+
+
+def test_long_texts_are_computed_one_by_one(saved, tmp_path, monkeypatch):
+    model = loaded(saved("BertForTokenClassification", **names(TAGS)), tmp_path)
+    monkeypatch.setitem(type(model.unwrap_python_model()).predict.__globals__, "MOST_CHARACTERS", 40)
+    texts = ["w1 w2 " * 10, "w3", "w4 w5", "w1 w2 " * 10]
+    together = model.predict(texts)
+    assert_close(together, [record for text in texts for record in model.predict([text])])
+
+
+def test_unusable_row_of_later_chunk_is_numbered(saved, tmp_path):
+    model = loaded(saved("BertForMaskedLM"), tmp_path)
+    with pytest.raises(ValueError, match=r"row 257: the text has no \[MASK\] in it"):
+        model.predict([*["w1 [MASK]"] * 257, "w1"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("hidden_size", 1_000_000, "embeddings.*has the shape"),
+        ("vocab_size", 10**9, "word_embeddings.weight has the shape"),
+        ("num_hidden_layers", 10**6, "2 layers, but config.json states 1000000"),
+    ],
+)
+def test_config_of_other_shape_is_refused(saved, tmp_path, key, value, what):
+    folder = shutil.copytree(saved("BertForSequenceClassification"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ValueError, match=what):
+        loaded(folder, tmp_path)

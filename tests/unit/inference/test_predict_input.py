@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -107,14 +106,14 @@ def test_unreadable_file_is_reported(tmp_path, monkeypatch):
     path = write(tmp_path / "a b.txt", "one\n")
     path.chmod(0)
     if os.access(path, os.R_OK):  # root may read anything
-        monkeypatch.setattr(Path, "open", denied)
+        monkeypatch.setattr("train_jobs.readers.row_readers.open_regular", denied)
     message = refused(path)
     assert f"cannot read {path}" in message
     assert f"chmod u+r '{path}'" in message
 
 
-def denied(self, *_):
-    raise PermissionError(errno.EACCES, "Permission denied", str(self))
+def denied(path):
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
 def test_several_files_form_one_input(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -15,12 +16,18 @@ from random import Random
 
 import pytest
 import requests
+import torch
+import transformers
+from drawn_texts import PIECES
 from served_model import GOOD, HEAD, Server, attacked, received, served
 
 from orchestrator.backends.folder.served_models import delete, deploy
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ServiceError
+from train_jobs.inference.score_requests import MAX_SEQUENCES, read_request
 from train_jobs.tools import serve
+from train_jobs.tools.serve_batches import RequestBatches
+from train_jobs.tools.serve_metrics import ServeMetrics
 
 MIB = 1024 * 1024
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -280,6 +287,75 @@ def test_requests_in_flight_are_answered_on_sigterm(saved: Callable[..., Path]) 
         assert server.process.wait(30) == 0
         with pytest.raises(ConnectionRefusedError):
             server.connect()
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a tagger whose longest requests compute for seconds."""
+    folder = tmp_path_factory.mktemp("wide")
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+    config = transformers.BertConfig(vocab_size=len(PIECES), max_position_embeddings=512, **sizes)
+    transformers.BertForTokenClassification(config).save_pretrained(folder)
+    (folder / "pieces.txt").write_text("\n".join(PIECES) + "\n")
+    transformers.BertTokenizer(vocab=str(folder / "pieces.txt"), model_max_length=512).save_pretrained(folder)
+    return folder
+
+
+def test_request_of_too_many_sequences_returns_400(saved: Callable[..., Path]) -> None:
+    with served(saved("BertForTokenClassification")) as tagger:
+        # windows of 32 - 2 tokens that overlap by half
+        assert tagger.post({"inputs": ["w1 " * 15 * (MAX_SEQUENCES + 1)]})[0] == 200
+        for inputs in (["w1 " * 15 * (MAX_SEQUENCES + 2)], ["w1 " * 15 * 66] * 2):
+            status, document, _ = tagger.post({"inputs": inputs})
+            assert status == 400
+            assert document["error"].startswith("request too large: its texts need 1")
+            assert f"the limit is {MAX_SEQUENCES}" in document["error"]
+        with ThreadPoolExecutor(4) as threads:  # each request counts alone, also where they are predicted together
+            replies = threads.map(lambda _: tagger.post({"inputs": ["w1 " * 15 * 60]}), range(4))
+            assert [status for status, _, _ in replies] == [200] * 4
+
+
+def test_abandoned_request_ends_between_forward_passes(saved: Callable[..., Path]) -> None:
+    task = serve.load(saved("BertForTokenClassification"))
+    task.forward.batch_tokens = 32  # a forward pass for each sequence
+    long, short = (read_request(json.dumps({"inputs": ["w1 " * count]}), task) for count in (1500, 2))
+    passes: list[int] = []
+
+    async def run() -> list[object]:
+        batches = RequestBatches(task, ServeMetrics())
+        loop = asyncio.get_running_loop()
+        abandoned = batches.put(long)
+
+        async def leave() -> None:
+            abandoned.cancel()
+
+        def after_pass(*_: object) -> None:
+            passes.append(len(passes))
+            if not abandoned.done():
+                asyncio.run_coroutine_threadsafe(leave(), loop).result()
+
+        assert isinstance(task.forward.model, torch.nn.Module)
+        with task.forward.model.register_forward_hook(after_pass):
+            while not abandoned.done():
+                await asyncio.sleep(0.01)
+            return await batches.put(short)
+
+    assert len(asyncio.run(run())) == 1
+    assert len(passes) == 2
+
+
+def test_sigterm_ends_long_requests(wide: Path) -> None:
+    limits = "import train_jobs.tools.serve_http as http; http.STOP_SECONDS = 1"
+    long = {"inputs": ["w1 " * 510 * 60]}
+    with served(wide, before=limits) as server, ThreadPoolExecutor(8) as threads:
+        replies = [threads.submit(server.post, long) for _ in range(8)]
+        while server.metric("serve_queue_requests") == 0 and not replies[-1].done():
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        codes = [one.result()[0] for one in replies]
+        assert set(codes) <= {200, 503}
+        assert 503 in codes
 
 
 def test_full_queue_returns_503(saved: Callable[..., Path]) -> None:

@@ -136,6 +136,23 @@ def write_env_file(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A=1\nB=a\0b\n", "invalid line 2 of .*: a NUL character"),
+        ("A=" + "x" * (1 << 20), "more than 1,048,576 characters"),
+    ],
+)
+def test_env_file_that_no_process_can_have_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        read_env_file(write_env_file(tmp_path / "s.env", text))
+
+
+def test_env_file_has_lines_of_line_feeds_only(tmp_path: Path) -> None:
+    path = write_env_file(tmp_path / "s.env", "\ufeffA=x\u2028y\x0bz\r\nB=2\r")
+    assert read_env_file(path) == {"A": "x\u2028y\x0bz", "B": "2"}
+
+
 def test_env_file_is_read_anew(tmp_path: Path) -> None:
     path = write_env_file(tmp_path / "s.env", "# mine\n\nexport A='x=y'\nB = 2\n")
     assert read_env_file(path) == {"A": "x=y", "B": "2"}

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
+from train_jobs.artifacts.regular_files import SpecialFileError, open_regular
 from train_jobs.artifacts.remote_files import RemoteFile, text_path
 from train_jobs.artifacts.text_documents import LONGEST_FILE
 from train_jobs.artifacts.text_files import UTF16_MARKS, Compression
@@ -58,7 +59,7 @@ def file_errors(path: str) -> Iterator[None]:
         path: path of the file, for messages.
 
     Raises:
-        DataError: the file is missing, or permission to read it is missing.
+        DataError: the file is missing or no regular file, or permission to read it is missing.
     """
     try:
         yield
@@ -66,7 +67,7 @@ def file_errors(path: str) -> Iterator[None]:
         raise DataError(
             f"cannot read {path}: no such file", fix="repeat the command with --data and the existing files"
         ) from None
-    except (PermissionError, IsADirectoryError) as problem:
+    except (PermissionError, IsADirectoryError, SpecialFileError) as problem:
         raise unreadable(Path(path), problem) from None
 
 
@@ -146,7 +147,7 @@ class _Disk(io.RawIOBase):
             file = text_path(piece.path)
             self._file = cast(
                 io.RawIOBase,
-                file.open_until(piece.stop) if isinstance(file, RemoteFile) else file.open("rb", buffering=0),
+                file.open_until(piece.stop) if isinstance(file, RemoteFile) else open_regular(file, buffering=0),
             )  # closed in close()
         self._file.seek(piece.start)
 
