@@ -17,7 +17,7 @@ from train_jobs.artifacts.redaction import StreamRedactor
 
 STEP = b"step %07d/9999999  loss 7.%04d  lr 1.00e-04  300.5 sequences/s  8192 tokens/s  eta 1:02:03\n"
 REQUEST = b"2026-11-28 12:00:00 INFO my_module.sub_pkg [rank0] GET https://host/a_b?c=%d weights key: %d high\n"
-PIECES = (1 << 20, 4096)  # bytes: a rank that prints all the time, and one that prints a page now and then
+PIECES = (1 << 20, 4096)  # bytes: a rank that prints all the time, and one that prints a page at a time
 
 
 def seconds(data: bytes, size: int, values: list[str]) -> float:

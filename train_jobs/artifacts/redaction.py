@@ -329,7 +329,7 @@ def _any_starts(forms: list[bytes], beginning: bytes) -> bool:
 
 
 class _RedactedOutput:
-    """A stream of text that passes on what is written to it, without secrets."""
+    """A stream of text that passes on each write without secrets."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
