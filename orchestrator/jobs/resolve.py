@@ -29,7 +29,7 @@ from orchestrator.specs.settings import section_of, sections_of, variable_layers
 from orchestrator.specs.site import site_of, spec_model
 from orchestrator.specs.tiers import old_tier_warning
 from orchestrator.support.errors import NotFoundError, SpecError
-from orchestrator.support.redact import looks_secret, redact
+from orchestrator.support.redact import looks_secret, named_secret, redact
 from train_jobs.artifacts import layers as load
 from train_jobs.artifacts.hub import is_hub_name
 from train_jobs.artifacts.layers import ConfigLayer, preset_names
@@ -116,10 +116,15 @@ def _exposed_secrets(spec: JobSpec, merged: load.Merged) -> Iterator[str]:
     """Yield a problem for each value that looks like a secret: plans, requests and the run's folder contain it."""
     for path, value in load.leaves(spec.model_dump(mode="json")):
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-        variable = path[:2] == ("environment", "variables")
-        exposed = [text for text in texts if (looks_secret(str(path[-1]), text) if variable else redact(text) != text)]
+        variable, name = path[:2] == ("environment", "variables"), str(path[-1])
+        tag = path[:1] == ("tags",)
+        exposed = [
+            text
+            for text in texts
+            if (looks_secret(name, text) if variable else redact(text) != text or (tag and named_secret(name, text)))
+        ]
         if exposed and path[:2] != ("environment", "secrets"):
-            way = f"--env {path[-1]} takes it" if variable else "pass it in a variable: --env NAME takes it"
+            way = f"--env {name} without a value takes it" if variable else "pass it in a variable: --env NAME takes it"
             yield (
                 f"{merged.origin(path)}: {load.dotted(path)}: looks like a secret, and a spec is stored in clear:"
                 f" {way} from your environment at each start, --env-file FILE from a file"

@@ -1,4 +1,4 @@
-"""Find secrets in the bytes of a file: issuers' formats, the rules of detect-secrets, passwords, compressed files.
+"""Find secrets in the bytes of a file: issuers' formats, the rules of detect-secrets, passwords, variables of scripts.
 
 Three kinds of rules, the surest first: formats that an issuer defines (`SHAPES`, and those of detect-secrets); secrets
 by the key of a credential file; values that look like a password behind a name such as `db_password`. The last kind is
@@ -8,39 +8,18 @@ secret.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
-import struct
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import cache, cached_property
 from importlib import import_module
-from io import BytesIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from orchestrator.snapshot.packed_texts import Text, base64_texts, texts_of
+from orchestrator.support.redact import names_secret
 from train_jobs.artifacts.redaction import SHAPES
 
-MAX_UNPACKED = 32 << 20  # bytes of a compressed file that are searched, with everything packed in it
-MAX_DEPTH = 5  # of compressed files in compressed files: there are some that contain themselves
-BLOCK = 1024  # bytes: an error loses the block in which it is found
-ZIP = b"PK\x03\x04"
 MAX_SNIPPET = 300  # characters searched behind a name: some rules take quadratic time on long lines
-COMPRESSED: dict[bytes, Any] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-}
-DAMAGED = (OSError, EOFError, RuntimeError, ValueError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-"""Errors of damaged and of encrypted files, and of other formats that begin like one of these."""
-BYTE_ORDER_MARKS = {  # those of UTF-32 first: one begins like that of UTF-16
-    b"\xff\xfe\0\0": "utf-32",
-    b"\0\0\xfe\xff": "utf-32",
-    b"\xff\xfe": "utf-16",
-    b"\xfe\xff": "utf-16",
-}
 GITLAB = (b"glpat-", b"gldt-", b"glft-", b"glsoat-", b"glrt-", b"glcbt-", b"glimt-", b"glptt-", b"glagent-", b"gloas-")
 # Module of detect-secrets -> lower-case texts of which every match contains one. Left out: `artifactory` and
 # `ibm_cloud_iam`, which match ordinary identifiers; `jwt`, `private_key`, whose rules here also require the signature
@@ -75,12 +54,6 @@ class ExposedSecret(NamedTuple):
     """From 1."""
     what: str
     """Kind of secret, never the secret itself."""
-
-
-class _Text(NamedTuple):
-    content: bytes
-    path: str  # of the file, or of the member of an archive
-    packed: str = ""  # note for messages
 
 
 class _Rule(NamedTuple):
@@ -127,6 +100,25 @@ _EXAMPLE = re.compile(
     r"|placeholder|secret|passw|insert|enter|user|admin|none|null|token|abc|foo|spam|key|sha\d|\W)|example|placeholder|xxx"
     r"|\*\*\*|\.\.\.|\\|^[\w-]+(?:\.[\w-]+)+$|^[0-9a-f]{16,}$|\$(?:$|[A-Z_]+$)"
 )
+_SCRIPT_PATH = re.compile(
+    r"(?i)(?:^|/)(?:[^/]*\.(?:sh|bash|zsh|ksh|csh|fish|slurm|sbatch|dockerfile)|(?:docker|container)file[^/]*"
+    r"|\.?(?:bash|zsh|ksh|csh)(?:rc|env)|\.?(?:(?:bash|z)_?)?(?:profile|login|aliases))$"
+)
+_SCRIPT_START = re.compile(rb"#![^\n]{0,100}\b(?:ba|z|k|c|da|fi)?sh\b")
+_SCRIPT_WORDS = (
+    b"pass",
+    b"pwd",
+    b"secret",
+    b"token",
+    b"key",
+    b"credential",
+    b"conn",
+)  # in every name of `names_secret`
+_VALUE = rb"(\"[^\"\n]{1,400}\"|'[^'\n]{1,400}'|[^\s;&|<>()\"'`]{1,400})"
+_SHELL_VALUE = re.compile(rb"(?<![\w$.-])([A-Za-z_]\w{1,60})=" + _VALUE)
+_DOCKER_VALUE = re.compile(rb"(?im)^[ \t]*(?:ENV|setenv|set[ \t]+-\w+)[ \t]+(\w{2,60})[ \t]+" + _VALUE + rb"[ \t\r]*$")
+_RANDOM = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9+/=_.~-]{16,400}")
+_HEX = re.compile("[0-9a-f]{32,128}")
 _PASSWORD = re.compile(r"(?=.*[A-Za-z])(?=.*[\d!@#$%^&*?~])[^\s(){}\[\]<>'\"`,;:/|=]{7,80}")
 
 
@@ -139,71 +131,53 @@ def secrets_in(content: bytes, path: str = "") -> Iterator[ExposedSecret]:
         content: bytes of the file.
         path: its path, by whose ending passwords without quotation marks are recognised; empty: unknown.
     """
-    for text in _texts(content, path, MAX_UNPACKED, MAX_DEPTH):
+    for text in texts_of(content, path):
         yield from _secrets_in_text(text)
+        lines = _Lines(text.content)
+        for place, decoded in base64_texts(text.content):
+            inner = Text(decoded, "", f"{text.packed}, in base64")
+            yield from (found._replace(line=lines.number(place)) for found in _secrets_in_text(inner))
 
 
-def _secrets_in_text(source: _Text) -> Iterator[ExposedSecret]:
+class _Lines:
+    """Numbers of the lines of a text. Counting line ends again for each finding would take quadratic time."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return [match.start() for match in re.finditer(b"\n", self._text)]
+
+    def number(self, place: int) -> int:
+        """Return the number of the line, from 1, that a place is in."""
+        return bisect_left(self._ends, place) + 1
+
+
+def _secrets_in_text(source: Text) -> Iterator[ExposedSecret]:
     text, path, packed = source
-    lower, taken = text.lower(), list[tuple[int, int]]()
+    lines, lower = _Lines(text), text.lower()
+    starts, ends = list[int](), list[int]()  # of the findings, ascending; they do not overlap
     for rule in (*_OWN, *_library_rules()):
         if not any(needle in lower for needle in rule.needles):
             continue
+        taken = list[tuple[int, int]]()
         for match in rule.pattern.finditer(text):
-            overlaps = any(start < match.end() and match.start() < end for start, end in taken)
+            after = bisect_left(ends, match.start() + 1)
+            overlaps = after < len(starts) and starts[after] < match.end()
             if not overlaps and (not rule.filtered or _is_password(match[match.lastindex or 0].decode("latin-1"))):
                 taken.append(match.span())
-                yield ExposedSecret(text.count(b"\n", 0, match.start()) + 1, rule.what + packed)
-    lines = {text.count(b"\n", 0, start) + 1 for start, _ in taken}
-    found = (line for line in _password_lines(text, path) if line not in lines)
-    yield from (ExposedSecret(line, f"a password{packed}") for line in dict.fromkeys(found))
-
-
-def _texts(content: bytes, path: str, most: int, depth: int) -> Iterator[_Text]:
-    """Yield the text of a file; of a packed one the texts in it, and of a damaged one also its bytes as they are."""
-    members, intact = _unpacked(content, path, most) if depth else ([], False)
-    for name, member in members:
-        for text in _texts(member, name, most, depth - 1):
-            yield text._replace(packed=", compressed")
-            most -= len(text.content)
-    if not intact:
-        yield _Text(_as_utf8(content), path)
-
-
-def _unpacked(content: bytes, path: str, most: int) -> tuple[list[tuple[str, bytes]], bool]:
-    """Return name and content of what is packed in a file, and whether that is all of it."""
-    openers: list[tuple[str, Callable[[], Any]]] = []
-    try:
-        if content.startswith(ZIP):
-            archive = zipfile.ZipFile(BytesIO(content))
-            openers = [(one.filename, partial(archive.open, one)) for one in archive.infolist() if not one.is_dir()]
-    except DAMAGED:
-        return [], False
-    openers += [
-        (path, partial(opened, BytesIO(content))) for magic, opened in COMPRESSED.items() if content.startswith(magic)
-    ]
-    members, intact = [], bool(openers)
-    for name, opener in openers:
-        read = bytearray()
-        try:
-            with opener() as stream:
-                while most > 0 and (block := stream.read1(min(BLOCK, most))):
-                    read += block
-                    most -= len(block)
-        except DAMAGED:
-            intact = False
-        members.append((name, bytes(read)))
-    return members, intact
-
-
-def _as_utf8(content: bytes) -> bytes:
-    """Return a text in UTF-8; other content as it is."""
-    encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None)
-    if encoding is None and len(content) > 3 and content[:4].count(0) == 2:  # ASCII in UTF-16, without a mark
-        encoding = {(0, 0): "utf-16-le"}.get((content[1], content[3])) or {(0, 0): "utf-16-be"}.get(
-            (content[0], content[2])
-        )
-    return content.decode(encoding, errors="replace").encode() if encoding else content
+                yield ExposedSecret(lines.number(match.start()), rule.what + packed)
+        if taken:
+            starts, ends = (
+                sorted([*starts, *(start for start, _ in taken)]),
+                sorted([*ends, *(end for _, end in taken)]),
+            )
+    known = {lines.number(start) for start in starts}
+    for found, what in (*_password_lines(text, path), *_script_lines(text, lower, path)):
+        if (line := lines.number(found)) not in known:
+            known.add(line)
+            yield ExposedSecret(line, what + packed)
 
 
 @cache
@@ -223,8 +197,8 @@ def _library_rules() -> tuple[_Rule, ...]:
     return tuple(rules)
 
 
-def _password_lines(text: bytes, path: str) -> Iterator[int]:
-    """Yield the lines on which a name such as `db_password` is given a value that looks like a password."""
+def _password_lines(text: bytes, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the places where a name such as `db_password` is given a value that looks like a password."""
     from detect_secrets.plugins.keyword import KeywordDetector
 
     detector, seen = KeywordDetector(), -1
@@ -238,7 +212,25 @@ def _password_lines(text: bytes, path: str) -> Iterator[int]:
         snippet = text[match.start() : end].decode("latin-1").replace('\\"', '"').replace("\\n", "")
         found = detector.analyze_line(filename=path.removesuffix(".ipynb") or "x.py", line=snippet)
         if any(_is_password(secret.secret_value or "") for secret in found):
-            yield text.count(b"\n", 0, match.start()) + 1
+            yield match.start(), "a password"
+
+
+def _script_lines(text: bytes, lower: bytes, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the places where a shell script or a Dockerfile sets a variable with the name of a secret to a value."""
+    if not (_SCRIPT_PATH.search(path) or _SCRIPT_START.match(text)) or not any(word in lower for word in _SCRIPT_WORDS):
+        return
+    for match in (*_SHELL_VALUE.finditer(text), *_DOCKER_VALUE.finditer(text)):
+        name, value = match[1].decode(), match[2].decode("latin-1")
+        expanded = not value.startswith("'") and re.search("[$`]", value)
+        if names_secret(name) and not expanded and _is_script_secret(value.strip("\"'")):
+            yield match.start(), f"a secret in {name}"
+
+
+def _is_script_secret(value: str) -> bool:
+    path = re.match(r"(?:[a-z]+:/)?[/~.]", value) is not None
+    mixed = re.search(r"[A-Z]", value) is not None or "/" not in value
+    random = _RANDOM.fullmatch(value) is not None and mixed and _EXAMPLE.search(value) is None
+    return not path and (random or _HEX.fullmatch(value) is not None or _is_password(value))
 
 
 def _is_password(value: str) -> bool:

@@ -6,15 +6,28 @@ import re
 
 from train_jobs.artifacts.redaction import REDACTED, redact
 
-__all__ = ["HIDDEN", "REDACTED", "SECRET", "is_secret", "looks_secret", "redact"]
+__all__ = ["HIDDEN", "REDACTED", "SECRET", "is_secret", "looks_secret", "named_secret", "names_secret", "redact"]
 
-SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|SIGNATURE", re.IGNORECASE)
+SECRET = re.compile(
+    "KEY|TOKEN|SECRET|PASSW|PASSPHRASE|_PASS$|_PWD$|CREDENTIAL|SIGNATURE|CONN(?:ECTION)?_?STR|_(?:SAS|PAT|AUTH)$",
+    re.IGNORECASE,
+)
 """Names of environment variables whose values are not shown."""
 HIDDEN = "(not shown)"
 """Shown in place of the value of such a variable."""
-# Narrower than SECRET, because it refuses: TOKENIZERS_PARALLELISM is not the name of a secret.
+# Narrower than SECRET, because these refuse: TOKENIZERS_PARALLELISM is not the name of a secret. The first are names of
+# secrets only. The others are also names of settings: MAX_TOKEN, SORT_KEY, PWD.
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:\w*KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PWD|CREDENTIALS?|SIGNATURE|SAS|PAT)$", re.IGNORECASE
+    r"(?:PASSWORDS?|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|CONN(?:ECTION)?_?STR(?:ING)?"
+    r"|(?:API|AUTH|ACCESS|ACCOUNT|PRIVATE|SECRET|SHARED|STORAGE|SIGNING|ENCRYPTION|MASTER)_?KEY|[A-Z0-9]_(?:PASS|PWD))"
+    r"(?:_?\d{1,2})?$",
+    re.IGNORECASE,
+)
+_PERHAPS_SECRET_NAME = re.compile(
+    r"(?:\w*KEY|\w*TOKEN|(?:^|_)(?:PASS|PWD|SIGNATURE|SAS|PAT|AUTH))(?:_?\d{1,2})?$", re.IGNORECASE
+)
+_SWITCH_OR_PATH = re.compile(
+    r"(?i)|\d|true|false|yes|no|on|off|none|disabled?|enabled?|(?:~|\.\.?)/.*|(?:/[\w.+-]+){2,}/?"
 )
 # Numbers, switches, paths and short words are settings, whatever the name.
 _PLAIN_VALUE = re.compile(r"[\d.,+eE-]*|[~./].*|.{,5}|(?i:false|disabled?|enabled?)")
@@ -27,5 +40,16 @@ def is_secret(key: str) -> bool:
 
 def looks_secret(name: str, value: str) -> bool:
     """Return whether the name and the value of an environment variable look like those of a secret."""
-    named = _SECRET_NAME.search(name) is not None and _PLAIN_VALUE.fullmatch(value) is None
-    return named or redact(value) != value
+    if named_secret(name, value) or redact(value) != value:
+        return True
+    return _PERHAPS_SECRET_NAME.search(name) is not None and _PLAIN_VALUE.fullmatch(value) is None
+
+
+def named_secret(name: str, value: str) -> bool:
+    """Return whether a name belongs to secrets alone, and the value is no switch and no path of a file."""
+    return _SECRET_NAME.search(name) is not None and _SWITCH_OR_PATH.fullmatch(value) is None
+
+
+def names_secret(name: str) -> bool:
+    """Return whether a variable of a script has the name of a secret; a KEY alone may be that of a cache."""
+    return _SECRET_NAME.search(name) is not None or re.search(r"(?i)(?:TOKEN|PASS|PWD)$", name) is not None

@@ -122,4 +122,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    from train_jobs.artifacts.redaction import redact_output
+
+    redact_output()
     raise SystemExit(main())

@@ -130,7 +130,7 @@ def _signals_restored() -> Iterator[None]:
 
 
 class _Tee:
-    """A stream that writes to two streams, without the values of the run's secrets.
+    """A stream that writes to two streams, without secrets.
 
     Other attributes, such as `isatty` and `fileno`, are those of the first one: debuggers and progress bars read them.
     """
@@ -153,6 +153,7 @@ class _Tee:
         self._shown.write(text)
 
     def flush(self) -> None:
+        self._redactor.release_prompt()
         self._kept.flush()
         self._shown.flush()
 

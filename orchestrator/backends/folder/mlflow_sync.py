@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.tracked_run import Synced, exit_code_of, is_copied, run_lock, start, sync
+from train_jobs.artifacts.redaction import redact_output
 
 
 def sync_run(run: RunFolder, to: str | None = None) -> Synced:
@@ -57,4 +58,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    redact_output()
     sys.exit(main())

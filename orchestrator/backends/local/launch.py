@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.backends.folder.cgroup import enter_cgroup, make_cgroup
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, TAGS_VARIABLE, FolderRequest, RunFolder
 from orchestrator.backends.local import rank_process
-from orchestrator.backends.local.rank_process import RESERVE_VARIABLE, die_with_parent
+from orchestrator.backends.local.rank_process import RESERVE_VARIABLE, FilteredOutput, die_with_parent, open_log
 from orchestrator.support.errors import ConflictError
 
 LOOPBACK = "127.0.0.1"
@@ -67,9 +68,18 @@ def check_port(port: int) -> None:
         pass
 
 
+@dataclass(frozen=True)
+class Agent:
+    """The agent of one node."""
+
+    process: subprocess.Popen[bytes]
+    output: FilteredOutput
+    """Copies its output to its log."""
+
+
 def start_agents(
     run: RunFolder, request: LocalRequest, *, attempt: int, port: int, variables: Mapping[str, str]
-) -> list[subprocess.Popen[bytes]]:
+) -> list[Agent]:
     """Start torchrun's agent of each node. Every node is this machine, and finds the first over the loopback.
 
     Args:
@@ -83,12 +93,15 @@ def start_agents(
     exits.mkdir(parents=True, exist_ok=True)
     common = {**os.environ, **_variables(run, request, exits), **variables}
     group = make_cgroup(run.path)
-    return [_start_agent(run, request, node, str(port), common, group) for node in range(request.nodes)]
+    agents = [_start_agent(run, request, node, str(port), common, group) for node in range(request.nodes)]
+    for agent in agents:  # threads: no fork may follow them
+        agent.output.start()
+    return agents
 
 
 def _start_agent(
     run: RunFolder, request: LocalRequest, node: int, port: str, common: Mapping[str, str], group: Path | None
-) -> subprocess.Popen[bytes]:
+) -> Agent:
     def prepare() -> None:
         die_with_parent()
         enter_cgroup(group)
@@ -102,18 +115,20 @@ def _start_agent(
         *("--max-restarts", "0", "--no-python", sys.executable, "-I", "-S", rank_process.__file__),
         *request.command,
     ]
-    with run.agent_log(node).open("ab") as log:
-        return subprocess.Popen(
-            command,
-            cwd=run.code,
-            env={**common, **_node_variables(request, node, port)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            # a session of its own: Ctrl-C in the user's terminal and the supervisor's process group do not reach it
-            start_new_session=True,
-            preexec_fn=prepare,
-        )
+    output = FilteredOutput(open_log(run.agent_log(node)), common)
+    process = subprocess.Popen(
+        command,
+        cwd=run.code,
+        env={**common, **_node_variables(request, node, port)},
+        stdin=subprocess.DEVNULL,
+        stdout=output.writing,
+        stderr=output.writing,
+        # a session of its own: Ctrl-C in the user's terminal and the supervisor's process group do not reach it
+        start_new_session=True,
+        preexec_fn=prepare,
+        pass_fds=[output.reading],
+    )
+    return Agent(process, output)
 
 
 def _node_variables(request: LocalRequest, node: int, port: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
     python -I -S rank_process.py COMMAND...
 
-If the run has secrets, the rank's output passes through this process, which removes their values on the way to the log.
+The rank's output passes through this process, which removes secrets on the way to the log.
 
 A killed rank cannot write its own exit code, and torchrun does not set a parent-death signal (prctl(2),
 PR_SET_PDEATHSIG) on its ranks: when supervisor and launcher are killed together, the ranks would train on, unseen. The
@@ -18,6 +18,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -26,9 +28,9 @@ from typing import IO
 PR_SET_PDEATHSIG = 1  # of prctl(2), from linux/prctl.h
 SAVE_SECONDS = 30  # torchrun gives its ranks as long after SIGTERM
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
-SECRETS_VARIABLE = "ORCHESTRATOR_RUN_SECRETS"  # as in train_jobs.artifacts.redaction
 PIPE_BYTES = 1 << 20
 DRAIN_SECONDS = 5.0
+GATHER_SECONDS, GATHER_BYTES = 0.01, 4096  # a search costs less for many lines than for each of them alone
 RESERVE_VARIABLE = "RUN_RESERVE"  # file to delete when the disk is full, so that the reason can be written
 
 
@@ -87,46 +89,51 @@ def main() -> int:
     exit_file = Path(os.environ["RUN_EXITS"], f"rank-{rank}")
     with suppress(OSError):
         exit_file.write_text("\n", encoding="utf-8")  # takes a block of the disk, for the exit code
-    log = _log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log"))
-    filtered = _FilteredOutput(log) if os.environ.get(SECRETS_VARIABLE) else None
-    output = filtered.writing if filtered else log.fileno()
-    kept = [filtered.reading] if filtered else []
-    process = subprocess.Popen(sys.argv[1:], stdout=output, stderr=output, preexec_fn=die_with_parent, pass_fds=kept)
-    if filtered:
-        filtered.start()
-    else:
-        log.close()
+    log = open_log(Path(os.environ["RUN_LOGS"], f"rank-{rank}.log"))
+    # not the copy in the run's folder, where an import would leave bytecode next to the recorded code
+    sys.path.append(str(Path(__file__).parents[3]))
+    filtered = FilteredOutput(log, os.environ)
+    process = subprocess.Popen(
+        sys.argv[1:],
+        stdout=filtered.writing,
+        stderr=filtered.writing,
+        preexec_fn=die_with_parent,
+        pass_fds=[filtered.reading],
+    )
+    filtered.start()
     signal.signal(signal.SIGALRM, kill_orphan)
     signal.signal(signal.SIGTERM, end_orphan)
     if os.getppid() != launcher or not is_launcher(launcher):  # it died before the handler was there
         process.terminate()
     code = process.wait()
     signal.alarm(0)
-    if filtered:
-        filtered.finish()
+    filtered.finish()
     code = SIGNALLED - code if code < 0 else code
     write_exit_code(exit_file, code)
     return code
 
 
-class _FilteredOutput:
-    """A pipe whose content a thread copies to the log, without the values of the run's secrets.
+class FilteredOutput:
+    """A pipe whose content a thread copies to a log, without secrets.
 
     Args:
         log: the log.
+        environ: environment variables of the writer, which name the run's own secrets.
+
+    Attributes:
+        reading: end of the pipe that the writer inherits too. If this process is killed, a rank that saves its last
+            checkpoint must not fail in `print` because no process reads its output.
+        writing: end of the pipe for the writer's output.
     """
 
-    def __init__(self, log: IO[bytes]) -> None:
-        sys.path.append(str(Path(os.environ["ORCHESTRATOR_RUN"], "code")))
-        from train_jobs.artifacts.redaction import StreamRedactor, secret_values
+    def __init__(self, log: IO[bytes], environ: Mapping[str, str]) -> None:
+        from train_jobs.artifacts.redaction import StreamRedactor, secret_values  # `main` adds its folder to the path
 
-        # The rank inherits `reading` too: if this process is killed, a rank that saves its last checkpoint must not
-        # fail in `print` because no process reads its output.
         self.reading, self.writing = os.pipe()
         with suppress(OSError):  # the limit for unprivileged users may be lower
             fcntl.fcntl(self.writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._log = log
-        self._redactor = StreamRedactor(secret_values(os.environ), self._write)
+        self._redactor = StreamRedactor(secret_values(environ), self._write)
         self._thread = threading.Thread(target=self._copy, daemon=True)
 
     def start(self) -> None:
@@ -135,13 +142,18 @@ class _FilteredOutput:
         self._thread.start()
 
     def finish(self) -> None:
-        """Copy the rest. A worker of the rank that still runs may hold the pipe open; it is not waited for."""
+        """Copy the rest. A process of the writer that still runs may hold the pipe open; it is not waited for long."""
         self._thread.join(DRAIN_SECONDS)
         self._redactor.close()
+        if not self._thread.is_alive():
+            os.close(self.reading)
+            self._log.close()
 
     def _copy(self) -> None:
         while piece := os.read(self.reading, PIPE_BYTES):
             self._redactor.feed(piece)
+            if len(piece) < GATHER_BYTES:
+                time.sleep(GATHER_SECONDS)
 
     def _write(self, data: bytes) -> None:
         with suppress(OSError):  # a full disk: the rank reports it
@@ -149,10 +161,11 @@ class _FilteredOutput:
             self._log.flush()
 
 
-def _log(path: Path) -> IO[bytes]:
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log to append to it; on a full disk, nothing keeps the output."""
     try:
         return path.open("ab")
-    except OSError:  # a full disk: the rank reports it
+    except OSError:  # the rank reports it
         return Path(os.devnull).open("ab")
 
 

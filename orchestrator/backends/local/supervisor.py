@@ -13,7 +13,6 @@ import io
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -24,8 +23,9 @@ from typing import Any
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.backends.folder.run_processes import kill_leftovers
 from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, LauncherEnd, Supervision, ending_of
-from orchestrator.backends.local.launch import LocalRequest, held_port, start_agents
+from orchestrator.backends.local.launch import Agent, LocalRequest, held_port, start_agents
 from orchestrator.runs.status import RunState
+from orchestrator.support.redact import redact
 
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM: kill no earlier
 PEER_SECONDS = 5.0  # after one node failed, time for the others to report their errors
@@ -47,6 +47,7 @@ class Supervisor(Supervision):
         # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
         self.run.clear_temporaries()
+        agents = list[Agent]()
         try:
             with held_port(self.request.master_port) as port:
                 self.tracked.open()
@@ -59,6 +60,8 @@ class Supervisor(Supervision):
             # ranks of a killed agent and workers of data loaders may still run, and two attempts must never write the
             # same checkpoint folder
             kill_leftovers(self.run.path)
+            for agent in agents:
+                agent.output.finish()
             self.run.clear_temporaries()
         return ending_of(
             self.run,
@@ -69,12 +72,12 @@ class Supervisor(Supervision):
             writes_result=self.request.writes_result,
         )
 
-    def _watch(self, agents: list[subprocess.Popen[bytes]]) -> None:
+    def _watch(self, agents: list[Agent]) -> None:
         """Wait until all agents have finished, on their own or on request."""
         self._failed_launcher = None
         stopping_since = failed_since = math.inf
         # a list: `any` over the agents would never poll those after the first that lives, and their death stay unseen
-        while None in (codes := [agent.poll() for agent in agents]):
+        while None in (codes := [agent.process.poll() for agent in agents]):
             now = time.monotonic()
             self.monitor()
             # torchrun's static rendezvous does not report a failed node to the other agents: their ranks may wait in a
@@ -87,7 +90,7 @@ class Supervisor(Supervision):
             if stopping_since == math.inf and (self.stop_requested() or self.preempted or alone):
                 stopping_since = now  # once: a second SIGTERM would interrupt torchrun's own shutdown of its ranks
                 for agent in agents:
-                    agent.terminate()
+                    agent.process.terminate()
             if now - stopping_since > GRACE_SECONDS:
                 kill_leftovers(self.run.path)
             time.sleep(POLL_SECONDS)
@@ -101,12 +104,12 @@ class Supervisor(Supervision):
 
 
 class ToleratingLog(io.TextIOBase):
-    """The supervisor's output; what does not fit on a full disk is lost, without an error."""
+    """The supervisor's output without secrets; what does not fit on a full disk is lost, without an error."""
 
     def write(self, text: str) -> int:
         """Append a text to the file that is open as stdout."""
         with suppress(OSError):
-            os.write(1, text.encode(errors="replace"))
+            os.write(1, redact(text).encode(errors="replace"))
         return len(text)
 
 

@@ -51,6 +51,7 @@ from orchestrator.sweeps.policy.limits import HOUR, reached_limit
 from orchestrator.sweeps.policy.termination import best, combine_seeds, judge, outcome
 from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.redaction import redact_output
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -536,4 +537,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    redact_output()
     sys.exit(main())

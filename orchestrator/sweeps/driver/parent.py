@@ -41,6 +41,7 @@ from orchestrator.support.plugins import imported
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.sweep_status import SweepStatus, TrialRow, run_reader, sweep_status
 from train_jobs.artifacts.files import link_or_copy
+from train_jobs.artifacts.redaction import redact_output
 from train_jobs.artifacts.tracking.mlflow_copy import as_parameter, flatten
 from train_jobs.artifacts.tracking.run_files import TABLES
 
@@ -217,4 +218,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    redact_output()
     sys.exit(main())

@@ -105,6 +105,25 @@ def test_stream_redactor_hides_value_in_quotes(value: str) -> None:
         ("DB_PASSWORD", "hunter2", True),
         ("NOTE", "ghp_" + "aB3" * 12, True),
         ("URL", "http://me:abc~123456@host", True),
+        ("PASSWORD", "value", True),
+        ("DB_PASSWORD", "12345678", True),
+        ("DB_PASSWORD_2", "12345678", True),
+        ("PGPASSWORD", "hunter2", True),
+        ("KEY_PASSPHRASE", "abc", True),
+        ("API_KEY", "42424242", True),
+        ("APIKEY", "42424242", True),
+        ("MYSQL_PWD", "1234", True),
+        ("CLIENT_SECRET", "abc", True),
+        ("DB_CREDENTIALS", "me:you", True),
+        ("CONNECTION_STRING", "Server=x", True),
+        ("AZURE_STORAGE_CONNECTION_STRING", "abc", True),
+        ("AUTHTOKEN", "abcdefgh", True),
+        ("REDISCLI_AUTH", "abcdefgh", True),
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/home/me/key.json", False),
+        ("DB_PASSWORD", "/run/secrets/db", False),
+        ("USE_SECRET", "true", False),
+        ("PWD", "/home/me", False),
+        ("PASSWORD_FILE", "secrets.txt", False),
         ("TOKENIZERS_PARALLELISM", "enabled-always", False),
         ("MAX_TOKEN", "1000000", False),
         ("HF_TOKEN_PATH", "/run/secrets/hf", False),
@@ -114,6 +133,21 @@ def test_stream_redactor_hides_value_in_quotes(value: str) -> None:
 )
 def test_variable_that_looks_secret(name: str, value: str, secret: bool) -> None:
     assert looks_secret(name, value) is secret
+
+
+def test_secret_value_on_the_command_line_is_refused(console: Console) -> None:
+    """The message names what to type instead, and shows no value."""
+    done = console("plan", "command", "--env", "PASSWORD=geheim", "--tag", "API_KEY=offen12", "--", "true")
+    assert done.code == 2
+    assert "environment.variables.PASSWORD: looks like a secret" in done.err
+    assert "--env PASSWORD without a value takes it from your environment" in done.err
+    assert "tags.API_KEY: looks like a secret" in done.err
+    assert "geheim" not in done.err + done.out
+    assert "offen12" not in done.err + done.out
+    (console.cwd / "job.py").touch()
+    given = console("plan", "command", "--env", "PASSWORD", "--", "true", PASSWORD="geheim")
+    assert given.code == 0, given.err
+    assert "geheim" not in given.err + given.out
 
 
 @pytest.mark.parametrize("text", ["hf_value", "env:A B", "file:relative", "keyring:service", "keyvault:v", "x:y"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import codecs
 import gzip
 import json
 import lzma
+import subprocess
+import sys
 import sysconfig
+import tarfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -234,7 +238,7 @@ def test_damaged_content_is_searched_as_it_is(content: bytes) -> None:
 
 
 def test_archives_in_archives_are_searched_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.snapshot.secret_scan.MAX_UNPACKED", 1 << 20)
+    monkeypatch.setattr("orchestrator.snapshot.packed_texts.MAX_UNPACKED", 1 << 20)
     content: bytes = b"x" * (1 << 20)
     for _ in range(2):
         content = zipped({str(number): content for number in range(20)})
@@ -249,4 +253,126 @@ def test_archives_in_archives_are_searched_up_to_a_limit(monkeypatch: pytest.Mon
 def test_long_line_takes_linear_time() -> None:
     before = time.process_time()
     list(secrets_in(b"password = 'a'," * 100_000, "data.json"))
+    assert time.process_time() - before < 20
+
+
+CODE = "aB3dE5gH" + "7jK9mN1pQ2rS4tU6"
+SCRIPTS = {
+    "run.sh": f"set -e\nexport HUB_TOKEN={CODE}\n",
+    "jobs/train.slurm": f'#SBATCH -N 1\nDB_PASSWORD="{CODE}" python x.py\n',
+    "entry": f"#!/usr/bin/env bash\nexport API_KEY='{CODE}'\n",
+    "Dockerfile": f"FROM python\nENV PORT=80 API_KEY={CODE}\n",
+    "docker/gpu.Dockerfile": f"FROM python\nENV SERVICE_TOKEN {CODE}\n",
+    "Dockerfile.dev": f"FROM python\nARG CLIENT_SECRET={CODE}\n",
+    ".bashrc": f"alias x=y\nexport WORK_ACCESS_KEY={CODE}\n",
+    "set.fish": f"# mine\nset -gx WORK_TOKEN {CODE}\n",
+    "hex.sh": f"\nexport SERVICE_API_KEY={HEX}\n",
+}
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_secret_variable_of_a_script_is_found(path: str) -> None:
+    (found,) = secrets_in(SCRIPTS[path].encode(), path)
+    assert found.line == 2
+    assert CODE not in found.what
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export TOKEN=$(cat /run/secrets/token1)",
+        'export HF_TOKEN="${HF_TOKEN:?not set}"',
+        "export API_KEY=your_api_key_12345678",
+        "export DB_PASSWORD_FILE=/run/secrets/db1",
+        "export SECRET=/run/secrets/Db1",
+        "ENV GPG_KEY E3FF2839C048B25C084DEBE9B26995E310250568",
+        "ENV TOKENIZERS_PARALLELISM=false MAX_TOKEN=1000000",
+        "export CACHE_KEY=v1-linux-" + HEX,
+        "export KEY_VAULT_SECRET=projects/my-1/secrets/my-token/versions/1",
+    ],
+)
+def test_ordinary_variable_of_a_script_is_not_reported(line: str) -> None:
+    assert list(secrets_in(f"{line}\n".encode(), "Dockerfile" if line.startswith("ENV") else "run.sh")) == []
+
+
+def tarred(members: dict[str, bytes], mode: str = "w") -> bytes:
+    """Return a tar file; mode `w:gz` compresses it."""
+    written = BytesIO()
+    with tarfile.open(fileobj=written, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, BytesIO(content))
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        tarred,
+        lambda members: tarred(members, "w:gz"),
+        lambda members: tarred(members, "w:xz"),
+        lambda members: zipped({**members}),
+        lambda members: tarred({"old.zip": zipped({**members})}, "w:gz"),
+        lambda members: zipped({"old.tgz": tarred(members, "w:gz")}),
+    ],
+)
+def test_script_in_an_archive_is_searched(pack: Callable[[dict[str, bytes]], bytes]) -> None:
+    """Rules that need the name of a file apply to members, and so do encodings."""
+    token = SAMPLES["a Hugging Face token"][0]
+    found = list(secrets_in(pack({"a/run.sh": SCRIPTS["run.sh"].encode(), "b.txt": token.encode("utf-16")}), "x.tar"))
+    assert {what for _, what in found} >= {"a secret in HUB_TOKEN, in a/run.sh", "a Hugging Face token, in b.txt"}
+
+
+@pytest.mark.parametrize("width", [0, 64, 76])
+def test_secret_in_base64_is_found_once_encoded(width: int) -> None:
+    text = "the configuration of a service\n" * 5 + SAMPLES["a GitHub token"][0] + "\n"
+    encoded = base64.b64encode(text.encode()).decode()
+    lines = "\n".join(
+        encoded[at : at + (width or len(encoded))] for at in range(0, len(encoded), width or len(encoded))
+    )
+    assert list(secrets_in(f"# one\ndata: '{lines}'\n".encode())) == [(2, "a GitHub token, in base64")]
+    twice = base64.b64encode(encoded.encode())
+    assert list(secrets_in(twice)) == []
+
+
+def test_what_follows_an_archive_is_searched() -> None:
+    token = SAMPLES["a GitHub token"][0].encode()
+    assert [what for _, what in secrets_in(tarred({"first": b"1"}) + tarred({"b.txt": token}))] == ["a GitHub token"]
+
+
+def test_archive_with_many_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.snapshot.packed_texts.MAX_MEMBERS", 5)
+    token = SAMPLES["a GitHub token"][0].encode()
+    for pack in (tarred, lambda members: zipped({**members})):
+        assert len(list(secrets_in(pack({str(number): token for number in range(9)})))) == 5
+
+
+def test_archive_that_unpacks_to_a_gigabyte_is_bounded() -> None:
+    """Searched up to 32 MB: the memory of a process that has 300 MB more than it uses."""
+    packed = gzip.compress(gzip.compress(bytes(1 << 20), 9) * 1024, 9)
+    program = (
+        "import resource, sys\n"
+        "from orchestrator.snapshot.secret_scan import secrets_in\n"
+        "list(secrets_in(b'password'))\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize() + (300 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used, used)); print(len(list(secrets_in(sys.stdin.buffer.read()))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], input=packed, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"0\n"), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'K{0} = "AKI' + 'A{0:016d}"',
+        'db_password_{0} = "Tr0ub4dor&{0}x"',
+        'u{0} = "https://bob:s3cRet{0}x@host/"',
+    ],
+)
+def test_many_findings_take_linear_time(line: str) -> None:
+    """Quadratic time would be 45 s and more of the CPU, however slow or busy the machine is; linear time is 1 s."""
+    content = "\n".join(line.format(number) for number in range(20_000)).encode()
+    before = time.process_time()
+    assert len(list(secrets_in(content))) == 20_000
     assert time.process_time() - before < 20
