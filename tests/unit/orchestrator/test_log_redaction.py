@@ -139,6 +139,7 @@ print("undeclared", "".join(reversed(text)), file=sys.stderr, flush=True)
 """
 
 
+@pytest.mark.long
 def test_logs_of_ranks_and_launcher_are_redacted(console: Console, untracked: None) -> None:
     """The code prints a token in each of its interpreters, before it runs: in torchrun's agent too."""
     (code := console.cwd / "code").mkdir()

@@ -348,6 +348,7 @@ def test_archive_with_many_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert len(list(secrets_in(pack({str(number): token for number in range(9)})))) == 5
 
 
+@pytest.mark.long
 def test_archive_that_unpacks_to_a_gigabyte_is_bounded() -> None:
     """Searched up to 32 MB: the memory of a process that has 300 MB more than it uses."""
     packed = gzip.compress(gzip.compress(bytes(1 << 20), 9) * 1024, 9)
