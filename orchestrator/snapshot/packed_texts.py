@@ -59,7 +59,7 @@ class Text(NamedTuple):
     path: str
     """Of the file, or of the member of an archive."""
     packed: str = ""
-    """Note for messages: how it is packed."""
+    """Note for messages, such as the kind of compression."""
 
 
 @dataclass

@@ -52,7 +52,7 @@ def check_start(config: PretrainConfig, *, resumes: bool) -> None:
         require_trusted_phase(config.trust)
     if config.init_from is not None and not resumes:
         require_trusted(config.init_from, config.trust)
-        if (config.init_from / CONFIG).is_file():  # else its loader reports what is missing
+        if (config.init_from / CONFIG).is_file():  # else its loader reports the missing file
             sizes = read_initial_model(config.init_from).sizes
             require_shapes(config.init_from, sizes, allow_pickle=config.trust.allow_pickle)
 

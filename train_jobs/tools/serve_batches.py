@@ -22,7 +22,7 @@ ANSWER_SECONDS = 60.0  # from the arrival of a request to its response
 
 
 class AbandonedError(Exception):
-    """No client waits for the results of a batch any more."""
+    """All clients that waited for the results of a batch have gone."""
 
 
 Waiting = tuple[ScoreRequest, "asyncio.Future[list[Any]]"]
