@@ -12,6 +12,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROGRAMS = (
     "chmod",
+    "mv",
     "openssl",
     "orchestrator",
     "python",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from orchestrator.client import Orchestrator
 from orchestrator.testing import AzureDouble
@@ -62,10 +63,12 @@ def test_registered_model_is_served_without_code(azure: AzureDouble, ml: Any, tm
     example = json.loads((tmp_path / "served" / "input_example.json").read_text())
     assert example["columns"] == ["text"]
     (served,) = model.predict(["w1 [MASK] w3"])
+    from train_jobs.config import PredictConfig
+    from train_jobs.inference.loaded_model import load_predictor
     from train_jobs.inference.score_requests import predict_requests, read_request
-    from train_jobs.tools.serve import load
 
-    task = load(exported)
+    fp32 = {"model": exported, "input": "inputs.jsonl", "batching": {"precision": "fp32"}}  # auto: bf16 on some CPUs
+    task = load_predictor(PredictConfig.model_validate(fp32), torch.device("cpu"), single_texts=True)
     ((masks,),) = predict_requests(task, [read_request(json.dumps({"inputs": ["w1 [MASK] w3"]}), task)])
     assert [one["token"] for one in served["masks"][0]] == [one["token"] for one in masks[0]]
     assert [one["probability"] for one in served["masks"][0]] == pytest.approx(
