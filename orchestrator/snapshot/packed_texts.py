@@ -112,11 +112,12 @@ def _texts(packed: Text, depth: int, allowance: _Allowance) -> Iterator[Text]:
 def _members(packed: Text, allowance: _Allowance) -> Iterator[tuple[Text, bool]]:
     """Yield what is packed in a file, each with whether it could be read to its end or to that of the allowance."""
     content, path, note = packed
-    if content.startswith(ZIP):
+    if content.startswith(ZIP) or zipfile.is_zipfile(BytesIO(content)):  # a zipapp begins with a line of its own
         with zipfile.ZipFile(BytesIO(content)) as archive:
             for member in archive.infolist():
                 if not member.is_dir() and _allowed(allowance):
                     read, whole = _read(partial(archive.open, member), allowance)
+                    whole = whole and content.startswith(ZIP)
                     yield Text(read, member.filename, _in_archive(member.filename)), whole
     elif content.startswith(TAR, TAR_AT):
         yield from _tar_members(content, allowance)

@@ -83,9 +83,9 @@ _OWN = tuple(
         (
             "a password of .netrc",
             (b"machine",),
-            rb"(?m)^\s*machine\s+\S+\s+login\s+\S+\s+password\s+[^\s<${*]{6,}",
+            rb"(?m)^[ \t]*machine\s+\S+\s+login\s+\S+\s+password\s+[^\s<${*]{6,}",
         ),
-        ("a Weights & Biases key", (b"wandb",), rb"(?i)wandb[\w.]*(?:\(key|key|login\()\W{1,6}[0-9a-f]{40}\b"),
+        ("a Weights & Biases key", (b"wandb",), rb"(?i)wandb[\w.]{0,40}(?:\(key|key|login\()\W{1,6}[0-9a-f]{40}\b"),
         (
             "a Hashicorp Vault token",
             (b"vault",),

@@ -19,7 +19,7 @@ HIDDEN = "(not shown)"
 # secrets only. The others are also names of settings: MAX_TOKEN, SORT_KEY, PWD.
 _SECRET_NAME = re.compile(
     r"(?:PASSWORDS?|PASSWD|PASSPHRASE|SECRETS?|CREDENTIALS?|CONN(?:ECTION)?_?STR(?:ING)?"
-    r"|(?:API|AUTH|ACCESS|ACCOUNT|PRIVATE|SECRET|SHARED|STORAGE|SIGNING|ENCRYPTION|MASTER)_?KEY|[A-Z0-9]_(?:PASS|PWD))"
+    r"|(?:API|AUTH|ACCESS|ACCOUNT|PRIVATE|SECRET|SHARED|STORAGE|SIGNING|ENCRYPTION|MASTER)_?KEY|[A-Z0-9]_PWD)"
     r"(?:_?\d{1,2})?$",
     re.IGNORECASE,
 )
@@ -27,7 +27,11 @@ _PERHAPS_SECRET_NAME = re.compile(
     r"(?:\w*KEY|\w*TOKEN|(?:^|_)(?:PASS|PWD|SIGNATURE|SAS|PAT|AUTH))(?:_?\d{1,2})?$", re.IGNORECASE
 )
 _SWITCH_OR_PATH = re.compile(
-    r"(?i)|\d|true|false|yes|no|on|off|none|disabled?|enabled?|(?:~|\.\.?)/.*|(?:/[\w.+-]+){2,}/?"
+    r"(?i)|\d|true|false|yes|no|on|off|none|disabled?|enabled?"
+    r"|(?:~|\.\.?)/.*|(?:/[\w.+@ -]+){2,}/?|/[\w.+@ -]+\.[a-z]{2,5}"
+)
+_SETTING_NAME = re.compile(
+    r"(?i)(?:mask|pad|eos|bos|sep|cls|unk|max|min)_?token$|(?:forward|backward|first|second|single|multi|by|com)_?pass$"
 )
 # Numbers, switches, paths and short words are settings, whatever the name.
 _PLAIN_VALUE = re.compile(r"[\d.,+eE-]*|[~./].*|.{,5}|(?i:false|disabled?|enabled?)")
@@ -52,4 +56,5 @@ def named_secret(name: str, value: str) -> bool:
 
 def names_secret(name: str) -> bool:
     """Return whether a variable of a script has the name of a secret; a KEY alone may be that of a cache."""
-    return _SECRET_NAME.search(name) is not None or re.search(r"(?i)(?:TOKEN|PASS|PWD)$", name) is not None
+    named = _SECRET_NAME.search(name) or re.search(r"(?i)(?:TOKEN|PASS|PWD)$", name)
+    return named is not None and _SETTING_NAME.search(name) is None

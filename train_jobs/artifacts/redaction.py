@@ -28,6 +28,7 @@ REDACTED = "REDACTED"
 MIN_VALUE = 6  # characters; shorter values, such as `1` or `true`, occur everywhere in a log
 MIN_LINE = 8  # characters of a line of a longer secret
 MAX_HELD = 1 << 16  # bytes of an unfinished line that wait for the rest of a secret
+MAX_TAIL = 1 << 13  # bytes of a longer line that wait
 MAX_KEY = 1 << 14  # characters of a private key; one of 8192 bits has 6500
 
 
@@ -71,7 +72,7 @@ SHAPES = tuple(
         ("a Slack webhook", "hooks.slack.com/", r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}"),
         ("a Stripe key", "k_live_", r"\b[rs]k_live_[A-Za-z0-9]{24,}\b"),
         ("a Weights & Biases key", "wandb_v", r"\bwandb_v\d_[A-Za-z0-9_]{40,}"),
-        ("a bearer token", "eyJ", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}"),
+        ("a bearer token", "eyJ", r"(?<![\w-])eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{20,}"),
     )
 )
 # What is shorter than the issuer's length is redacted too: a log may cut a line, and a test token is still a token.
@@ -100,11 +101,12 @@ _NAMED = r"""(?x)
     [^\s"'&,;<>(){}\[\]\\]{6,}
     """
 _URL_PASSWORD = r"(://[^\s/:@\"']*):[^\s/@\"']+(?=@)"
-_TOKEN = r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"  # a JSON web token, as Azure issues them
+_TOKEN = r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?"  # a JSON web token, as Azure issues them
 # From the first line to the last; of a key without its last line, the lines that look like one. The text behind the
 # first line must contain key material: source code that reads keys has the first line alone.
 _KEY_START, _KEY_NAME, _KEY_MATERIAL = "-----BEGIN ", "PRIVATE KEY", re.compile(r"[A-Za-z0-9+/]{40}")
 _KEY_END = re.compile("-----END [A-Z ]{0,60}-----")
+_KEY_HEADER = re.compile(r"\s*(?:[A-Z][\w-]{1,20}:.{0,100})?")  # of an encrypted key, and the empty line behind it
 _KEY_LINE, _KEY_LOOKAHEAD = 80, 300  # characters
 _KEY = (
     r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY[A-Z ]{0,30}-----(?=(?s:.){0,200}?[A-Za-z0-9+/]{40})(?:"
@@ -303,7 +305,9 @@ def _end_before_format(text: bytes) -> int:
     if key >= 0:
         block = text[key:].decode("latin-1")
         last = _KEY_END.search(block)
-        unfinished = _KEY_NAME in block[:_KEY_LINE] and (last is None or key + last.end() > end)
+        lines = [line for line in block.split("\n")[1:-1] if _KEY_HEADER.fullmatch(line) is None][-3:]
+        stale = len(lines) == 3 and not any(map(_KEY_MATERIAL.search, lines))  # other output follows, no key
+        unfinished = _KEY_NAME in block[:_KEY_LINE] and not stale and (last is None or key + last.end() > end)
         if unfinished and (len(block) < _KEY_LOOKAHEAD or _KEY_MATERIAL.search(block, 0, _KEY_LOOKAHEAD)):
             return min(key, end)
     return end
@@ -313,9 +317,15 @@ def _end_before_word(text: bytes) -> int:
     """Return the start of an unfinished last line that may contain a secret, or of its last word if that may be one."""
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     line = text[start:].decode("latin-1")
-    if not line or len(line) > MAX_HELD:
+    if not line:
         return len(text)
     lower = line.lower()
+    if len(line) > MAX_HELD:  # only its end waits, from the first word there that may begin a secret
+        tail, low = line[-MAX_TAIL:], lower[-MAX_TAIL:]
+        hits = [tail.find(needle) for needle in _NEEDLES] + [low.find(word) for word, _ in _HINTS]
+        if first := [hit for hit in hits if hit >= 0]:
+            return len(text) - len(tail) + max(tail.rfind(" ", 0, min(first)), 0)
+        line, lower = tail, low
     if any(needle in line for needle in _NEEDLES) or any(word in lower for word, _ in _HINTS):
         return start
     # a letter: the fixed part of a secret may be in the middle of a word

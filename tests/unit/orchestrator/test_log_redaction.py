@@ -104,6 +104,31 @@ def test_ordinary_log_passes_a_stream_unchanged() -> None:
         assert streamed(text, size=size) == text
 
 
+def test_first_line_of_a_key_without_key_does_not_hold_the_log() -> None:
+    written: list[bytes] = []
+    stream = StreamRedactor([], written.append)
+    text = f"reading {START} from /{'a' * 45}\n"
+    for number in range(5):
+        stream.feed(text.encode())
+        text = f"step {number} loss 7.0\n"
+    assert b"step 2 loss" in b"".join(written)
+
+
+@pytest.mark.parametrize("size", [1, 13, 1 << 20])
+def test_undeclared_encrypted_key_is_hidden(size: int) -> None:
+    head = f"{START}\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,{'0A' * 16}\n\n"
+    found = streamed(f"{head}" + "\n".join(BODY) + f"\n{END}\nbehind\n", size=size)
+    assert not [line for line in BODY if line in found]
+    assert found.endswith("behind\n")
+
+
+@pytest.mark.parametrize("size", [61, 4096, 1 << 16])
+def test_token_at_any_place_of_a_long_line_is_hidden(size: int) -> None:
+    found = streamed("x" * 70_000 + f'{{"token": "{TOKEN}"}}, ' * 3000, size=size)
+    assert TOKEN[8:] not in found
+    assert found.count(REDACTED) == 3000
+
+
 def test_any_bytes_pass_a_stream_unchanged() -> None:
     written: list[bytes] = []
     stream = StreamRedactor([], written.append)

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.snapshot.user import secret_name, secrets_in
+from train_jobs.artifacts.redaction import redact
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789" * 2
 UPPER = "QWERTYUIOPASDFGHJKLZ"
@@ -361,6 +362,29 @@ def test_archive_that_unpacks_to_a_gigabyte_is_bounded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], input=packed, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (0, b"0\n"), done.stderr.decode()
+
+
+@pytest.mark.parametrize("setting", ["FORWARD_PASS=fused_v2", "EOS_TOKEN=eos_tok1", "BYPASS=yes_v2345"])
+def test_setting_of_a_script_is_no_secret(setting: str) -> None:
+    assert list(secrets_in(f"#!/bin/sh\nexport {setting}\n".encode(), "train.sh")) == []
+
+
+def test_archive_behind_a_first_line_is_unpacked() -> None:
+    """A zipapp begins with the line of its interpreter."""
+    stream = BytesIO(b"#!/usr/bin/env python3\n")
+    stream.seek(0, 2)
+    with zipfile.ZipFile(stream, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("settings.py", "TOKEN = 'hf" + f"_{LETTERS[:34]}'\n")
+    assert [found.what for found in secrets_in(stream.getvalue(), "app.pyz")]
+
+
+@pytest.mark.parametrize("text", ["# the machine\n" + 100_000 * "\n", 8000 * "wandb.", 16_000 * "eyJ-"])
+def test_repetitions_take_linear_time(text: str) -> None:
+    """Quadratic time would be 7 to 50 s of the CPU; linear time is a tenth of a second."""
+    before = time.process_time()
+    assert list(secrets_in(text.encode())) == []
+    assert redact(text) == text
+    assert time.process_time() - before < 5
 
 
 @pytest.mark.parametrize(
