@@ -52,6 +52,7 @@ from orchestrator.runs.tracked_run import (
 from orchestrator.runs.tracking_server import DEFAULTS
 from orchestrator.support.errors import ConflictError, ServiceError
 from orchestrator.support.home import FINGERPRINT_CACHE, SWEEPS, TOKEN_STORES
+from orchestrator.support.moved_home import MovedHome
 from train_jobs.artifacts.files import is_held, read_object
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.mounts import write_error
@@ -205,9 +206,11 @@ def plan_purging(
     if pruned:
         uris.add(default_uri(home))
     places = [*filter(None, folders.values()), *(home / SWEEPS / name for name in sweeps)]
-    for place in places:
-        uris |= set(other_addresses(place))
     records = [_read(home / SWEEPS / name / "sweep.json") for name in sweeps]
+    moves = [RunFolder(place).moved_home() for place in folders.values() if place is not None]
+    moves += [MovedHome.find(record.get("homes", ()), home) for record in records]
+    for place, moved in zip(places, moves, strict=True):  # in a copied home, never the store of the original
+        uris |= set(other_addresses(place) if moved is None else moved.follow(other_addresses(place)))
     created = [*(status.created for status in mine), *(float(record.get("created", 0)) for record in records)]
     marks = TrackingMarks(
         handles=frozenset(status.handle for status in mine),

@@ -75,4 +75,4 @@ def test_folder_that_cannot_be_opened_names_the_limit(tmp_path: Path) -> None:
     error = write_error("cannot resume run x", problem, tmp_path, fix="free some space", then="; then: again")
     assert str(error).startswith("error[storage]: cannot resume run x: Too many open files")
     assert error.facts["limit"] == f"{limits[0]} open files (ulimit -n)"
-    assert error.fix == "ulimit -n 4096; then: again"
+    assert error.fix == f"ulimit -n {max(4096, 4 * limits[0])}; then: again"

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from train_jobs.artifacts.process_limits import MORE_FILES, open_files_limit
+from train_jobs.artifacts.process_limits import more_files, open_files_limit
 from train_jobs.config.errors import StorageError, in_shell
 
 READ_ONLY = "read-only file system"
@@ -69,8 +69,8 @@ def write_error(message: str, problem: OSError, folder: Path, *, fix: str, then:
     """
     if problem.errno == errno.EROFS:
         return StorageError(f"{message}: {READ_ONLY}", facts={"where": folder}, fix=remount(folder) + then)
-    if problem.errno in MORE_FILES:
+    if (command := more_files(problem.errno)) is not None:
         again = then if then.startswith(";") else "; then run the same command again"
         reason = f"{message}: {problem.strerror}"
-        return StorageError(reason, facts={"limit": open_files_limit()}, fix=MORE_FILES[problem.errno] + again)
+        return StorageError(reason, facts={"limit": open_files_limit()}, fix=command + again)
     return StorageError(f"{message}: {problem.strerror or problem}", facts={"where": folder}, fix=fix + then)

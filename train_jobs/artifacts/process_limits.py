@@ -9,10 +9,8 @@ from pathlib import Path
 
 from train_jobs.config.errors import MachineError, OutOfMemoryError, UserError
 
-MORE_FILES = {errno.EMFILE: "ulimit -n 4096", errno.ENFILE: "sudo sysctl -w fs.file-max=1000000"}
-"""Command that raises the limit of open files, by the error of the kernel: of the process, of the whole machine."""
 MORE_SPACE = "ulimit -v unlimited"
-_TAIL_BYTES = 4096  # of a log of all attempts: those of an earlier one are further up
+_TAIL_BYTES = 4096  # of the end of a log
 # Whole lines as Python ends a traceback and C++ an abort, never a word: a job may print any text.
 _TOO_MANY_FILES = re.compile(r"^[\w.]*Error: \[Errno (?:23|24)\] |\(errno: 24 - Too many open files\)", re.M)
 _NO_MEMORY = re.compile(
@@ -24,6 +22,14 @@ _NO_MEMORY = re.compile(
 _NO_SPACE = re.compile(
     r"^  what\(\):  Resource temporarily unavailable|: failed to map segment from shared object$", re.M
 )
+
+
+def more_files(error: int | None) -> str | None:
+    """Return the command that raises the limit of open files; None: the error of the kernel has another cause."""
+    if error == errno.ENFILE:  # of the whole machine
+        return "sudo sysctl -w fs.file-max=1000000"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"ulimit -n {max(4096, 4 * soft)}" if error == errno.EMFILE else None
 
 
 def open_files_limit() -> str:
@@ -41,8 +47,8 @@ def explain_limit(problem: BaseException) -> UserError | None:
     """Return the error of a job that hit a limit; None for other exceptions."""
     found: BaseException | None = problem
     while found is not None:
-        if isinstance(found, OSError) and found.errno in MORE_FILES:
-            fix = f"{MORE_FILES[found.errno]}, then resume the run"
+        if isinstance(found, OSError) and (command := more_files(found.errno)) is not None:
+            fix = f"{command}, then resume the run"
             return MachineError("too many open files", facts={"limit": open_files_limit()}, fix=fix)
         no_memory = isinstance(found, MemoryError) or (isinstance(found, OSError) and found.errno == errno.ENOMEM)
         if no_memory and (limit := address_space_limit()) is not None:
@@ -51,20 +57,21 @@ def explain_limit(problem: BaseException) -> UserError | None:
     return None
 
 
-def limit_note(log: Path) -> str:
+def limit_note(log: Path, start: int = 0) -> str:
     """Return a note for the reason of a process that died without an error of its own; empty if it hit no limit.
 
     Args:
         log: of a process with the limits of this one; its end shows the traceback or the abort.
+        start: place in the log where the output of the process begins.
     """
     try:
         with log.open("rb") as stream:
-            stream.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
+            stream.seek(max(log.stat().st_size - _TAIL_BYTES, start))
             tail = stream.read().decode(errors="replace")
     except OSError:
         return ""
     if _TOO_MANY_FILES.search(tail):
-        return f"; too many open files: the limit is {open_files_limit()}; fix: {MORE_FILES[errno.EMFILE]}"
+        return f"; too many open files: the limit is {open_files_limit()}; fix: {more_files(errno.EMFILE)}"
     limit = address_space_limit()
     if limit is not None and (_NO_MEMORY.search(tail) or _NO_SPACE.search(tail)):
         return f"; memory ran out: the limit is {limit}; fix: {MORE_SPACE}"

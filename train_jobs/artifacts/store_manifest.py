@@ -318,6 +318,8 @@ def damage(folder: StorePath, manifest: StoreManifest) -> Damage | None:
         found = file_sha256(folder / VOCABULARY_FILE)
     except FileNotFoundError:
         return Damage(VOCABULARY_FILE, "is missing")
+    except OSError as problem:
+        return Damage(VOCABULARY_FILE, f"cannot be read: {problem.strerror or problem}")
     return None if found == manifest.vocab_sha256 else Damage(VOCABULARY_FILE, "has other content than was written")
 
 

@@ -32,6 +32,7 @@ from orchestrator.support.errors import InternalError, UserError
 from orchestrator.support.moved_home import FolderIdentity
 from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
+from train_jobs.artifacts.files import read_object
 from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.process_limits import limit_note
@@ -40,6 +41,7 @@ from train_jobs.config.privacy import traceback_text, unexpected_text
 
 POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
+LOG_SIZES = "log-sizes.json"  # among the exit codes of an attempt
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
 
@@ -111,14 +113,14 @@ def ending_of(
     if failed:
         # A rank that reports a lost peer is not the cause, though its exit code may be written before that of the peer.
         rank = next((rank for rank in failed if _error(run, rank).get("kind") != "peer"), failed[0])
-        reason, cause = _reason(run, rank, ranks[rank])
+        reason, cause = _reason(run, attempt, rank, ranks[rank])
         return Ending(RunState.FAILED, ranks[rank], reason, ranks, cause)
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
-    return Ending(RunState.FAILED, code, reason + shortage_note(run, run.agent_log(node)), ranks)
+    return Ending(RunState.FAILED, code, reason + shortage_note(run, attempt, run.agent_log(node)), ranks)
 
 
-def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]:
+def _reason(run: RunFolder, attempt: int, rank: int, code: int) -> tuple[str, EndCause | None]:
     """Return the reason of the rank that ended first, and its cause: its own error, if it left one.
 
     Ranks that ended later are not the cause: they report only that they lost a peer.
@@ -126,12 +128,12 @@ def _reason(run: RunFolder, rank: int, code: int) -> tuple[str, EndCause | None]
     with suppress(ValueError):  # a job may end with 255 too, and that is no signal
         name = signal.Signals(code - SIGNALLED).name
         killed = f"rank {rank} was killed by signal {name}; see {run.rank_log(rank)}"
-        return killed + shortage_note(run, run.rank_log(rank)), EndCause.ERROR
+        return killed + shortage_note(run, attempt, run.rank_log(rank)), EndCause.ERROR
     error = _error(run, rank)
     if "text" in error:
         return str(error["text"]), error_cause(error)
     reason = f"rank {rank} ended with exit code {code}; see {run.rank_log(rank)}"
-    return reason + shortage_note(run, run.rank_log(rank)), None
+    return reason + shortage_note(run, attempt, run.rank_log(rank)), None
 
 
 def _error(run: RunFolder, rank: int) -> dict[str, Any]:
@@ -148,17 +150,31 @@ def _no_result(run: RunFolder) -> str:
     return f"{reason} was complete; see {run.rank_log(0)}"
 
 
-def shortage_note(run: RunFolder, log: Path) -> str:
+def shortage_note(run: RunFolder, attempt: int, log: Path) -> str:
     """Return a note for the reason of an end without an error of a rank: what the machine or its limits lacked, if any.
 
     Args:
         run: its folder.
+        attempt: number of the attempt.
         log: of the process that ended.
     """
     free = shutil.disk_usage(run.path).free
     if free < FULL_BYTES:  # logs and errors then lack
         return f"; the disk is full: {free} bytes free in {run.path}"
-    return limit_note(log)
+    return limit_note(log, _begin_of_attempt(run, attempt, log))
+
+
+def record_log_sizes(run: RunFolder, attempt: int) -> None:
+    """Record where the output of an attempt begins: each log has the output of all attempts."""
+    folder = run.exits(attempt)
+    with suppress(OSError):  # on a full disk
+        folder.mkdir(parents=True, exist_ok=True)
+        sizes = {log.name: log.stat().st_size for log in run.logs.glob("*.log")}
+        (folder / LOG_SIZES).write_text(json.dumps(sizes))
+
+
+def _begin_of_attempt(run: RunFolder, attempt: int, log: Path) -> int:
+    return int((read_object(run.exits(attempt) / LOG_SIZES) or {}).get(log.name, 0))
 
 
 def read_exits(folder: Path) -> dict[int, int]:
@@ -331,6 +347,7 @@ class Supervision(ABC):
         # an error of the previous attempt would be reported as the reason of this end
         for stale in self.run.outputs.glob("error-*.json"):
             stale.unlink()
+        record_log_sizes(self.run, self.state.attempt)
         try:
             ending = self.attempt()
         except UserError as problem:

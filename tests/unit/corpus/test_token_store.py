@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from tests.unit.corpus.small_corpora import encoded_as
 from train_jobs.artifacts.files import file_sha256
-from train_jobs.artifacts.store_manifest import DAMAGED_FILE, MANIFEST_FILE, SpecialIds, StoreManifest
+from train_jobs.artifacts.store_manifest import DAMAGED_FILE, MANIFEST_FILE, SpecialIds, StoreManifest, read_manifest
 from train_jobs.artifacts.vocabulary_file import SPECIAL_PIECES, VOCABULARY_FILE
 from train_jobs.config import DataError
 from train_jobs.corpus.store.inspection import unigram_entropy
@@ -132,6 +133,27 @@ def test_flipped_bit_is_detected_before_training(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=damaged) as caught:  # the next job does not begin to train
         TokenStore.open(folder)
     assert "repeat submit prepare" in str(caught.value.fix)
+
+
+def test_store_that_was_made_again_is_not_marked_by_an_old_job(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "store").folder
+    old = TokenStore.open(folder)
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    shard = folder / manifest["shards"][0]["file"]
+    shard.write_bytes(shard.read_bytes() + b"more")
+    manifest["shards"][0] |= {"size": shard.stat().st_size, "sha256": file_sha256(shard)}
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="damaged"):
+        old.block("train", 0)
+    assert not (folder / DAMAGED_FILE).exists()
+    assert read_manifest(folder) is not None
+
+
+def test_vocabulary_that_is_a_folder_is_damage(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "store").folder
+    (folder / "vocab.txt").unlink()
+    (folder / "vocab.txt").mkdir()
+    assert read_manifest(folder) is None
 
 
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:

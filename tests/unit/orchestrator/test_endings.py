@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.folder.run_folder import FolderRequest, LocalState, RunFolder
-from orchestrator.backends.folder.supervision import Ending, LauncherEnd, Supervision, ending_of
+from orchestrator.backends.folder.supervision import (
+    Ending,
+    LauncherEnd,
+    Supervision,
+    ending_of,
+    record_log_sizes,
+)
 from orchestrator.runs.status import RunState
 from orchestrator.specs.notification import NotifySpec
 from train_jobs.config.privacy import HINT
@@ -95,6 +101,16 @@ def test_reason_names_what_a_killed_rank_lacked(run: RunFolder, last: str, note:
     assert reason is not None
     assert reason.startswith(killed + note)
     assert note or reason == killed
+
+
+def test_reason_has_nothing_of_an_earlier_attempt(run: RunFolder) -> None:
+    run.rank_log(0).write_text("step 1\nOSError: [Errno 24] Too many open files: '/x'\n")
+    record_log_sizes(run, 2)
+    with run.rank_log(0).open("a") as log:
+        log.write("step 2\n")
+    (run.exits(2) / "rank-0").write_text("137\n")
+    reason = ending_of(run, attempt=2, world_size=1, launcher=LauncherEnd(0, 1), stopped=False).reason
+    assert reason == f"rank 0 was killed by signal SIGKILL; see {run.rank_log(0)}"
 
 
 @pytest.mark.parametrize("code", [1, 137])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends import purging
 from orchestrator.backends.folder.run_folder import RUN_VARIABLE, RunFolder
 from orchestrator.backends.folder.run_processes import processes_of
 from orchestrator.backends.folder.served_models import delete
@@ -241,7 +242,7 @@ def locations(store: Path) -> list[str]:
 def tracked_home(tmp_path: Path, empty_store: Path) -> Path:
     """Return a home whose store has the first experiment of MLflow, one of ours and one with a place of the user's."""
     home = tmp_path / "the home"
-    home.mkdir()
+    (home / "artifacts").mkdir(parents=True)
     shutil.copy(empty_store, home / "mlflow.db")
     with closing(sqlite3.connect(home / "mlflow.db")) as database:
         root = (home / "artifacts").as_uri()
@@ -270,3 +271,27 @@ def test_store_of_moved_home_has_artifacts_next_to_it(tracked_home: Path, how: s
     moved = [f"{root}/0", root, *before[2:]]
     assert locations(other / "mlflow.db") == (before if how == "linked" else moved)
     assert not tracked_home.exists() or locations(tracked_home / "mlflow.db") == before
+
+
+def test_store_keeps_artifacts_on_a_disk_that_is_not_mounted(tracked_home: Path) -> None:
+    """A user's own store, whose artifacts are elsewhere: neither it nor they were moved."""
+    store = tracked_home.parent / "db" / "mlflow.db"
+    store.parent.mkdir()
+    shutil.copy(tracked_home / "mlflow.db", store)
+    shutil.rmtree(tracked_home)
+    before = locations(store)
+    relocate_artifacts(store)
+    assert locations(store) == before
+
+
+def test_purge_of_copy_reads_no_store_of_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    run = make_home_run(home)
+    addresses = [f"sqlite:///{home}/shared.db", "sqlite:////data/shared.db"]
+    (run.path / "mlflow-copies.json").write_text(json.dumps({"uris": addresses}))
+    copy = copied(home)
+    read: list[str] = []
+    monkeypatch.setattr(purging, "_tracked", lambda uri, *_: read.append(uri))
+    Orchestrator(home=copy, environ={}).purging("one")
+    assert {f"sqlite:///{copy}/shared.db", "sqlite:////data/shared.db"} <= {*read}
+    assert not [uri for uri in read if uri.startswith(f"sqlite:///{home}/")]

@@ -171,10 +171,12 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
     with hold(lock, seconds=LOCK_SECONDS, busy=busy):
         found = examine(path, deep=deep)
         if found.condition == Condition.READY:  # another process was faster
+            relocate_artifacts(path)
             return None
         if found.condition in (Condition.UNUSABLE, Condition.NEW):
             raise StorageError(f"cannot use the MLflow store: {found.reason}", fix=found.fix)
         if found.condition == Condition.OLD and (kept := _migrate(path)):
+            relocate_artifacts(path)
             return f"migrated the MLflow store {path} to this version of MLflow; its copy is {kept}"
         if found.condition == Condition.MISSING:
             _create(path)
@@ -236,6 +238,8 @@ def _folder_of(location: str) -> Path | None:
 
 def _is_former(folder: Path, root: Path, store: str) -> bool:
     """Return whether a store was in a folder from which it was moved or copied to `root`."""
+    if not ((root / ARTIFACTS).is_dir() or (root / "runs").is_dir()):
+        return False  # neither moved with its artifacts nor the store of a home
     original = folder / store
     if original.exists():
         return not original.samefile(root / store)  # else a link or a second mount leads to the same store

@@ -31,6 +31,7 @@ from train_jobs.artifacts.store_manifest import (
     mark_damaged,
     read_manifest,
     require_manifest,
+    stored_manifest,
     sum_counts,
 )
 from train_jobs.artifacts.store_places import NewObject, StorePath, new_file
@@ -358,8 +359,9 @@ class TokenStore:
 
     def _damaged(self, shard: Shard, why: str) -> DataError:
         """Mark the store, so that the next start makes it again, and return the error."""
-        found = Damage(shard.file, why)
-        mark_damaged(self.folder, found)
+        found, present = Damage(shard.file, why), stored_manifest(self.folder)
+        if present is not None and present.shards == self.manifest.shards:  # else it was made again meanwhile
+            mark_damaged(self.folder, found)
         return damaged_store(self.folder, found)
 
 
