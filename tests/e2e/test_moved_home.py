@@ -26,7 +26,8 @@ def submit(console: Console, *more: str) -> str:
 
 
 def write_job(console: Console, corpus: Path) -> None:
-    every = {"checkpoint": {"every": 7}, "validation": {"every": 30}}
+    # not asynchronous: the checkpoint of step 7 is complete when step 9 is reported
+    every = {"checkpoint": {"every": 7, "asynchronous": False}, "validation": {"every": 30}}
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 60, "log_every": 3}, **every)
 
 

@@ -183,4 +183,5 @@ def test_full_disk_keeps_supervisor_restarting(console: Console, tmp_path: Path)
         status = console("status", name, "-o", "json").json
         assert status["state"] == "failed"
         assert status["attempt"] >= 2, status["reason"]  # the same failure twice ends the restarts
-        assert "the disk is full: " in status["reason"]
+        # the second is that of a write here, if the rank filled the disk before its exit code had a block
+        assert "the disk is full: " in status["reason"] or "No space left on device" in status["reason"]

@@ -3,7 +3,7 @@
     python engine_hang.py FOLDER HOW [HOW ...]
 
 Rank 0 trains. In the third step every other rank performs its HOW; a single process performs all of them. The watchdog
-limit is two seconds.
+limit is five seconds: on a busy machine, a first step may take more than two.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from train_jobs.config import WatchdogConfig
 from train_jobs.engine.runtime import distributed
 from train_jobs.engine.runtime.diagnostics import Watchdog
 
-LIMIT = 2.0
+LIMIT = 5.0
 STEP = 2  # batches are counted from 0
 
 
