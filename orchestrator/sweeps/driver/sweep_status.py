@@ -205,7 +205,7 @@ def _without_driver(row: TrialRow, read_run: ReadRun) -> TrialRow:
 
 
 def _reason(state: SweepState, rows: Sequence[TrialRow]) -> str | None:
-    """Return the reason of a sweep's end, with what became of the trials that its driver left."""
+    """Return the reason of a sweep's end, with the numbers of trials that still run and of interrupted ones."""
     counts = {
         text: sum(row.state == one for row in rows)
         for one, text in ((RunState.RUNNING, "still running"), (INTERRUPTED, INTERRUPTED))
