@@ -107,7 +107,8 @@ def test_next_driver_knows_seeds_of_running_trials(sweeps: Sweeps) -> None:
     assert sweeps.end(folder) == RunState.COMPLETED, (folder.path / "driver.log").read_text()
     why = folder.study().trials[0].user_attrs["end"]["why"]
     stopped = re.fullmatch(r"stopped at report (\d+): p 0.0625 < 0.1 against trial 1", why)
-    assert stopped and 20 <= int(stopped[1]) < 300  # a slow machine stops the four runs after report 20
+    assert stopped
+    assert 20 <= int(stopped[1]) < 300  # a slow machine stops the four runs after report 20
 
 
 def test_timed_out_trial_stays_timed_out_after_a_restart(sweeps: Sweeps) -> None:
