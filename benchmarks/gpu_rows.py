@@ -33,6 +33,7 @@ from benchmarks.input_pipeline import Pipeline, make_loop, timed_steps
 from orchestrator.estimates.memory import activation_memory, state_bytes
 from train_jobs.config import OptimizerConfig
 from train_jobs.config.arithmetic import parameter_count
+from train_jobs.corpus.examples.batches import Batch
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.probe import try_micro_batch
 from train_jobs.engine.runtime.devices import autocast, memory_bytes
@@ -200,8 +201,8 @@ def compilations(day: Day) -> Measured:
     loop, task = day.loop(day.size.small, compile=True)
     _, plain = day.loop(day.size.small, compile=False)
     losses = [one.validate(day.size.micro_batch)["loss"] for one in (task, plain)]  # of equal weights
-    apart = abs(losses[0] - losses[1]) / losses[1]
-    expect(apart <= HALF, f"validation loss {losses[0]} compiled, {losses[1]} not compiled")
+    compiled = abs(losses[0] - losses[1]) / losses[1]
+    expect(compiled <= HALF, f"validation loss {losses[0]} compiled, {losses[1]} not compiled")
     started = time.perf_counter()
     timed_steps(loop, 2)
     took = time.perf_counter() - started
@@ -211,7 +212,7 @@ def compilations(day: Day) -> Measured:
     expect(not breaks, f"graph breaks: {breaks}")
     expect(graphs <= COMPILED_FUNCTIONS * ALLOWED_VARIANTS, f"{graphs} graphs: recompiled for shapes of the job")
     figures = {"graph breaks": 0, "graphs": graphs, "first steps, s": round(took, 1)}
-    return Measured({**figures, "loss compiled from not compiled": f"{apart:.1e}"})
+    return Measured({**figures, "loss compiled from not compiled": f"{compiled:.1e}"})
 
 
 def parity(day: Day) -> Measured:
@@ -220,18 +221,9 @@ def parity(day: Day) -> Measured:
         loop, task = made.loop(
             day.size.small, short=1.0, precision=precision, unpad=unpad, compile=False, global_batch_size=64
         )
-        task.model.eval()  # no dropout: its random numbers differ between devices
-        batch, _ = task.train_batch({})
-        totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=device)
-        micro = batch.slice(0, PARITY_SEQUENCES)
-        expect(bool(packing_arrays(micro.lengths, day.size.length)), "these sequences have no padding to leave out")
-        with autocast(precision, device):
-            loss, _ = task.loss(micro, totals)
-        loss.backward()
-        return float(loss.detach()), float(loop.gradients.flat.double().norm())
-
-    def apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-        return max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
+        batch = task.train_batch({})[0].slice(0, PARITY_SEQUENCES)
+        expect(bool(packing_arrays(batch.lengths, day.size.length)), "these sequences have no padding to leave out")
+        return loss_and_norm(loop, task, batch, PARITY_SEQUENCES)
 
     here, there = gradients(day.device, True), gradients(torch.device("cpu"), True)
     padded = gradients(day.device, False)
@@ -500,7 +492,8 @@ def launches(day: Day) -> Measured:
     taken: dict[tuple[int, bool], float] = {}
     for graphs in (False, True):
         loop, task = day.loop(day.size.small, cuda_graphs=graphs)
-        sums.append(loss_and_norm(day, loop, task))
+        # Graphs are recorded at the first two times, and replayed at the third.
+        sums.append(loss_and_norm(loop, task, task.train_batch({})[0], day.size.micro_batch, times=3))
         for count in (1, 8, 32):
             taken[count, graphs] = gpu_report.fastest(
                 lambda count=count, loop=loop, task=task: try_micro_batch(
@@ -510,27 +503,34 @@ def launches(day: Day) -> Measured:
             )
             how = "with graphs" if graphs else "without"
             figures[f"micro batch of {count} {how}, ms"] = round(1000 * taken[count, graphs], 2)
-    apart = max(abs(one - other) / abs(other) for one, other in zip(*sums, strict=True))
-    expect(apart <= HALF, f"loss and gradient norm {sums[1]} with graphs, {sums[0]} without")
+    far = apart(sums[1], sums[0])
+    expect(far <= HALF, f"loss and gradient norm {sums[1]} with graphs, {sums[0]} without")
     figures["1 / 32, without"] = round(taken[1, False] / taken[32, False], 3)
     figures |= {f"{count}, with / without": round(taken[count, True] / taken[count, False], 3) for count in (1, 8, 32)}
-    hidden = launch_seconds(task._config.model.num_hidden_layers)
-    without = 1e3 * taken[1, False]
-    expected = {} if card() is None else {"launches of a micro batch of base, ms": (1e3 * hidden, without)}
-    return Measured({**figures, "loss and norm with graphs from without": f"{apart:.1e}"}, expected)
+    both = (1e3 * launch_seconds(task._config.model.num_hidden_layers), 1e3 * taken[1, False])
+    expected = {} if card() is None else {"launches of a micro batch of base, ms": both}
+    return Measured({**figures, "loss and norm with graphs from without": f"{far:.1e}"}, expected)
 
 
-def loss_and_norm(day: Day, loop: Loop, task: Pipeline) -> tuple[float, float]:
-    """Return loss and gradient norm of two accumulated micro batches, the third time: graphs are replayed by then."""
-    batch, _ = task.train_batch({})
-    totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=day.device)
-    task.model.eval()  # no dropout: packed sequences have more filling tokens with graphs, so other random numbers
-    for _ in range(3):
+def apart(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return the largest relative difference."""
+    return max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
+
+
+def loss_and_norm(loop: Loop, task: Pipeline, batch: Batch, size: int, times: int = 1) -> tuple[float, float]:
+    """Return loss and gradient norm of a batch in micro batches of `size`, computed so many `times`.
+
+    Without dropout: its random numbers differ between devices, and with the number of filling tokens.
+    """
+    device = loop.gradients.flat.device
+    totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=device)
+    task.model.eval()
+    for _ in range(times):
         loop.gradients.zero_()
         losses = []
-        for start in range(0, len(batch), day.size.micro_batch):
-            with task.accumulating(), autocast(loop.policy.precision, day.device):
-                loss, _ = task.loss(batch.slice(start, start + day.size.micro_batch), totals)
+        for start in range(0, len(batch), size):
+            with task.accumulating(), autocast(loop.policy.precision, device):
+                loss, _ = task.loss(batch.slice(start, start + size), totals)
                 losses.append(loss.detach().double())  # a copy: the next micro batch may write over the loss
                 loss.backward()
     return float(torch.stack(losses).sum()), float(loop.gradients.flat.double().norm())
