@@ -518,7 +518,7 @@ def apart(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 def loss_and_norm(loop: Loop, task: Pipeline, batch: Batch, size: int, times: int = 1) -> tuple[float, float]:
-    """Return loss and gradient norm of a batch in micro batches of `size`, computed so many `times`.
+    """Return loss and gradient norm of a batch in micro batches of `size`; the last of several `times`.
 
     Without dropout: its random numbers differ between devices, and with the number of filling tokens.
     """
