@@ -110,7 +110,8 @@ def test_page_shows_failing_trials() -> None:
 
 
 def test_page_shows_seeds_that_failed_before() -> None:
-    failing, other = outcome(same_bytes=False, commit="a1", in_history=False), outcome(seed=1, mlflow_runs=False, commit="b2")
+    failing = outcome(same_bytes=False, commit="a1", in_history=False)
+    other = outcome(seed=1, mlflow_runs=False, commit="b2")
     text = page([failing, other, outcome(commit="b2"), outcome(seed=1, commit="b2")])
     (row,) = [line for line in text.splitlines() if 'id="kill-rank-pretrain"' in line]
     assert row.endswith("| pretrain | 2 | 2 | 2 | 2 | 2 | 2 | - | 1.5 (at most 1.5) |")
