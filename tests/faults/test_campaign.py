@@ -157,12 +157,16 @@ def test_page_counts_seeds_without_result() -> None:
 def test_stamp_names_machine_and_changed_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    (tmp_path / "file").write_text("1")
+    results = tmp_path / "tests/faults/campaign/results.jsonl"
+    results.parent.mkdir(parents=True)
+    for path in (results, tmp_path / "file"):
+        path.write_text("1")
     for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-q", "-m", "first")):
         subprocess.run(["git", *words], check=True)
     assert re.fullmatch(r"[0-9a-f]{7,}", stamp()["commit"])
     assert ", torch " in stamp()["machine"]
     (tmp_path / "untracked").touch()
+    results.write_text("2")
     assert not stamp()["commit"].endswith("+")
     (tmp_path / "file").write_text("2")
     assert stamp()["commit"].endswith("+")

@@ -18,6 +18,7 @@ from tests.faults.campaign.scene import Undisturbed
 from tests.faults.campaign.trial import Outcome, adopt_processes, run_trial, undisturbed
 
 RESULTS = Path(__file__).parent / "results.jsonl"
+OWN = (":(top,exclude)tests/faults/campaign/results.jsonl", ":(top,exclude)docs/faults.md")  # written by the campaign
 LEAST = 10  # trials of a fault and a kind
 
 
@@ -109,7 +110,10 @@ def stamp() -> dict[str, str]:
     """Return commit, date and machine of a trial; a commit with changed files ends with `+`."""
     commit, changed = (
         subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
-        for words in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        for words in (
+            ("rev-parse", "--short", "HEAD"),
+            ("status", "--porcelain", "--untracked-files=no", "--", ".", *OWN),
+        )
     )
     date = datetime.now(UTC).date().isoformat()
     return {"commit": commit + "+" * bool(changed), "date": date, "machine": machine("torch")}
