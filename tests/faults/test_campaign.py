@@ -10,13 +10,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from orchestrator.runs.supervised_folder import KILLED
+from tests.conftest import Console
+from tests.faults.campaign import trial
 from tests.faults.campaign.__main__ import read_results, stamp, wanted
-from tests.faults.campaign.faults import FAULTS
+from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
+from tests.faults.campaign.scene import Scene, Undisturbed
 from tests.faults.campaign.trial import (
     Outcome,
     left_behind,
@@ -99,6 +104,29 @@ def test_check_of_mlflow_runs_changes_nothing(tmp_path: Path) -> None:
     assert before["mlflow.db-journal"]
     assert not one_mlflow_run_each(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def scene_of(home: Path) -> Scene:
+    reference = Undisturbed(seconds=0, digest="", metrics=[], bytes=0)
+    return Scene(Console(home, home), "sweep", 0.0, reference, ("--version",), Random(0))
+
+
+def test_reason_is_read_before_the_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reason that names a read-only disk is only known while the disk is read-only."""
+    order: list[str] = []
+    monkeypatch.setattr(trial, "_ended", lambda *_: (order.append("reason") or [], None))
+    monkeypatch.setattr(trial, "_judged", lambda *_: {})
+    hit = Fault("a fault", lambda _: True, after=lambda _: order.append("repair") is None)
+    assert trial._hit_and_judge(scene_of(tmp_path), hit) == {}
+    assert order == ["reason", "repair"]
+
+
+def test_reason_of_a_lost_driver_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "sweeps/a"
+    folder.mkdir(parents=True)
+    for name, document in (("sweep.json", "{}"), ("state.json", '{"state": "running"}')):
+        (folder / name).write_text(document)
+    assert trial._ended(scene_of(tmp_path), time.monotonic())[0] == [f"driver lost: {KILLED}"]
 
 
 def test_page_shows_failing_trials() -> None:
