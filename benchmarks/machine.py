@@ -12,11 +12,15 @@ from pathlib import Path
 
 
 def describe(*packages: str) -> str:
-    """Return one line: processor, cores, Python, versions of `packages`, date."""
+    """Return one line: `machine`, date."""
+    return f"{machine(*packages)}, {datetime.now(UTC).date()}"
+
+
+def machine(*packages: str) -> str:
+    """Return processor, cores, Python, versions of `packages`."""
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     cores = len(os.sched_getaffinity(0))
-    today = datetime.now(UTC).date()
-    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}, {today}"
+    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}"
 
 
 def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:

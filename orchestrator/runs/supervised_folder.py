@@ -7,6 +7,7 @@ Any process may read the state, and create the file `cancel` to ask for an end.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -23,9 +24,11 @@ from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ConflictError, ServiceError
 from train_jobs.artifacts.files import hold, is_held, read_object, sync, sync_all, write_text
 from train_jobs.artifacts.host import RunClock
-from train_jobs.artifacts.mounts import write_error
+from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount, write_error
 from train_jobs.config.fields import Config
 
+FULL_BYTES = 1 << 20  # a disk with less is full: deleted partial files leave a little
+KILLED = "its process was killed, or ran out of memory"
 RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
 
 
@@ -105,6 +108,14 @@ class SupervisedFolder(ABC, Generic[State]):
     @abstractmethod
     def lost_update(self, state: State) -> dict[str, Any]:
         """Return the changed fields of a state whose supervisor died without writing its last one."""
+
+    def why_lost(self) -> str:
+        """Return why the supervisor died without writing its last state."""
+        if is_read_only(self.path):
+            return f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"
+        if (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
+            return f"{KILLED}, or could not write: the disk is full, {free} bytes free in {self.path}"
+        return KILLED
 
     @contextmanager
     def draft(self) -> Iterator[Self]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import sqlite3
@@ -9,16 +10,28 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.faults.campaign.__main__ import read_results, wanted
-from tests.faults.campaign.faults import FAULTS
+from orchestrator.runs.supervised_folder import KILLED
+from tests.conftest import Console
+from tests.faults.campaign import trial
+from tests.faults.campaign.__main__ import read_results, stamp, wanted
+from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
-from tests.faults.campaign.trial import Outcome, one_mlflow_run_each, run_trial, undisturbed
+from tests.faults.campaign.scene import Scene, Undisturbed
+from tests.faults.campaign.trial import (
+    Outcome,
+    left_behind,
+    left_in_temporary,
+    one_mlflow_run_each,
+    run_trial,
+    undisturbed,
+)
 
-STAMP = {"commit": "0123abc", "date": "2026-11-23"}
+STAMP = {"commit": "0123abc", "date": "2026-11-23", "machine": "a processor, 2 cores"}
 
 
 def outcome(**more: object) -> Outcome:
@@ -93,21 +106,45 @@ def test_check_of_mlflow_runs_changes_nothing(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def scene_of(home: Path) -> Scene:
+    reference = Undisturbed(seconds=0, digest="", metrics=[], bytes=0)
+    return Scene(Console(home, home), "sweep", 0.0, reference, ("--version",), Random(0))
+
+
+def test_reason_is_read_before_the_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reason that names a read-only disk is only known while the disk is read-only."""
+    order: list[str] = []
+    monkeypatch.setattr(trial, "_ended", lambda *_: (order.append("reason") or [], None))
+    monkeypatch.setattr(trial, "_judged", lambda *_: {})
+    hit = Fault("a fault", lambda _: True, after=lambda _: order.append("repair") is None)
+    assert trial._hit_and_judge(scene_of(tmp_path), hit) == {}
+    assert order == ["reason", "repair"]
+
+
+def test_reason_of_a_lost_driver_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "sweeps/a"
+    folder.mkdir(parents=True)
+    for name, document in (("sweep.json", "{}"), ("state.json", '{"state": "running"}')):
+        (folder / name).write_text(document)
+    assert trial._ended(scene_of(tmp_path), time.monotonic())[0] == [f"driver lost: {KILLED}"]
+
+
 def test_page_shows_failing_trials() -> None:
     text = page([outcome(), outcome(seed=1, same_bytes=False, noticed=3.0)])
     (row,) = [line for line in text.splitlines() if 'id="kill-rank-pretrain"' in line]
-    assert row.endswith("| pretrain | 2 | 0 | **1** | 2 | 2 | 2 | 2 | 2.2 (at most 3.0) |")
+    assert row.endswith("| pretrain | 2 | 0 | **1** | 2 | 2 | 2 | - | 2.2 (at most 3.0) |")
     assert "- kill-rank, pretrain, seed 1 (at 50%): bytes differ" in text
     assert "Failing trials" not in page([outcome()])
 
 
 def test_page_shows_seeds_that_failed_before() -> None:
-    failing, other = outcome(same_bytes=False, commit="a1"), outcome(seed=1, mlflow_runs=False, commit="b2")
+    failing = outcome(same_bytes=False, commit="a1", in_history=False)
+    other = outcome(seed=1, mlflow_runs=False, commit="b2")
     text = page([failing, other, outcome(commit="b2"), outcome(seed=1, commit="b2")])
     (row,) = [line for line in text.splitlines() if 'id="kill-rank-pretrain"' in line]
-    assert row.endswith("| pretrain | 2 | 2 | 2 | 2 | 2 | 2 | 2 | 1.5 (at most 1.5) |")
+    assert row.endswith("| pretrain | 2 | 2 | 2 | 2 | 2 | 2 | - | 1.5 (at most 1.5) |")
     assert "Failing trials" not in text
-    assert "seed 0 (at 50%): failed on a1, passes on b2: bytes differ\n- " in text
+    assert "seed 0 (at 50%): failed on a1 (not in the history), passes on b2: bytes differ\n- " in text
     assert (
         "seed 1 (at 50%): failed on b2, passes on b2: MLflow runs differ\n  **It failed and passed on the same commit"
         in text
@@ -121,6 +158,81 @@ def test_page_shows_rows_that_are_not_tried() -> None:
     assert row.endswith("| nodes-2 | 0 | - | - | - | - | - | - | - |")
     cells = {f'id="{name}-{kind}"' for name, fault in FAULTS.items() for kind in fault.kinds}
     assert not [cell for cell in cells if not any(cell in line for line in lines)]
+
+
+def test_page_counts_true_reasons_of_trials_that_ended() -> None:
+    ended, unnamed = outcome(seed=1, reason="signal 9"), outcome(seed=2, reason_true=False)
+    assert "| 2 | 2 | 1 of 1 | 1.5 (at most 1.5) |" in page([outcome(), ended])
+    assert "| 3 | 3 | **1 of 2** | 1.5 (at most 1.5) |" in page([outcome(), ended, unnamed])
+
+
+def test_page_names_machines_of_the_trials() -> None:
+    text = page([outcome(), outcome(seed=1), outcome(seed=2, machine="another processor")])
+    assert "Trials by machine: 2 on a processor, 2 cores; 1 on another processor." in text
+
+
+def test_page_counts_commits_outside_of_the_history() -> None:
+    text = page([outcome(), outcome(seed=1, commit="4567def", in_history=False)])
+    assert "Commits: 0123abc, 4567def." in text
+    assert "The commit of 1 trial is not in the history of the project: 4567def." in text
+    assert "not in the history" not in page([outcome()])
+
+
+def test_page_counts_seeds_without_result() -> None:
+    assert "3 more seeds" in page([outcome(seed=1), outcome(seed=4)])
+
+
+def test_stamp_names_machine_and_changed_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    results = tmp_path / "tests/faults/campaign/results.jsonl"
+    results.parent.mkdir(parents=True)
+    for path in (results, tmp_path / "file"):
+        path.write_text("1")
+    for words in (("init", "-q"), ("add", "."), (*identity, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", *words], check=True)
+    assert re.fullmatch(r"[0-9a-f]{7,}", stamp()["commit"])
+    assert ", torch " in stamp()["machine"]
+    (tmp_path / "untracked").touch()
+    results.write_text("2")
+    assert not stamp()["commit"].endswith("+")
+    (tmp_path / "file").write_text("2")
+    assert stamp()["commit"].endswith("+")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".mlflow.db.draft-journal",
+        "runs/a/.mlflow-17/spec.yaml",
+        "runs/a/launcher/attempt_0/error.json",
+        "cache/file.part",
+        "token-stores/.a.building",
+        "sweeps/a/study.journal.lock.1",
+        "runs/a/outputs/predictions.jsonl.parts/0.jsonl",
+    ],
+)
+def test_temporary_files_are_left_behind(tmp_path: Path, name: str) -> None:
+    kept, path = tmp_path / "runs/a/outputs/metrics.jsonl", tmp_path / name
+    for one in (kept, path):
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.touch()
+    (found,) = left_behind(tmp_path)
+    assert name.startswith(found)
+
+
+def test_temporary_folder_must_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "torchinductor_root").mkdir()
+    assert left_in_temporary(tmp_path) == []
+    (tmp_path / "torchinductor_root/kernel").touch()
+    (tmp_path / "orchestrator-1").mkdir()
+    assert left_in_temporary(tmp_path) == ["TMPDIR/orchestrator-1", "TMPDIR/torchinductor_root/kernel"]
+
+
+def test_slow_faults_are_wanted_ten_times() -> None:
+    tried = [outcome(fault="network-100", kind="nodes-2", seed=seed) for seed in range(10)]
+    assert wanted(tried[:9], ["network-100"], ["nodes-2"]) == [("network-100", "nodes-2")]
+    assert wanted(tried, ["network-100"], ["nodes-2"]) == []
 
 
 def test_repeated_trial_counts_once_with_its_last_outcome(tmp_path: Path) -> None:

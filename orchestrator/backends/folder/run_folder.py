@@ -44,7 +44,6 @@ from orchestrator.support.moved_home import FolderIdentity, MovedHome
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
-from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount
 
 if TYPE_CHECKING:
     from orchestrator.jobs.base import Plan
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 RUN_VARIABLE = "ORCHESTRATOR_RUN"  # in the environment of every process of a run: its folder
 TEMPORARIES = (".*.tmp", ".probe-*", ".seen-*")  # of write_text, require_writable and World.shares_folder
 RANK_RESERVE_BYTES = 64 * 1024  # some 16 small files
-FULL_BYTES = 1 << 20  # a disk with less is full: deleted partial files leave a little
 TAGS_VARIABLE = "ORCHESTRATOR_RUN_TAGS"  # where the job finds the run's tags, for its lineage
 
 
@@ -215,15 +213,11 @@ class RunFolder(SupervisedFolder[LocalState]):
 
     def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
-        restarted = state.machine_restarted
-        why = "the machine restarted" if restarted else "its process was killed, or ran out of memory"
         if state.has_process():  # `alive` did not take it for that of this folder
             original = f" of {state.folder.path}" if state.folder else ""
             why = f"this folder is a copy{original}, made while the run was running"
-        elif not restarted and is_read_only(self.path):
-            why = f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"
-        elif not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
-            why += f", or could not write: the disk is full, {free} bytes free in {self.path}"
+        else:
+            why = "the machine restarted" if state.machine_restarted else self.why_lost()
         return {"reason": f"supervisor lost: {why}", "exit_code": 1}
 
     def alive(self, state: LocalState) -> bool:

@@ -23,11 +23,12 @@ from typing import Any, ClassVar
 from orchestrator.backends.base import RESULT
 from orchestrator.backends.folder.log_files import LogClock
 from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
-from orchestrator.backends.folder.run_folder import FULL_BYTES, FolderRequest, RunFolder
+from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
+from orchestrator.runs.supervised_folder import FULL_BYTES
 from orchestrator.support.errors import InternalError, UserError
 from orchestrator.support.moved_home import FolderIdentity
 from orchestrator.support.redact import redact

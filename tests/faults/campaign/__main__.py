@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.machine import machine
 from tests.faults.campaign.faults import FAULTS
 from tests.faults.campaign.page import PAGE, last_outcomes, page
 from tests.faults.campaign.scene import Undisturbed
 from tests.faults.campaign.trial import Outcome, adopt_processes, run_trial, undisturbed
 
 RESULTS = Path(__file__).parent / "results.jsonl"
-TIMES = 100  # trials of a fault, over all kinds that it can hit
+OWN = (":(top,exclude)tests/faults/campaign/results.jsonl", ":(top,exclude)docs/faults.md")  # written by the campaign
 LEAST = 10  # trials of a fault and a kind
 
 
@@ -37,7 +38,7 @@ def wanted(found: list[Outcome], faults: list[str], kinds: list[str]) -> list[tu
     """Return the cells (fault, kind) that need more trials, those with the fewest first."""
     done = Counter((one.fault, one.kind) for one in found)
     cells = [(fault, kind) for fault in faults for kind in FAULTS[fault].kinds if kind in kinds]
-    goal = {fault: max(-(-TIMES // len(FAULTS[fault].kinds)), LEAST) for fault in faults}
+    goal = {fault: max(-(-FAULTS[fault].times // len(FAULTS[fault].kinds)), LEAST) for fault in faults}
     return sorted((cell for cell in cells if done[cell] < goal[cell[0]]), key=lambda cell: done[cell])
 
 
@@ -48,6 +49,7 @@ def main() -> int:
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this fault; may be repeated")
     parser.add_argument("--kind", action="append", help="only this kind of job; may be repeated")
     parser.add_argument("--repeat", action="store_true", help="repeat the failing trials, each with its seed")
+    parser.add_argument("--seed", action="append", type=int, help="only this seed, again if it was tried")
     parser.add_argument("--page", action="store_true", help="write docs/faults.md from the results, and run nothing")
     given = parser.parse_args()
     if given.page:
@@ -57,7 +59,7 @@ def main() -> int:
     adopt_processes()
     kinds = given.kind or sorted({kind for fault in FAULTS.values() for kind in fault.kinds})
     until, references, failed = time.monotonic() + 60 * given.minutes, dict[str, Undisturbed](), 0
-    for fault, kind, seed in due(faults, kinds, repeat=given.repeat):
+    for fault, kind, seed in due(faults, kinds, repeat=given.repeat, seeds=given.seed):
         if kind not in references:
             references[kind] = undisturbed(kind)
         if time.monotonic() > until:
@@ -74,8 +76,15 @@ def main() -> int:
     return int(failed > 0)
 
 
-def due(faults: list[str], kinds: list[str], *, repeat: bool) -> Iterator[tuple[str, str, int]]:
-    """Yield fault, kind and seed of each trial to run: those that failed, or new ones."""
+def due(
+    faults: list[str], kinds: list[str], *, repeat: bool, seeds: list[int] | None = None
+) -> Iterator[tuple[str, str, int]]:
+    """Yield fault, kind and seed of each trial to run: those that failed, those of some seeds, or new ones."""
+    if seeds:
+        yield from (
+            (fault, kind, seed) for fault in faults for kind in FAULTS[fault].kinds if kind in kinds for seed in seeds
+        )
+        return
     if repeat:
         for one in read_results():
             if not one.passed and one.fault in faults and one.kind in kinds:
@@ -98,9 +107,16 @@ def _skipped(fault: str) -> bool:
 
 
 def stamp() -> dict[str, str]:
-    """Return commit and date of a trial."""
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    return {"commit": done.stdout.strip(), "date": datetime.now(UTC).date().isoformat()}
+    """Return commit, date and machine of a trial; a commit with changed files ends with `+`."""
+    commit, changed = (
+        subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+        for words in (
+            ("rev-parse", "--short", "HEAD"),
+            ("status", "--porcelain", "--untracked-files=no", "--", ".", *OWN),
+        )
+    )
+    date = datetime.now(UTC).date().isoformat()
+    return {"commit": commit + "+" * bool(changed), "date": date, "machine": machine("torch")}
 
 
 if __name__ == "__main__":

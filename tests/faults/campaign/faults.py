@@ -35,6 +35,8 @@ class Fault:
     """Return why it cannot be tried on this machine; empty: it can."""
     last: tuple[str, ...] = ()
     """The last command of a user."""
+    times: int = 100
+    """Number of trials that are wanted, over all kinds."""
 
 
 def _needs_strace() -> str:
@@ -60,9 +62,11 @@ def _network(seconds: int) -> Fault:
         NODES,
         around=networks.own_network,
         needs=networks.needs_namespaces,
+        times=100 if seconds < SLOW_SECONDS else 10,
     )
 
 
+SLOW_SECONDS = 100  # a fault of this duration is tried 10 times
 TRAINS = ("pretrain", "nodes-2", "finetune", "sweep")
 STORES = ("prepare", *TRAINS)
 NODES = ("nodes-2",)
@@ -86,6 +90,13 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "kill-driver": Fault("the driver of a sweep is killed", kill("driver"), ("driver lost",), ("sweep",)),
     "kill-all": Fault("all processes are killed together", kill(), ("lost",), ALL, last=SYNC),
+    "move-home": Fault(
+        "all processes are killed, and the home folder is moved",
+        races.move_home,
+        ("lost",),
+        ("pretrain", "finetune", "sweep"),
+        last=SYNC,
+    ),
     "stop-rank": Fault(
         "a rank gets SIGTERM",
         kill("rank", every=False, number=signal.SIGTERM),
@@ -109,7 +120,7 @@ FAULTS: Mapping[str, Fault] = {
     "read-only-disk": Fault(
         "the disk becomes read-only",
         disks.make_read_only,
-        (*DISK, "supervisor lost"),
+        DISK,
         ALL,
         around=disks.own_disk,
         after=disks.repair,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.machine import describe
 from tests.faults.campaign.faults import FAULTS
 from tests.faults.campaign.trial import Outcome
 
@@ -15,12 +15,23 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 HEAD = """# Faults
 
 What holds when something dies, counted. A trial submits a real job as a user does. A fault happens at a moment drawn
-uniformly from the duration of an undisturbed run, start-up and end included. A system call is drawn uniformly from all
+uniformly from the duration of an undisturbed run, start-up and end included. A moment at which there is nothing to hit,
+such as a rank before its start, is not a trial: another seed is drawn. A system call is drawn uniformly from all
 of an undisturbed run; a full disk has room for a uniformly drawn part of what such a run leaves. Then the commands that
 a status proposes bring the job to its end: `resume`, or the same `submit` if no run exists yet. The reference is an
-undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; `times` is the number of those
-that ran, 0 in a row that is not tried yet. A trial that failed is repeated with its seed after a repair. The last
-outcome counts, and `failed before` is the number of seeds that failed in an earlier trial and pass now.
+undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; of a network that is away for
+100 s, it is 10. `times` is the number of trials that ran, 0 in a row that is not tried yet. A trial that failed is
+repeated with its seed after a repair. The last outcome counts, and `failed before` is the number of seeds that failed
+in an earlier trial and pass now.
+
+Each trial has a home and a folder for temporary files (`TMPDIR`) of its own. The second must be empty at the end; only
+an empty cache of torch (`torchinductor_USER`) may remain. `reason true` is `true of ended`: of the trials in which the
+fault ended a run or the sweep, how many reasons name the fault. It is `-` where none ended. A fault that may not end a
+run has no true reason.
+
+The clock of a trial is `time.time` of its Python processes. Times of files, `datetime.now` and programs in other
+languages keep the real clock. libfaketime is not used, because it also changes the time since the boot, which a clock
+that is set does not.
 
 | column | counted as held if |
 | --- | --- |
@@ -28,7 +39,7 @@ outcome counts, and `failed before` is the number of seeds that failed in an ear
 | metrics once | every figure of every step is reported once, with the same value |
 | one MLflow run | every run is one MLflow run; where the fault hits the copy or its store, after `mlflow sync --all` |
 | nothing left | no process and no temporary file remains |
-| reason true | a run that ended by the fault names it; a fault that may not end a run did not |
+| reason true | every run, and the sweep, that ended by the fault names it |
 | noticed | median and maximum of the seconds until the status reported the end |
 
 """
@@ -64,16 +75,29 @@ def page(every: Sequence[Outcome]) -> str:
     """
     found = last_outcomes(every)
     repaired = list(_repaired(every, found))
-    dates = sorted({one.date for one in found})
-    commits = sorted({one.commit for one in found})
-    what = (
-        f"{len(found)} trials, {dates[0]} to {dates[-1]}. {describe('torch')}. Commits: {', '.join(commits)}."
-        if found
-        else ""
-    )
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + " --- |" * len(COLUMNS), *_rows(found, repaired)]
     lists = [*_failures(found), *_failed_before(repaired)]
-    return HEAD + what + "\n\n" + "\n".join(lines) + "\n" + "".join(lists) + _costs(found) + FOOT
+    return HEAD + " ".join(_summary(found)) + "\n\n" + "\n".join(lines) + "\n" + "".join(lists) + _costs(found) + FOOT
+
+
+def _summary(found: Sequence[Outcome]) -> Iterator[str]:
+    """Yield sentences on all trials: dates, machines, commits and seeds."""
+    if not found:
+        return
+    dates = sorted({one.date for one in found})
+    yield f"{len(found)} trials, {dates[0]} to {dates[-1]}."
+    machines = Counter(one.machine for one in found).most_common()
+    yield f"Trials by machine: {'; '.join(f'{times} on {machine}' for machine, times in machines)}."
+    yield f"Commits: {', '.join(sorted({one.commit for one in found}))}."
+    gone = [one.commit for one in found if not one.in_history]
+    if gone:
+        what = f"commit of {len(gone)} trial is" if len(gone) == 1 else f"commits of {len(gone)} trials are"
+        yield f"The {what} not in the history of the project: {', '.join(sorted(set(gone)))}."
+    seeds = dict[tuple[str, str], list[int]]()
+    for one in found:
+        seeds.setdefault((one.fault, one.kind), []).append(one.seed)
+    if missing := sum(max(drawn) + 1 - len(drawn) for drawn in seeds.values()):
+        yield f"At the moments of {missing} more seeds there was nothing to hit."
 
 
 def _repaired(every: Sequence[Outcome], found: Sequence[Outcome]) -> Iterator[tuple[list[Outcome], Outcome]]:
@@ -100,10 +124,12 @@ def _cells(ours: Sequence[Outcome]) -> Iterator[str]:
         [one.metrics_once for one in ours],
         [one.mlflow_runs for one in ours],
         [not (one.processes_left or one.files_left) for one in ours],
-        [one.reason_true for one in ours],
     )
     for column in kept:
         yield f"{sum(column)}" if all(column) else f"**{sum(column)}**"
+    true = [one.reason_true for one in ours if one.ended]
+    count = f"{sum(true)} of {len(true)}" if true else "-"
+    yield count if all(true) else f"**{count}**"
     seconds = [one.noticed for one in ours if one.noticed is not None]
     yield f"{statistics.median(seconds):.1f} (at most {max(seconds):.1f})" if seconds else "-"
 
@@ -132,10 +158,14 @@ def _failed_before(repaired: Sequence[tuple[list[Outcome], Outcome]]) -> Iterato
     if repaired:
         yield "\n## Trials that failed before and pass now\n\n"
     for failures, last in repaired:
-        commits = ", ".join(dict.fromkeys(one.commit for one in failures))
-        yield f"- {_trial(last)}: failed on {commits}, passes on {last.commit}: {_what_failed(failures[-1])}\n"
+        commits = ", ".join(dict.fromkeys(_commit(one) for one in failures))
+        yield f"- {_trial(last)}: failed on {commits}, passes on {_commit(last)}: {_what_failed(failures[-1])}\n"
         if last.commit in {one.commit for one in failures}:
             yield "  **It failed and passed on the same commit: no repair explains the difference.**\n"
+
+
+def _commit(one: Outcome) -> str:
+    return one.commit if one.in_history else f"{one.commit} (not in the history)"
 
 
 def _trial(one: Outcome) -> str:

@@ -104,6 +104,14 @@ def resume_twice(scene: Scene) -> bool:
     return bool(killed and name)
 
 
+def move_home(scene: Scene) -> bool:
+    """Kill everything and move the home folder; later commands use its new place."""
+    killed, name = signal_all(scene.home), _name(scene)
+    scene.former = scene.home
+    scene.console.home = scene.home.rename(scene.home.with_name("moved"))
+    return bool(killed and name)
+
+
 def cancel_and_resume(scene: Scene) -> bool:
     """Cancel the run and resume it at the same time."""
     if name := _name(scene):

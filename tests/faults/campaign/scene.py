@@ -68,6 +68,8 @@ class Scene:
     """Folder with the files of strace."""
     clock: Path | None = None
     """File with the offset of the clock in seconds."""
+    former: Path | None = None
+    """Folder in which the home was before it was moved."""
 
     @property
     def patience(self) -> float:

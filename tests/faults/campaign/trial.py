@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
-from orchestrator.sweep import Sweeps
+from orchestrator.sweep import Sweep, Sweeps
 from orchestrator.testing import AzureDouble
 from tests.conftest import Console
 from tests.faults.campaign.clouds import azure
@@ -25,7 +25,12 @@ from tests.faults.campaign.scene import Scene, Undisturbed, processes, signal_al
 from train_jobs.config.fields import Config
 
 COMMANDS = 6  # that a user may need until the job is done
-LEFT_BEHIND = ("runs/.*", "sweeps/.*", "token-stores/.*.building", "**/*.tmp", "**/torchelastic_*", "**/.probe-*")
+# All hidden names are temporary: an undisturbed job leaves none. The others are of the download of a file, of a text,
+# of the parts of predictions, of replaced outputs, of a token store, of torchrun, and of the lock of Optuna's journal.
+LEFT_BEHIND = ("**/.*", "**/*.part", "**/*.parts", "**/*.old", "**/*.building", "**/*.tmp", "**/*.partial")
+LEFT_BEHIND += ("**/torchelastic_*", "runs/*/launcher", "sweeps/*/study.journal.lock*")
+EMPTY_CACHES = ("torchinductor_*",)  # folders in TMPDIR that torch makes on import
+HOME, TEMPORARY = "home", "temporary"  # folders of a trial
 CLOUD_STATES = {
     "Completed": RunState.COMPLETED,
     "Failed": RunState.FAILED,
@@ -46,6 +51,10 @@ class Outcome(Config):
     """Share of the undisturbed duration at which it happened."""
     commit: str
     date: str
+    machine: str
+    """Processor, cores, and versions of Python and torch."""
+    in_history: bool = True
+    """Whether the commit is in the history of the project; a rebase before the merge replaces commits."""
     same_bytes: bool
     metrics_once: bool
     mlflow_runs: bool
@@ -53,7 +62,7 @@ class Outcome(Config):
     processes_left: list[str]
     files_left: list[str]
     reason: str
-    """Reason of the run that ended by it; empty: none did."""
+    """Reasons of the runs and of the sweep that ended by it; empty: none ended, or `reason_true` is false."""
     reason_true: bool
     noticed: float | None = None
     """Seconds until the status reported the end."""
@@ -72,19 +81,25 @@ class Outcome(Config):
         kept = self.same_bytes and self.metrics_once and self.mlflow_runs and self.reason_true
         return kept and not (self.processes_left or self.files_left or self.problem)
 
+    @property
+    def ended(self) -> bool:
+        """Whether a run or a sweep ended by the fault."""
+        return bool(self.reason) or not self.reason_true
+
 
 def undisturbed(kind: str) -> Undisturbed:
     """Run a job of a kind without a fault."""
     inputs(kind)
     before = _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        console = Console(Path(folder), inputs(kind))
+        console = _console(Path(folder), kind)
         with surroundings(console, kind):
             started = time.monotonic()
             done = console(*JOBS[kind].words)
             seconds = time.monotonic() - started
         assert done.code == 0, done.err
         assert not _left(console.home, max(SETTLING, seconds))
+        assert not (left := [*left_behind(console.home), *left_in_temporary(Path(folder, TEMPORARY))]), left
         assert JOBS[kind].digest(console.home) != NO_RESULT
         found = Undisturbed(
             seconds=seconds,
@@ -94,6 +109,26 @@ def undisturbed(kind: str) -> Undisturbed:
         )
     print(f"{kind} undisturbed: {seconds:.0f} s, {_cpu_seconds() - before:.0f} s of CPU", flush=True)
     return found
+
+
+def _console(folder: Path, kind: str) -> Console:
+    """Return a console with a home and a folder for temporary files below a folder."""
+    for name in (HOME, TEMPORARY):
+        Path(folder, name).mkdir()
+    return Console(folder / HOME, inputs(kind), variables={"TMPDIR": str(folder / TEMPORARY)})
+
+
+def left_behind(home: Path) -> list[str]:
+    """Return the temporary files and folders of a home that no process uses any more, without what is in them."""
+    found = {path.relative_to(home) for one in LEFT_BEHIND for path in home.glob(one)}
+    return sorted(str(path) for path in found if found.isdisjoint(path.parents))
+
+
+def left_in_temporary(folder: Path) -> list[str]:
+    """Return the entries of a folder for temporary files, except empty caches of torch."""
+    entries = [path for path in folder.iterdir() if not any(path.match(cache) for cache in EMPTY_CACHES)]
+    inside = [path for cache in EMPTY_CACHES for place in folder.glob(cache) for path in place.iterdir()]
+    return sorted(f"TMPDIR/{path.relative_to(folder)}" for path in (*entries, *inside))
 
 
 def surroundings(console: Console, kind: str) -> AbstractContextManager[AzureDouble | None]:
@@ -109,18 +144,16 @@ def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: di
         kind: kind of job.
         seed: decides the moment.
         reference: the job without a fault.
-        stamp: commit and date.
+        stamp: commit, date and machine.
     """
     fault, draw, before = FAULTS[name], random.Random(f"{name}/{kind}/{seed}"), _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        home = Path(folder, "home")
-        home.mkdir()
-        scene = Scene(Console(home, inputs(kind)), kind, draw.random(), reference, JOBS[kind].words, draw)
+        scene = Scene(_console(Path(folder), kind), kind, draw.random(), reference, JOBS[kind].words, draw)
         with surroundings(scene.console, kind) as scene.cloud, fault.around(scene):
             try:
                 judged = _hit_and_judge(scene, fault)
             finally:
-                _end_all(home)
+                _end_all(scene.home)
     if judged is None:
         return None
     facts = {"fault": name, "kind": kind, "seed": seed, "moment": round(scene.moment, 4), "detail": scene.detail}
@@ -134,20 +167,26 @@ def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
         hit = fault.act(scene)
     at = time.monotonic()
     scene.finish(command, scene.words[0])
+    ended, noticed = _ended(scene, at)  # before the repair: the reason may depend on the state of the disk
     if fault.after is not None:
         hit = fault.after(scene) and hit
     if not hit:
         assert command.returncode <= 0 or _states(scene), f"nothing was hit, and no run exists: {scene.errors[-1]}"
         return None
-    ended, noticed = _ended(scene, at)
-    reason = None if ended is None else ended.reason or ""
-    if ended is None and command.returncode > 0 and not _states(scene):
-        reason = scene.errors[-1][-500:]  # the command itself failed, before there was a run
-    return _judged(scene, fault, reason, noticed if fault.act is not None else None)
+    if not ended and command.returncode > 0 and not _states(scene):
+        ended = [scene.errors[-1][-500:]]  # the command itself failed, before there was a run
+    return _judged(scene, fault, ended, noticed if fault.act is not None else None)
 
 
-def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | None) -> dict[str, Any]:
-    """Bring the job to its end and return the columns; no reason if nothing ended by the fault."""
+def _judged(scene: Scene, fault: Fault, ended: list[str], noticed: float | None) -> dict[str, Any]:
+    """Bring the job to its end and return the columns.
+
+    Args:
+        scene: the scene of the trial.
+        fault: its fault.
+        ended: reason of each run and sweep that ended by it.
+        noticed: seconds until the status reported the end.
+    """
     home, reference = scene.home, scene.reference
     commands, problem = _bring_to_its_end(scene)
     left = _left(home, max(SETTLING, reference.seconds))  # first: the last copy to MLflow may still run
@@ -160,13 +199,19 @@ def _judged(scene: Scene, fault: Fault, reason: str | None, noticed: float | Non
         "metrics_once": _named_alike(metric_points(home)) == _named_alike(reference.metrics),
         "mlflow_runs": len(scene.cloud.jobs.all()) == 1 if scene.cloud else one_mlflow_run_each(home),
         "processes_left": left,
-        "files_left": sorted(str(path.relative_to(home)) for one in LEFT_BEHIND for path in home.glob(one)),
-        "reason": (reason or "").replace(str(home), "HOME"),
-        "reason_true": reason is None or any(words in reason for words in fault.reasons),
+        "files_left": _files_left(scene),
+        "reason": "; ".join(dict.fromkeys(ended)).replace(str(home), "HOME"),
+        "reason_true": all(any(words in reason for words in fault.reasons) for reason in ended),
         "noticed": noticed,
         "commands": commands,
         "problem": scene.hanging or problem or "".join(_from_mark(text) for text in bugs[:1]),
     }
+
+
+def _files_left(scene: Scene) -> list[str]:
+    temporary = left_in_temporary(Path(scene.console.variables["TMPDIR"]))
+    again = [scene.former.name] if scene.former and scene.former.exists() else []
+    return [*left_behind(scene.home), *temporary, *again]
 
 
 def _from_mark(text: str) -> str:
@@ -180,17 +225,23 @@ def _runs(home: Path) -> list[RunStatus]:
     return [backend.describe(name) for name in backend.names()]
 
 
-def _ended(scene: Scene, at: float) -> tuple[RunStatus | None, float | None]:
-    """Return the run that ended without completing, and the seconds until its status reported it."""
+def _ended(scene: Scene, at: float) -> tuple[list[str], float | None]:
+    """Return the reasons of runs and sweeps that ended without completing, and the seconds until they were reported."""
     while time.monotonic() - at < scene.patience:
-        runs = _runs(scene.home)
-        for run in runs:
-            if run.state.terminal and run.state != RunState.COMPLETED:
-                return run, round(time.monotonic() - at, 1)
-        if not processes(scene.home) or all(run.state.terminal for run in runs):
+        found = [(run.state, run.reason) for run in _runs(scene.home)]
+        found += [(state.state, state.reason) for state in (sweep.folder.state() for sweep in _sweeps(scene.home))]
+        ended = [reason or "" for state, reason in found if state.terminal and state != RunState.COMPLETED]
+        if ended:
+            return ended, round(time.monotonic() - at, 1)
+        if not processes(scene.home) or all(state.terminal for state, _ in found):
             break
         time.sleep(0.2)
-    return None, None
+    return [], None
+
+
+def _sweeps(home: Path) -> list[Sweep]:
+    names = sorted(path.name for path in (home / "sweeps").glob("[!.]*"))
+    return [sweep for name in names if (sweep := Sweeps(home).find(name))]
 
 
 def _bring_to_its_end(scene: Scene) -> tuple[list[str], str]:
@@ -210,8 +261,7 @@ def _states(scene: Scene) -> list[tuple[str, RunState]]:
     if scene.cloud is not None:
         return [(job.name, CLOUD_STATES.get(job.status, RunState.RUNNING)) for job in scene.cloud.jobs.all()]
     if JOBS[scene.kind].is_sweep:
-        names = sorted(path.name for path in (scene.home / "sweeps").glob("[!.]*"))
-        return [(sweep.name, sweep.state()) for name in names if (sweep := Sweeps(scene.home).find(name))]
+        return [(sweep.name, sweep.state()) for sweep in _sweeps(scene.home)]
     return [(run.name, run.state) for run in _runs(scene.home)]
 
 

@@ -14,10 +14,11 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
+from orchestrator.runs.supervised_folder import KILLED
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.driver.control import DriverControl
-from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
@@ -231,7 +232,7 @@ def test_second_driver_of_a_sweep_is_refused(sweeps: Sweeps) -> None:
     with pytest.raises(Exception, match="did not start"):
         sweeps.start(folder)
     kill(folder)
-    assert folder.state().reason == DRIVER_LOST
+    assert folder.state().reason == f"driver lost: {KILLED}"
 
 
 @pytest.mark.slow

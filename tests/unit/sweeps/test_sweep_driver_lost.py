@@ -11,11 +11,14 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.cli.main import main
+from orchestrator.runs import supervised_folder
 from orchestrator.runs.status import RunState
 from orchestrator.sweeps.driver.control import DriverControl
-from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import wait_for
 from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report
+
+DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
 
 
 def cancel_running_sweep(sweeps: Sweeps) -> SweepFolder:
@@ -127,6 +130,17 @@ def test_timed_out_trial_stays_timed_out_after_a_restart(sweeps: Sweeps) -> None
     assert trial.state == TrialState.COMPLETE
     assert trial.user_attrs["end"]["state"] == "timed out"
     assert trial.user_attrs["end"]["outcome"] is not None
+
+
+def test_reason_of_a_lost_driver_names_the_state_of_the_disk(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweeps.make()
+    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
+    assert folder.state().reason == DRIVER_LOST
+    monkeypatch.setattr(supervised_folder, "FULL_BYTES", 1 << 80)
+    assert f"{DRIVER_LOST}, or could not write: the disk is full" in str(folder.state().reason)
+    monkeypatch.setattr(supervised_folder, "is_read_only", lambda path: True)
+    reason = f"driver lost: it could not write: {folder.path} is on a read-only file system; mount it writable"
+    assert str(folder.state().reason).startswith(reason)
 
 
 def test_trials_of_a_lost_driver_are_shown_as_they_are(
