@@ -80,7 +80,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return Machine(monkeypatch, tmp_path)
 
@@ -112,10 +112,27 @@ def test_build_without_cuda_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> 
     require_driver()
 
 
-def test_start_on_this_machine_reports_old_driver(machine: Machine) -> None:
+@pytest.mark.parametrize("counted", [0, 1])  # torch counts through NVML or, where that fails, through the driver
+@pytest.mark.parametrize("device", ["auto", "gpu"])
+def test_start_on_this_machine_reports_old_driver(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, counted: int
+) -> None:
     machine.driver("535.161.08", 12020)
-    with pytest.raises(MachineError, match="too old"):
-        distributed.start("auto")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: counted)
+    for start in (distributed.start, distributed.uses_gpu):
+        with pytest.raises(MachineError, match="too old") as caught:
+            start(device)
+        assert caught.value.exit_code == 8
+
+
+@pytest.mark.parametrize(("device", "visible"), [("cpu", "0"), ("auto", ""), ("auto", "-1")])
+def test_start_without_gpus_ignores_old_driver(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, visible: str
+) -> None:
+    machine.driver("535.161.08", 12020)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert not distributed.uses_gpu(device)
+    assert distributed.start(device).device.type == "cpu"
 
 
 def test_preflight_reports_old_driver_not_network(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
