@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from train_jobs.engine.runtime.gpu_check import has_code, require_driver, requir
 from train_jobs.tools import gpu_report
 from train_jobs.tools.preflight import main as preflight
 
+ROOT = Path(__file__).parents[3]
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
 
@@ -133,6 +135,51 @@ def test_start_without_gpus_ignores_old_driver(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert not distributed.uses_gpu(device)
     assert distributed.start(device).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "backends", "bound"),
+    [("gpu", "cpu:gloo,cuda:nccl", torch.device("cuda", 1)), ("cpu", "gloo", None)],
+)
+def test_start_binds_rank_to_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, backends: str, bound: torch.device | None
+) -> None:
+    """Otherwise nccl connects in the first step only, and a barrier guesses the GPU."""
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(distributed, "require_usable_gpu", lambda device: None)
+    joined: list[tuple[str, torch.device | None]] = []
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, *, device_id, **_: joined.append((backend, device_id))
+    )
+    distributed.start(device)
+    assert joined == [(backends, bound)]
+
+
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+@pytest.mark.parametrize("module", ["train_jobs.pretrain", "benchmarks.gpu_rows"])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ["expandable_segments:True", None]),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, ["backend:cudaMallocAsync", None]),
+        ({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, [None, "backend:cudaMallocAsync"]),
+    ],
+)
+def test_allocator_is_set_before_torch_is_imported(
+    tmp_path: Path, module: str, given: dict[str, str], found: list[str | None]
+) -> None:
+    """A double in place of torch prints what torch would read at its import."""
+    double = "import json, os; print(json.dumps([os.environ.get(name) for name in {}]), flush=True); os._exit(0)"
+    (tmp_path / "torch.py").write_text(double.format(ALLOCATOR_VARIABLES))
+    environ = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
+    environ |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), **given}
+    done = subprocess.run([sys.executable, "-m", module], env=environ, capture_output=True, text=True)
+    assert json.loads(done.stdout) == found, done.stderr
 
 
 def test_preflight_reports_old_driver_not_network(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
