@@ -263,8 +263,8 @@ def test_report_names_gpu_that_does_not_compute(machine: Machine, capsys: pytest
 def test_report_shows_memory_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_report.gpu_check, "require_usable_gpu", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    free = iter([(79e9, 80e9), (20e9, 80e9), (11e9, 12e9)])
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(free))
+    free = [(79e9, 80e9), (20e9, 80e9), (11e9, 12e9)]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device.index])
     found = list(gpu_report.usable([torch.device("cuda", number) for number in range(3)]))
     assert [one.level for one in found] == ["ok", "warn", "warn"]
     assert "20.0 of 80.0 GB free" in found[1].text
