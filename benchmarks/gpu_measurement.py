@@ -1,4 +1,4 @@
-"""What the rows of the GPU day measure with: device and sizes, loops and programs, comparisons, results."""
+"""Device, sizes, loops, programs and results of the rows of the GPU day."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RowFailed(Exception):  # noqa: N818
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """What a row measures does not exist on this machine."""
+    """This machine has nothing that the row could measure."""
 
 
 class Size(NamedTuple):
