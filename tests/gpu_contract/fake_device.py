@@ -26,7 +26,7 @@ SCENES = (
     "squad-lamb-fp16-padded",
     "entities-adamw-bf16-packed",
     "pretrain-adamw-fp16-fallback",
-    "pretrain-lamb-fp32-fallback",
+    "pretrain-adamw-fp32-fallback",
     "glue-adamw-fp16-fallback",
 )
 """KIND-OPTIMIZER-PRECISION-LAYOUT, the number of processes if there are several, and whether sums overlap.

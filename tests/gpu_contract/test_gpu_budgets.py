@@ -23,7 +23,7 @@ OPERATORS = {
     "squad-lamb-fp16-padded": {"forward": 312, "backward": 351, "optimizer": 31},
     "entities-adamw-bf16-packed": {"forward": 180, "backward": 246, "optimizer": 4},
     "pretrain-adamw-fp16-fallback": {"forward": 464, "backward": 456, "optimizer": 4},
-    "pretrain-lamb-fp32-fallback": {"forward": 372, "backward": 312, "optimizer": 31},
+    "pretrain-adamw-fp32-fallback": {"forward": 372, "backward": 312, "optimizer": 4},
     "glue-adamw-fp16-fallback": {"forward": 350, "backward": 384, "optimizer": 4},
 }
 
