@@ -28,18 +28,16 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from benchmarks.defaults_data import TASKS, write_corpus, write_tables
-from benchmarks.machine import describe
+from benchmarks.machine import commit, describe
 from orchestrator.jobs.finetune.spec import FinetuneSpec
 from orchestrator.jobs.resolve import resolve_spec
 from orchestrator.specs.resolved import Flag
@@ -219,13 +217,6 @@ def newest(lines: list[Line], model: str) -> list[Line]:
 def best_trial(lines: list[Line], task: str, rows: int) -> Line:
     """Return the trial with the best dev score; the first of equal ones."""
     return max(cell(lines, task, rows, "trial"), key=lambda line: line["dev"])
-
-
-@cache
-def commit() -> str:
-    """Return the short hash of the code at the first call: later commits do not change a running process."""
-    command = ["git", "-C", str(RESULTS.parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def standard_error(scores: list[float]) -> float:

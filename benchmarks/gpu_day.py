@@ -3,10 +3,11 @@
     python -m benchmarks.gpu_day                 # make gpu-day
     python -m benchmarks.gpu_day --rehearse      # every row on the CPU, with small sizes: at most 25 minutes
 
-On one GPU or several. Each row is a process of its own with a budget of seconds. A row that passed is not repeated:
-start it again after an interruption. The exit code is 1 until every row has passed, including rows that `--rows` left
-out. gpu-day/results.jsonl has all results, gpu-day/table.md the table: hardware, versions, figures, which estimate of
-docs/speed.md was wrong by how much, and the output of all programs.
+On one GPU or several. Each row is a process of its own with a budget of seconds. A row that passed is not repeated with
+the same GPUs, driver, torch and commit: start it again after an interruption. The exit code is 1 until every row has
+passed, including rows that `--rows` left out. On a GPU day a row may be not applicable instead, such as one that needs
+two GPUs. gpu-day/results.jsonl has all results, gpu-day/table.md the table: hardware, versions, figures, which estimate
+of docs/speed.md was wrong by how much, and the output of all programs. A rehearsal writes to gpu-rehearsal.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu_rows import ROWS
-from benchmarks.machine import describe
+from benchmarks.machine import commit, describe
 from train_jobs.engine.runtime import gpu_check
 
 
@@ -34,12 +35,14 @@ class Result(NamedTuple):
 
     row: str
     state: str
-    """passed, failed or late."""
+    """passed, failed, late or not applicable."""
     seconds: float
     figures: dict[str, Any]
     estimates: dict[str, tuple[float, float]]
     raw: str
-    """Output, or the reason of a failure."""
+    """Output, or the reason of another state."""
+    setting: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    """What the result holds for, see `setting_of`."""
 
 
 def measure(row: str, folder: Path, *, rehearse: bool) -> Result:
@@ -63,10 +66,12 @@ def measure(row: str, folder: Path, *, rehearse: bool) -> Result:
     took = time.monotonic() - started
     last = (out.strip().splitlines() or [""])[-1]
     if process.returncode or not last.startswith("{"):
-        return Result(row, "failed", took, {}, {}, (out + errors)[-3000:])
+        said = (out + errors).strip()[-3000:] or f"ended with {process.returncode} and no output"
+        return Result(row, "failed", took, {}, {}, said)
     answer = json.loads(last)
-    if "failed" in answer:
-        return Result(row, "failed", took, {}, {}, answer["failed"])
+    for state in ("failed", "not applicable"):
+        if state in answer:
+            return Result(row, state, took, {}, {}, answer[state])
     if not answer["figures"]:
         return Result(row, "failed", took, {}, {}, "no figures: the row measured nothing")
     return Result(row, "passed", took, answer["figures"], answer["estimates"], answer["raw"])
@@ -77,21 +82,39 @@ def _end(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def read_results(folder: Path) -> dict[str, Result]:
-    """Return the latest result of each row."""
+def setting_of(*, rehearse: bool) -> dict[str, Any]:
+    """Return what a result holds for: with another mode, GPU, number of GPUs, version or commit it is void."""
+    gpus = 0 if rehearse else torch.cuda.device_count()
+    return {
+        "mode": "rehearsal" if rehearse else "day",
+        "gpu": torch.cuda.get_device_name(0) if gpus else None,
+        "gpus": gpus,
+        "driver": (gpu_check.driver_release() or "unknown") if gpus else None,
+        "torch": torch.__version__,
+        "commit": commit(),
+    }
+
+
+def read_results(folder: Path, setting: Mapping[str, Any]) -> dict[str, Result]:
+    """Return the latest result of each row that holds for a setting."""
     path = folder / "results.jsonl"
     found = [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
-    return {one.row: one for one in found}
+    return {one.row: one for one in found if one.row in ROWS and _holds(one, setting)}
 
 
-def hardware(*, rehearse: bool) -> str:
-    """Return one line: GPUs, driver, versions."""
-    packages = describe("torch", "transformers", "numba")
-    if rehearse:
+def _holds(one: Result, setting: Mapping[str, Any]) -> bool:
+    # Most rows use one GPU, however many there are.
+    gpus = {} if ROWS[one.row].all_gpus else {"gpus": setting["gpus"]}
+    return bool(one.setting) and {**one.setting, **gpus} == setting
+
+
+def hardware(setting: Mapping[str, Any]) -> str:
+    """Return one line: GPUs, driver, versions, commit."""
+    packages = f"{describe('torch', 'transformers', 'numba')}, commit {setting['commit']}"
+    if setting["mode"] == "rehearsal":
         return f"**A rehearsal on a CPU: no figure here was measured on a GPU.** {packages}"
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    driver = gpu_check.driver_release() or "unknown"
-    return f"{len(names)} x {names[0]}, driver {driver}, CUDA {torch.version.cuda}; {packages}"
+    gpus = f"{setting['gpus']} x {setting['gpu']}, driver {setting['driver']}"
+    return f"{gpus}, CUDA {torch.version.cuda}; {packages}"
 
 
 def table(results: Mapping[str, Result], head: str, *, rehearse: bool) -> str:
@@ -113,35 +136,38 @@ def table(results: Mapping[str, Result], head: str, *, rehearse: bool) -> str:
         for key, (expected, found) in one.estimates.items():
             text.append(f"| {key} | {expected:,.4g} | {found:,.4g} | {found / expected:.2f} |")
     for one in results.values():
-        if one.raw:
+        if one.raw and one.state != "not applicable":
             text += ["", f"## {one.row}", "", "```", one.raw.strip(), "```"]
     return "\n".join([*text, ""])
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the rows that did not pass yet; return 1 unless every row of the day has passed."""
+    """Run the rows that are open; return 1 unless every row passed or, on a GPU day, is not applicable."""
     parser = argparse.ArgumentParser(prog="benchmarks.gpu_day", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("gpu-day"), help="folder of the results")
+    parser.add_argument("--folder", type=Path, help="folder of the results (default: gpu-day or gpu-rehearsal)")
     parser.add_argument("--rehearse", action="store_true", help="run every row on the CPU, with small sizes")
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS), help="rows to run (default: all)")
     arguments = parser.parse_args(words)
     if not arguments.rehearse and not torch.cuda.is_available():
         gpu_check.require_driver()
         parser.error("no GPU; --rehearse runs every row on the CPU")
-    folder: Path = arguments.folder
+    folder: Path = arguments.folder or Path("gpu-rehearsal" if arguments.rehearse else "gpu-day")
     folder.mkdir(parents=True, exist_ok=True)
-    results, head = read_results(folder), hardware(rehearse=arguments.rehearse)
+    setting = setting_of(rehearse=arguments.rehearse)
+    results, head = read_results(folder, setting), hardware(setting)
+    # A rehearsal runs every row, so that the day itself has no row that never ran.
+    done = ("passed",) if arguments.rehearse else ("passed", "not applicable")
     for name in arguments.rows:
-        if name in results and results[name].state == "passed":
+        if name in results and results[name].state in done:
             continue
-        found = results[name] = measure(name, folder, rehearse=arguments.rehearse)
+        found = results[name] = measure(name, folder, rehearse=arguments.rehearse)._replace(setting=setting)
         with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(found._asdict()) + "\n")
         (folder / "table.md").write_text(table(results, head, rehearse=arguments.rehearse), encoding="utf-8")
         first = "" if found.state == "passed" else f": {(found.raw.strip().splitlines() or ['no message'])[-1]}"
         print(f"{found.state:<7} {name} ({found.seconds:.0f} s){first}", flush=True)
     print(f"\n{folder / 'table.md'}")
-    missing = [name for name in ROWS if name not in results or results[name].state != "passed"]
+    missing = [name for name in ROWS if name not in results or results[name].state not in done]
     if missing:
         print(f"incomplete: {', '.join(missing)}")
     return 1 if missing else 0

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu_rows ROW FOLDER [--rehearse]     # one row, as benchmarks.gpu_day starts it
 
-A row returns its figures, and the estimates that they test: name -> (estimated, measured). A rehearsal runs the same
-functions on the CPU; only `Day.device` and `Day.size` differ.
+A row returns its figures, and the estimates that they test: name -> (estimated, measured); or it raises RowFailed or
+NotApplicable. A rehearsal runs the same functions on the CPU; only `Day.device` and `Day.size` differ.
 """
 
 from __future__ import annotations
@@ -16,28 +16,37 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.gpu_estimates import CARDS, PIECES, Workload, launch_seconds, lines, rate
-from benchmarks.input_pipeline import Pipeline, make_loop, timed_steps
+from benchmarks.gpu_measurement import (
+    GPU,
+    REHEARSAL,
+    Day,
+    Measured,
+    NotApplicable,
+    RowFailed,
+    apart,
+    card,
+    expect,
+    loss_and_norm,
+    random_model,
+    reports,
+    sync_mode,
+)
+from benchmarks.input_pipeline import timed_steps
 from orchestrator.estimates.memory import activation_memory, state_bytes
 from train_jobs.config import OptimizerConfig
 from train_jobs.config.arithmetic import parameter_count
-from train_jobs.corpus.examples.batches import Batch
-from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.probe import try_micro_batch
 from train_jobs.engine.runtime.devices import autocast, memory_bytes
-from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.packing import packing_arrays
 from train_jobs.optim.factory import build_optimizer
 from train_jobs.tools import gpu_report
@@ -50,127 +59,11 @@ PARITY, PACKED = 1e-3, 1e-4  # relative: fp32 on a GPU sums in another order
 HALF = 1e-2  # relative: bf16 has 8 bits of precision
 
 
-class RowFailed(Exception):  # noqa: N818
-    """A promise that did not hold."""
-
-
-class Size(NamedTuple):
-    """Sizes of the measurements."""
-
-    small: str
-    """Recipe of checks."""
-    large: str
-    """Recipe of figures about optimizer and memory."""
-    length: int
-    micro_batch: int
-    steps: int
-    rounds: int
-    probe: tuple[int, ...]
-    """Micro batches to search, the largest first."""
-
-
-GPU = Size("base", "large", 128, 128, 10, 5, (2048, 1024, 512, 256, 128, 64))
-REHEARSAL = Size("tiny", "tiny", 32, 4, 2, 1, (8, 4))
-
-
-class Day(NamedTuple):
-    """Device, sizes, and a folder for files."""
-
-    folder: Path
-    device: torch.device
-    size: Size
-    gpus: int
-
-    @property
-    def kind(self) -> str:
-        """The device, as the commands name it."""
-        return "gpu" if self.device.type == "cuda" else "cpu"
-
-    @property
-    def world(self) -> World:
-        """This process alone."""
-        return World(rank=0, local_rank=0, size=1, device=self.device)
-
-    def loop(self, recipe: str, *, short: float = 0.1, **train: Any) -> tuple[Loop, Pipeline]:
-        """Return a loop of a recipe over the embedded text.
-
-        Args:
-            recipe: name of the recipe.
-            short: share of sequences to shorten.
-            train: changes of its section `train`.
-        """
-        size = self.size
-        settings = {"global_batch_size": 2 * size.micro_batch, "micro_batch_size": size.micro_batch, "seed": 1}
-        changes = {
-            "train": {**settings, **train},
-            "data": {"sequence_length": size.length, "short_sequence_probability": short},
-        }
-        place = self.folder.parent / "loops"  # one store of the text for all rows
-        place.mkdir(parents=True, exist_ok=True)
-        return make_loop(recipe, place, self.world, changes)
-
-    def run(self, module: str, *words: str, ranks: int = 0) -> str:
-        """Run a module in a process of its own, or in `ranks` of torchrun; return its output.
-
-        Raises:
-            RowFailed: it failed.
-        """
-        command = ("-m", module, *words)
-        if ranks:
-            done = gpu_report.torchrun(ranks, *command)
-        else:
-            done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
-        if done.returncode:
-            raise RowFailed(f"{module} ended with {done.returncode}: {(done.stderr + done.stdout)[-1500:]}")
-        return done.stdout
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-
-class Measured(NamedTuple):
-    """Result of a row."""
-
-    figures: dict[str, Any]
-    estimates: dict[str, tuple[float, float]] = {}  # noqa: RUF012 - never changed
-    raw: str = ""
-    """Output of programs."""
-
-
-def card() -> str | None:
-    """Return the name of this GPU among the estimates; None for another one or a CPU."""
-    if not torch.cuda.is_available():
-        return None
-    name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
-    same = [one for one in CARDS if one.split()[0] in name]
-    return min(same, key=lambda one: abs(CARDS[one].bytes - memory), default=None)
-
-
-def expect(condition: bool, text: str) -> None:
-    """Raise RowFailed with a text unless a condition holds."""
-    if not condition:
-        raise RowFailed(text)
-
-
 def machine(day: Day) -> Measured:
     found = list(gpu_report.checks(day.kind))
     bad = [f"{one.name}: {one.text}" for one in found if one.level == "fail"]
     expect(not bad, "; ".join(bad))
     return Measured({one.name: f"{one.text}{'' if one.level == 'ok' else ' (warning)'}" for one in found})
-
-
-@contextmanager
-def sync_mode(day: Day, mode: str) -> Iterator[None]:
-    """Make torch warn or raise at each synchronisation of the host with a GPU."""
-    if day.device.type == "cuda":
-        torch.cuda.set_sync_debug_mode(mode)
-    try:
-        yield
-    finally:
-        if day.device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
 
 
 def synchronisations(day: Day) -> Measured:
@@ -380,28 +273,6 @@ def squad(day: Day) -> Measured:
     return Measured({"sequences/s": round(statistics.median(rates[len(rates) // 3 :]), 1), "length": length})
 
 
-def random_model(day: Day, kind: str, *, positions: int = 512) -> Path:
-    """Save a model of transformers with drawn weights and a small vocabulary; return its folder."""
-    import transformers
-
-    base = day.device.type == "cuda"
-    hidden, layers = (768, 12) if base else (64, 2)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789.?"]
-    words += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
-    words += ["word", "answers", "question", "what"]
-    folder = day.folder / kind
-    folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    shape = transformers.BertConfig(
-        vocab_size=len(words), hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 32,
-        intermediate_size=4 * hidden, max_position_embeddings=positions,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    getattr(transformers, kind)(shape).save_pretrained(folder)
-    transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), model_max_length=positions).save_pretrained(folder)
-    return folder
-
-
 def inference(day: Day) -> Measured:
     import transformers
 
@@ -445,18 +316,9 @@ def memory(day: Day) -> Measured:
 
 
 def scaling(day: Day) -> Measured:
-    counts = [count for count in (1, 2, 4, 8) if count <= max(day.gpus, 2 if day.kind == "cpu" else 1)]
-    rates = {}
-    for count in counts:
-        folder = day.folder / f"scaling-{count}"
-        shutil.rmtree(folder, ignore_errors=True)
-        steps, batch = day.size.steps, 2 * day.size.micro_batch * count
-        sets = (f"train.steps={steps}", f"train.global_batch_size={batch}", "train.log_every=1")
-        sets += (f"train.micro_batch_size={day.size.micro_batch}", f"data.sequence_length={day.size.length}")
-        day.run("train_jobs.pretrain", "--config", day.size.small, "--device", day.kind, "--output", str(folder),
-                *(word for one in sets for word in ("--set", one)), ranks=count)  # fmt: skip
-        found = [one["sequences_per_second"] for one in reports(folder, "sequences_per_second")]
-        rates[count] = statistics.median(found[len(found) // 2 :])
+    require_two(day)
+    counts = [count for count in (1, 2, 4, 8) if count <= max(day.gpus, 2)]
+    rates = {count: day.pretrain(f"scaling-{count}", batch=2 * count, ranks=count)[0] for count in counts}
     figures = {f"{count} processes, sequences/s": round(value, 1) for count, value in rates.items()}
     last = counts[-1]
     efficiency = rates[last] / (last * rates[1])
@@ -466,23 +328,21 @@ def scaling(day: Day) -> Measured:
 def overlap(day: Day) -> Measured:
     from train_jobs.artifacts.files import file_sha256
 
-    if day.kind == "gpu" and day.gpus < 2:
-        return Measured({"overlap": "not measured: it needs two GPUs"})
+    require_two(day)
     weights, rates = {}, {}
     for setting in ("false", "true"):
-        folder = day.folder / f"overlap-{setting}"
-        shutil.rmtree(folder, ignore_errors=True)
-        sets = (f"train.steps={day.size.steps}", f"train.global_batch_size={4 * day.size.micro_batch}")
-        sets += (f"train.micro_batch_size={day.size.micro_batch}", f"data.sequence_length={day.size.length}")
-        sets += ("train.log_every=1", "train.deterministic=true", f"train.overlap_all_reduce={setting}")
-        day.run("train_jobs.pretrain", "--config", day.size.small, "--device", day.kind, "--output", str(folder),
-                *(word for one in sets for word in ("--set", one)), ranks=2)  # fmt: skip
-        found = [one["sequences_per_second"] for one in reports(folder, "sequences_per_second")]
-        rates[setting] = statistics.median(found[len(found) // 2 :])
+        sets = ("train.deterministic=true", f"train.overlap_all_reduce={setting}")
+        rates[setting], folder = day.pretrain(f"overlap-{setting}", *sets, batch=4, ranks=2)
         weights[setting] = file_sha256(next(folder.rglob("model.safetensors")))
     expect(weights["true"] == weights["false"], "two processes with and without overlap have other weights")
     figures = {"without, sequences/s": round(rates["false"], 1), "with overlap": round(rates["true"], 1)}
     return Measured({**figures, "with / without": round(rates["true"] / rates["false"], 3), "weights": "bit-equal"})
+
+
+def require_two(day: Day) -> None:
+    """Raise NotApplicable on a machine with one GPU; a CPU serves several processes."""
+    if day.kind == "gpu" and day.gpus < 2:
+        raise NotApplicable("it needs two GPUs")
 
 
 def launches(day: Day) -> Measured:
@@ -512,38 +372,6 @@ def launches(day: Day) -> Measured:
     return Measured({**figures, "loss and norm with graphs from without": f"{far:.1e}"}, expected)
 
 
-def apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the largest relative difference."""
-    return max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
-
-
-def loss_and_norm(loop: Loop, task: Pipeline, batch: Batch, size: int, times: int = 1) -> tuple[float, float]:
-    """Return loss and gradient norm of a batch in micro batches of `size`; the last of several `times`.
-
-    Without dropout: its random numbers differ between devices, and with the number of filling tokens.
-    """
-    device = loop.gradients.flat.device
-    totals = torch.tensor(task.counts(batch), dtype=torch.float32, device=device)
-    task.model.eval()
-    for _ in range(times):
-        loop.gradients.zero_()
-        losses = []
-        for start in range(0, len(batch), size):
-            with task.accumulating(), autocast(loop.policy.precision, device):
-                loss, _ = task.loss(batch.slice(start, start + size), totals)
-                losses.append(loss.detach().double())  # a copy: the next micro batch may write over the loss
-                loss.backward()
-    return float(torch.stack(losses).sum()), float(loop.gradients.flat.double().norm())
-
-
-def reports(folder: Path, key: str) -> list[dict[str, float]]:
-    """Return the reports of a run that have a metric."""
-    path = next(iter(folder.rglob("metrics.jsonl")))
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    found = [one.get("metrics", one) for one in found]
-    return [one for one in found if key in one]
-
-
 class Row(NamedTuple):
     """A row and the seconds that it may take."""
 
@@ -552,10 +380,12 @@ class Row(NamedTuple):
     """On a GPU."""
     rehearsal: int
     """On two cores of a CPU, with the sizes of a rehearsal."""
+    all_gpus: bool = False
+    """Whether it uses all GPUs of the machine, not the first one only."""
 
 
 ROWS = {
-    "machine": Row(machine, 50, 90),
+    "machine": Row(machine, 50, 90, all_gpus=True),
     "synchronisations": Row(synchronisations, 70, 80),
     "compilations": Row(compilations, 110, 180),
     "parity": Row(parity, 55, 60),
@@ -570,8 +400,8 @@ ROWS = {
     "SQuAD": Row(squad, 60, 90),
     "inference": Row(inference, 35, 60),
     "memory": Row(memory, 50, 50),
-    "scaling": Row(scaling, 100, 90),
-    "overlap": Row(overlap, 60, 100),
+    "scaling": Row(scaling, 100, 90, all_gpus=True),
+    "overlap": Row(overlap, 60, 100, all_gpus=True),
     "launches": Row(launches, 120, 30),
 }
 
@@ -592,6 +422,9 @@ def main() -> None:
         found = ROWS[arguments.row].measure(day)
     except RowFailed as problem:
         print(json.dumps({"failed": str(problem)}))
+        return
+    except NotApplicable as reason:
+        print(json.dumps({"not applicable": str(reason)}))
         return
     print(json.dumps({"figures": found.figures, "estimates": found.estimates, "raw": found.raw}))
 

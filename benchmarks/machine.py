@@ -1,12 +1,15 @@
-"""Description of the machine of a measurement, and medians."""
+"""Description of the machine and the code of a measurement, and medians."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +24,24 @@ def machine(*packages: str) -> str:
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     cores = len(os.sched_getaffinity(0))
     return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}"
+
+
+@cache
+def commit() -> str:
+    """Return the short hash of the code at the first call: later commits do not change a running process.
+
+    Changes of Python files that are not committed add their own hash. It is "unknown" outside a git repository.
+    """
+    try:
+        head, changes = (_git(*words) for words in (("rev-parse", "--short", "HEAD"), ("diff", "HEAD", "--", "*.py")))
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{head}+{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else head
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parents[1]), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:

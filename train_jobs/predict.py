@@ -11,7 +11,7 @@ The head decides the kind of prediction: labels or numbers, answers, entities, w
     out/metrics.jsonl        metrics                    out/result.json    final figures
 
 Exit codes: 0 done, 75 stopped by SIGTERM with all complete windows kept, 130 the same by Ctrl-C, 76 hung (see the
-stacks), 2 invalid input, 1 any other error.
+stacks), 2 invalid input, 8 this machine cannot run it, 1 any other error.
 """
 
 from __future__ import annotations

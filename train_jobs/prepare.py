@@ -13,7 +13,8 @@ command again resumes an interrupted preparation:
     STORE/parts/         finished steps; removed when the store is complete, unless keep_steps is set
     out/metrics.jsonl    metrics                    out/result.json    final figures
 
-Exit codes: 0 done, 75 stopped by SIGTERM, 130 by Ctrl-C, 2 invalid input, 1 any other error.
+Exit codes: 0 done, 75 stopped by SIGTERM, 130 by Ctrl-C, 2 invalid input, 8 this machine cannot run it, 1 any
+other error.
 """
 
 from __future__ import annotations

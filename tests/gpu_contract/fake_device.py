@@ -25,8 +25,14 @@ SCENES = (
     "glue-adamw-bf16-packed",
     "squad-lamb-fp16-padded",
     "entities-adamw-bf16-packed",
+    "pretrain-adamw-fp16-fallback",
+    "pretrain-adamw-fp32-fallback",
+    "glue-adamw-fp16-fallback",
 )
-"""KIND-OPTIMIZER-PRECISION-LAYOUT, the number of processes if there are several, and whether sums overlap."""
+"""KIND-OPTIMIZER-PRECISION-LAYOUT, the number of processes if there are several, and whether sums overlap.
+
+Layout fallback: packed sequences without a kernel for them, as on a T4 or in fp32.
+"""
 SOURCE = Path(__file__).with_name("fakecuda.cpp")
 
 

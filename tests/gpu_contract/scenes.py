@@ -98,6 +98,26 @@ def device(record: Record, *, packed: bool) -> Iterator[None]:
             setattr(module, name, value)
 
 
+@contextlib.contextmanager
+def fused_attention() -> Iterator[None]:
+    """Compute attention of padded sequences by the kernel that GPUs have for a mask; without a GPU torch takes none."""
+    before = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float) -> Any:
+        bias = None
+        if attn_mask is not None:
+            bias = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
+            bias = bias.expand(*query.shape[:3], key.shape[2])
+        kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+        return kernel(query, key, value, bias, compute_log_sumexp=True, dropout_p=dropout_p)[0]
+
+    torch.nn.functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        torch.nn.functional.scaled_dot_product_attention = before
+
+
 def world_of(size: int, record: Record) -> World:
     """Return the first of `size` processes, whose stages the record sees."""
     world = World(rank=0, local_rank=0, size=size, device=DEVICE, local_size=size)
@@ -204,9 +224,9 @@ def finetuning(kind: str, world: World, *, packed: bool) -> Finetuning:
 def play(name: str, store: Path, folder: Path) -> dict[str, Any]:
     """Run a scene named KIND-OPTIMIZER-PRECISION-LAYOUT[-RANKS[-overlap]] and return what each step did."""
     kind, optimizer, precision, layout, *ranks = name.split("-")
-    size, packed = int(ranks[0]) if ranks else 1, layout == "packed"
+    size, packed = int(ranks[0]) if ranks else 1, layout != "padded"
     overlap = "overlap" in ranks
-    with recorded() as record, device(record, packed=packed):
+    with recorded() as record, device(record, packed=layout == "packed"):
         world = world_of(size, record)
         task: Any = (
             pretraining(store, world, packed=packed) if kind == "pretrain" else finetuning(kind, world, packed=packed)
@@ -222,6 +242,7 @@ def play(name: str, store: Path, folder: Path) -> dict[str, Any]:
         )
         if overlap:  # several buckets of the small model
             loop.gradients.overlap_reduction(world, bucket_bytes=2**16)
+        later = loop._later_bytes(), len(loop.gradients.flat)
         loop._step()  # creates the optimizer's state
         steps = []
         for _ in range(STEPS):
@@ -231,14 +252,14 @@ def play(name: str, store: Path, folder: Path) -> dict[str, Any]:
         record.clear()
         with record.doing("report"):
             loop._report()
-        return {"steps": steps, "report": record.summary()}
+        return {"steps": steps, "report": record.summary(), "later": later}
 
 
-def saved_bytes(store: Path) -> float:
-    """Return the bytes that a token of a full sequence keeps for the backward pass, in a wide model."""
+def saved_bytes(store: Path, layout: str) -> float:
+    """Return the bytes that a token of a full sequence keeps for the backward pass, in a wide model in bf16."""
     found = []
-    with recorded() as record, device(record, packed=True):
-        task = pretraining(store, world_of(1, record), packed=True, **WIDE)
+    with recorded() as record, device(record, packed=layout == "packed"), fused_attention():
+        task = pretraining(store, world_of(1, record), packed=layout != "padded", **WIDE)
         weights = {parameter.untyped_storage()._cdata for parameter in task.model.parameters()}
         for sequences in (32, 64):
             kept: dict[int, int] = {}
@@ -307,6 +328,6 @@ def main(names: list[str], store: Path, output: Path) -> None:
             found[name] = play(name, store, Path(folder))
             if grouped:
                 dist.destroy_process_group()
-        found["saved_bytes"] = saved_bytes(store)
+        found["saved_bytes"] = {layout: saved_bytes(store, layout) for layout in ("packed", "padded", "fallback")}
         found["graphs"] = graphs(store, Path(folder))
     output.write_text(json.dumps(found))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from train_jobs.config import ModelConfig
+from train_jobs.models.bert import attention, encoder
 from train_jobs.models.bert.encoder import RECOMPILE_LIMIT, BertModel, Encoder
 from train_jobs.models.bert.pretraining_heads import BertForPreTraining, pretraining_sums
 from train_jobs.models.packing import Packing, packing_arrays
@@ -80,6 +81,12 @@ def test_layers_compile_to_few_variants(graphs: Counter[str], sizes: list[int], 
     assert torch._dynamo.config.recompile_limit >= RECOMPILE_LIMIT > VARIANTS
 
 
+def stand_in(joint: torch.Tensor, starts: torch.Tensor, longest: int, dropout: float) -> torch.Tensor:
+    """Compute something of the arguments of the kernel for packed sequences, which a CPU lacks."""
+    query, key, value = joint.unbind(1)
+    return (query * key).sum(-1, keepdim=True) * value / longest + starts.sum()
+
+
 def sum_of(model: BertForPreTraining, rows: int, draw: np.random.Generator, *, next_sentence: bool) -> None:
     """Run the model and its losses on random sequences of up to 64 tokens, packed as on a GPU."""
     lengths = draw.integers(3, 65, rows)
@@ -119,4 +126,23 @@ def test_pretraining_compiles_to_few_variants(graphs: Counter[str], next_sentenc
         "InputEmbeddings.combine",
         "BertForPreTraining.sum_head_losses",
     }
+    assert max(graphs.values()) <= VARIANTS, graphs
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_finetuning_compiles_to_few_variants(graphs: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer for all and the sum of embeddings: batches of rows with 40 to 128 tokens, remainders, evaluation."""
+    monkeypatch.setattr(encoder, "has_packed_kernel", lambda *_: True)
+    monkeypatch.setattr(attention, "_flash", stand_in)
+    model = BertModel(SHAPE.model_copy(update={"max_position_embeddings": 128}), 64)
+    model.compile_parts(layers_only=False)  # as on a GPU
+    draw = np.random.default_rng(3)
+    for training in (True, False):
+        model.train(training)
+        with torch.set_grad_enabled(training):
+            for longest, rows in ((40, 8), (64, 8), (96, 8), (128, 8), (77, 3), (128, 1), (50, 2)):
+                encode(model, [longest, *draw.integers(3, longest + 1, rows - 1).tolist()], longest)
+    assert torch._dynamo.utils.counters["graph_break"] == {}
+    assert set(graphs) == {"EncoderLayer._call_impl", "InputEmbeddings.combine"}
     assert max(graphs.values()) <= VARIANTS, graphs

@@ -25,7 +25,8 @@ from benchmarks.gpu_estimates import (
     rate,
     tokens_that_hide_launches,
 )
-from benchmarks.gpu_rows import REHEARSAL, ROWS, Day, RowFailed, table_rows
+from benchmarks.gpu_measurement import GPU, REHEARSAL, Day, NotApplicable, RowFailed
+from benchmarks.gpu_rows import ROWS, table_rows
 from benchmarks.throughput_peers import pretraining_loop
 from benchmarks.throughput_setup import prepare
 from train_jobs.engine.loop.loop import Loop
@@ -74,6 +75,89 @@ def test_day_resumes_after_rows_that_passed(
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(ROWS) + 1
 
 
+class GpuMachine:
+    """A machine with GPUs as torch and nvidia-smi describe it, on which each row passes immediately."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gpus, self.started, self.code = 1, list[str](), "c0ffee1"
+        self.driver = "580.95.05"
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: self.gpus)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA H200")
+        monkeypatch.setattr(gpu_day.gpu_check, "driver_release", lambda: self.driver)
+        monkeypatch.setattr(gpu_day, "commit", lambda: self.code)
+        monkeypatch.setattr(gpu_day, "measure", self._measure)
+
+    def _measure(self, row: str, folder: Path, *, rehearse: bool) -> Result:
+        self.started.append(row)
+        if row in ("scaling", "overlap") and self.gpus < 2 and not rehearse:
+            return Result(row, "not applicable", 1.0, {}, {}, "it needs two GPUs")
+        return passed(row)
+
+    def run(self, *words: str) -> list[str]:
+        """Run the day and return the rows that it started."""
+        self.started.clear()
+        assert gpu_day.main([*words]) == 0
+        return list(self.started)
+
+
+@pytest.fixture
+def gpu_machine(monkeypatch: pytest.MonkeyPatch) -> GpuMachine:
+    return GpuMachine(monkeypatch)
+
+
+def test_day_reuses_results_of_equal_settings_only(tmp_path: Path, gpu_machine: GpuMachine) -> None:
+    folder = ["--folder", str(tmp_path)]
+    assert gpu_machine.run("--rehearse", *folder) == list(ROWS)
+    assert gpu_machine.run(*folder) == list(ROWS)  # none of the rehearsal's counts
+    assert gpu_machine.run(*folder) == []
+    assert gpu_machine.run("--rehearse", *folder) == []
+    for change in ({"driver": "590.1"}, {"code": "c0ffee2"}):
+        vars(gpu_machine).update(change)
+        assert gpu_machine.run(*folder) == list(ROWS)
+    gpu_machine.gpus = 2
+    assert gpu_machine.run(*folder) == ["machine", "scaling", "overlap"]
+    last = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["setting"]
+    expected = {"mode": "day", "gpu": "NVIDIA H200", "gpus": 2, "driver": "590.1", "commit": "c0ffee2"}
+    assert last == {**expected, "torch": torch.__version__}
+
+
+def test_day_repeats_results_without_a_setting(tmp_path: Path, gpu_machine: GpuMachine) -> None:
+    """Earlier versions did not record it."""
+    lines = [{key: value for key, value in passed(row)._asdict().items() if key != "setting"} for row in ROWS]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert gpu_machine.run("--folder", str(tmp_path)) == list(ROWS)
+
+
+def test_rehearsal_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu_machine: GpuMachine
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gpu_machine.run("--rehearse")
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu-rehearsal"]
+    gpu_machine.run()
+    assert (tmp_path / "gpu-day" / "table.md").is_file()
+
+
+def test_day_shows_rows_that_do_not_apply(tmp_path: Path, gpu_machine: GpuMachine) -> None:
+    gpu_machine.run("--folder", str(tmp_path))
+    table = (tmp_path / "table.md").read_text()
+    assert f"| overlap | not applicable | 1 of {ROWS['overlap'].budget} | it needs two GPUs |" in table
+    assert "## overlap" not in table
+
+
+def test_rehearsal_with_row_that_does_not_apply_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"overlap": Result("overlap", "not applicable", 1.0, {}, {}, "it needs two GPUs")}
+    monkeypatch.setattr(gpu_day, "measure", lambda row, folder, rehearse: answer.get(row, passed(row)))
+    assert gpu_day.main(["--rehearse", "--folder", str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize("name", ["scaling", "overlap"])
+def test_row_of_several_gpus_does_not_apply_to_one(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NotApplicable, match="it needs two GPUs"):
+        ROWS[name].measure(Day(tmp_path, torch.device("cuda", 0), GPU, 1))
+
+
 def test_row_that_did_not_run_is_in_table() -> None:
     text = gpu_day.table({"LAMB": passed("LAMB")}, "head", rehearse=False)
     assert text.count("not run") == len(ROWS) - 1
@@ -86,6 +170,8 @@ def test_row_that_did_not_run_is_in_table() -> None:
         ("raise SystemError('the driver')", "failed", "the driver"),
         ("import time; time.sleep(60)", "late", "no result within"),
         ('print(\'{"figures": {}, "estimates": {}, "raw": ""}\')', "failed", "no figures"),
+        ('print(\'{"not applicable": "it needs two GPUs"}\')', "not applicable", "two GPUs"),
+        ("import os; os.kill(os.getpid(), 9)", "failed", "ended with -9 and no output"),  # as for lack of memory
     ],
 )
 def test_row_that_fails_or_hangs_has_a_reason(

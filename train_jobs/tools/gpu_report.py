@@ -95,11 +95,11 @@ def usable(devices: Sequence[torch.device]) -> Iterator[Check]:
             facts = ", ".join(f"{label} {value}" for label, value in problem.facts.items())
             yield Check(name, "fail", f"{problem.message}: {facts}", problem.fix)
             continue
-        free, total = torch.cuda.mem_get_info(device)
-        text = f"{torch.cuda.get_device_name(device)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
-        if free < 0.9 * total:
-            yield Check(name, "warn", text, "nvidia-smi shows the programs that use it; stop them")
-        elif total < LOW_MEMORY:
+        free, fix = gpu_check.free_memory(device)
+        text = f"{torch.cuda.get_device_name(device)}, {free}"
+        if fix:
+            yield Check(name, "warn", text, fix)
+        elif torch.cuda.mem_get_info(device)[1] < LOW_MEMORY:
             yield Check(name, "warn", text, "--set train.micro_batch_size=auto finds what fits")
         else:
             yield Check(name, "ok", text)

@@ -4,11 +4,13 @@
 
 Every process checks its own device and shares the result with the others. Exit code 0: no problem; 8: a machine cannot
 run the job (driver, GPU); 1: the network. stderr lists each faulty process with its machine, the same on every process.
+A process whose GPU has memory in use by other programs prints a warning.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -19,7 +21,8 @@ import torch
 import torch.distributed as dist
 
 from train_jobs.config import MachineError
-from train_jobs.engine.runtime.gpu_check import require_driver, require_usable_gpu
+from train_jobs.engine.runtime.distributed import World
+from train_jobs.engine.runtime.gpu_check import free_memory, require_driver, require_usable_gpu
 
 PATIENCE = timedelta(seconds=60)  # the machines of a job start seconds apart
 SIZE = 1024  # rows of the matrices; the product takes a hundredth of a second on any GPU
@@ -61,6 +64,10 @@ def find_device(kind: str, local_rank: int, local_size: int) -> torch.device:
         )
     device = torch.device("cuda", local_rank)
     require_usable_gpu(device)
+    free, fix = free_memory(device)
+    if fix:
+        text = f"memory may run out: GPU {local_rank} of {socket.gethostname()} has {free}; {fix}"
+        print(f"warning: {text}", file=sys.stderr, flush=True)
     return device
 
 
@@ -98,8 +105,8 @@ def preflight(kind: str) -> tuple[list[str], int]:
         return ([mine], MachineError.exit_code) if mine else ([], 0)
     # Over gloo first, which needs no GPU, so that a process with a faulty GPU can report it.
     dist.init_process_group("gloo", timeout=PATIENCE)
-    found: list[str | None] = [None] * size
-    dist.all_gather_object(found, mine)
+    world = World(rank=rank, local_rank=0, size=size, device=torch.device("cpu"))
+    found = map(json.loads, world.gather_texts(json.dumps(mine)))
     problems = [line for line in found if line]
     code = MachineError.exit_code if problems else 0
     if not problems:

@@ -50,12 +50,13 @@ def load(folder: Path, trust: dict[str, Any] | None = None) -> Predictor:
     import torch
 
     from train_jobs.config import PredictConfig
+    from train_jobs.engine.runtime.distributed import uses_gpu
     from train_jobs.engine.runtime.gpu_check import require_usable_gpu
     from train_jobs.inference.loaded_model import load_predictor
     from train_jobs.inference.score_requests import limited
 
     config = PredictConfig.model_validate({"model": folder, "input": "inputs.jsonl", "trust": trust or {}})
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device("cuda", 0) if uses_gpu("auto") else torch.device("cpu")
     if device.type == "cuda":
         require_usable_gpu(device)
     task = limited(load_predictor(config, device, single_texts=True))

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from train_jobs.engine.runtime.gpu_check import has_code, require_driver, requir
 from train_jobs.tools import gpu_report
 from train_jobs.tools.preflight import main as preflight
 
+ROOT = Path(__file__).parents[3]
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
 
@@ -80,7 +82,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     return Machine(monkeypatch, tmp_path)
 
@@ -112,10 +114,72 @@ def test_build_without_cuda_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> 
     require_driver()
 
 
-def test_start_on_this_machine_reports_old_driver(machine: Machine) -> None:
+@pytest.mark.parametrize("counted", [0, 1])  # torch counts through NVML or, where that fails, through the driver
+@pytest.mark.parametrize("device", ["auto", "gpu"])
+def test_start_on_this_machine_reports_old_driver(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, counted: int
+) -> None:
     machine.driver("535.161.08", 12020)
-    with pytest.raises(MachineError, match="too old"):
-        distributed.start("auto")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: counted)
+    for start in (distributed.start, distributed.uses_gpu):
+        with pytest.raises(MachineError, match="too old") as caught:
+            start(device)
+        assert caught.value.exit_code == 8
+
+
+@pytest.mark.parametrize(("device", "visible"), [("cpu", "0"), ("auto", ""), ("auto", "-1")])
+def test_start_without_gpus_ignores_old_driver(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, visible: str
+) -> None:
+    machine.driver("535.161.08", 12020)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert not distributed.uses_gpu(device)
+    assert distributed.start(device).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "backends", "bound"),
+    [("gpu", "cpu:gloo,cuda:nccl", torch.device("cuda", 1)), ("cpu", "gloo", None)],
+)
+def test_start_binds_rank_to_its_gpu(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, backends: str, bound: torch.device | None
+) -> None:
+    """Otherwise nccl connects in the first step only, and a barrier guesses the GPU."""
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(distributed, "require_usable_gpu", lambda device: None)
+    joined: list[tuple[str, torch.device | None]] = []
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, *, device_id, **_: joined.append((backend, device_id))
+    )
+    distributed.start(device)
+    assert joined == [(backends, bound)]
+
+
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+@pytest.mark.parametrize("module", ["train_jobs.pretrain", "benchmarks.gpu_rows"])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, ["expandable_segments:True", None]),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, ["backend:cudaMallocAsync", None]),
+        ({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}, [None, "backend:cudaMallocAsync"]),
+    ],
+)
+def test_allocator_is_set_before_torch_is_imported(
+    tmp_path: Path, module: str, given: dict[str, str], found: list[str | None]
+) -> None:
+    """A double in place of torch prints what torch would read at its import."""
+    double = "import json, os; print(json.dumps([os.environ.get(name) for name in {}]), flush=True); os._exit(0)"
+    (tmp_path / "torch.py").write_text(double.format(ALLOCATOR_VARIABLES))
+    environ = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_VARIABLES}
+    environ |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), **given}
+    done = subprocess.run([sys.executable, "-m", module], env=environ, capture_output=True, text=True)
+    assert json.loads(done.stdout) == found, done.stderr
 
 
 def test_preflight_reports_old_driver_not_network(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,8 +263,8 @@ def test_report_names_gpu_that_does_not_compute(machine: Machine, capsys: pytest
 def test_report_shows_memory_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_report.gpu_check, "require_usable_gpu", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    free = iter([(79e9, 80e9), (20e9, 80e9), (11e9, 12e9)])
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: next(free))
+    free = [(79e9, 80e9), (20e9, 80e9), (11e9, 12e9)]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: free[device.index])
     found = list(gpu_report.usable([torch.device("cuda", number) for number in range(3)]))
     assert [one.level for one in found] == ["ok", "warn", "warn"]
     assert "20.0 of 80.0 GB free" in found[1].text

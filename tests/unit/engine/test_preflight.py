@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from train_jobs.tools import preflight
 from train_jobs.tools.gpu_report import torchrun
 from train_jobs.tools.preflight import check_device, find_device, main
 
@@ -23,6 +24,7 @@ sys.exit(done.stderr if done.returncode else 0)
 SICK = """
 import os, sys, torch
 import train_jobs.tools.preflight as preflight
+torch.distributed.all_gather_object = None  # it unpickles what other machines send
 if os.environ["RANK"] == "1":
     preflight.check_device = lambda device: "an ECC error"
 sys.exit(preflight.main(["--device", "cpu"]))
@@ -52,6 +54,23 @@ def test_name_of_machine_needs_no_address() -> None:
         pytest.skip("may not change the name of the machine")
     done = subprocess.run([*command, NAMELESS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("free", [20e9, 79e9])
+def test_gpu_that_another_program_fills_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: float
+) -> None:
+    """A warning, as by doctor --gpu: the job may still fit."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(preflight, "require_driver", lambda: None)
+    monkeypatch.setattr(preflight, "require_usable_gpu", lambda device: None)
+    monkeypatch.setattr(preflight, "check_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80e9))
+    assert main(["--device", "gpu"]) == 0
+    warned = "warning: memory may run out: GPU 0 of" in capsys.readouterr().err
+    assert warned == (free == 20e9)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

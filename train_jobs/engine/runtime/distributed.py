@@ -22,11 +22,12 @@ import torch.distributed as dist
 
 from train_jobs.config import PeerError, SpecError
 from train_jobs.engine.runtime.allocator import keep_freed_tensors
-from train_jobs.engine.runtime.gpu_check import require_usable_gpu
+from train_jobs.engine.runtime.gpu_check import require_driver, require_usable_gpu
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
 ABANDON_SECONDS = 10.0
+HIDDEN = ("", "-1")  # first id of CUDA_VISIBLE_DEVICES: no GPU is visible
 AFTER_WATCHDOG = timedelta(minutes=5)  # the watchdog needs half a minute until every process has reported
 
 
@@ -258,8 +259,18 @@ def single_process_world() -> World:
 
 
 def uses_gpu(device: str) -> bool:
-    """Return whether a job uses GPUs on this machine: "auto" (if it has one), "cpu" or "gpu"."""
-    return device != "cpu" and torch.cuda.device_count() > 0
+    """Return whether a job uses GPUs on this machine: "auto" (if it has one), "cpu" or "gpu".
+
+    Raises:
+        MachineError: the driver is too old for this torch.
+    """
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in HIDDEN
+    if device == "cpu" or hidden:
+        return False
+    # Before the GPUs are counted: some ways to count them find none if the driver is old, and the job would silently
+    # train on the CPU.
+    require_driver()
+    return torch.cuda.device_count() > 0
 
 
 def start(device: str = "auto", *, hang_seconds: float | None = None) -> World:

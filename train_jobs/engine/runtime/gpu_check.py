@@ -23,6 +23,7 @@ MINIMUM_DRIVERS = {11: 450, 12: 525, 13: 580}
 """First NVIDIA driver for each CUDA release (NVIDIA, CUDA Compatibility, "Minor Version Compatibility", table 1)."""
 DRIVER_LIBRARY = "libcuda.so.1"
 SMI_SECONDS = 20.0
+FREE_SHARE = 0.9  # of a GPU that no other program uses; the context of a process takes some 0.5 GB
 DRIVER_ERROR = "CUDA driver error"
 """Start of torch's errors of the driver interface, which the allocator calls for expandable segments only."""
 FIXED_SEGMENTS = "expandable_segments:False"
@@ -145,6 +146,13 @@ def require_usable_gpu(device: torch.device) -> None:
             facts={"says": (str(problem).splitlines() or ["nothing"])[0][:200]},
             fix=fix,
         ) from problem
+
+
+def free_memory(device: torch.device) -> tuple[str, str | None]:
+    """Return how much memory of a GPU is free, and what to do if other programs use more than a tenth of it."""
+    free, total = torch.cuda.mem_get_info(device)
+    fix = "nvidia-smi shows the programs that use it; stop them" if free < FREE_SHARE * total else None
+    return f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free", fix
 
 
 def _compute(device: torch.device) -> None:

@@ -170,6 +170,8 @@ class Encoder(nn.Module):
                 positions = positions.grouped()
             if self.compiled:
                 vary_first_dimension(hidden, positions.tokens, positions.places, positions.starts)
+                if positions.kernel:  # takes the padded length as a number; in a fine-tuning batches differ in it
+                    torch._dynamo.maybe_mark_dynamic(positions.places, 1)
         return self.run_layers(hidden, positions)
 
     def run_layers(self, hidden: Tensor, positions: TokenPositions) -> Tensor:
