@@ -23,17 +23,17 @@ from typing import Any, ClassVar
 from orchestrator.backends.base import RESULT
 from orchestrator.backends.folder.log_files import LogClock
 from orchestrator.backends.folder.mlflow_sync import is_behind, start_sync
-from orchestrator.backends.folder.run_folder import FULL_BYTES, FolderRequest, RunFolder
+from orchestrator.backends.folder.run_folder import FolderRequest, RunFolder
 from orchestrator.backends.folder.run_watch import RunWatch
 from orchestrator.backends.run_progress import last_report
 from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
+from orchestrator.runs.supervised_folder import FULL_BYTES
 from orchestrator.support.errors import InternalError, UserError
-from orchestrator.support.moved_home import FolderIdentity
 from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import read_object
-from train_jobs.artifacts.host import RunClock, boot_id, process_started
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.process_limits import limit_note
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
@@ -272,16 +272,8 @@ class Supervision(ABC):
 
     def supervise(self) -> None:
         """Run all attempts and write the last state."""
-        pid = os.getpid()
-        self.update(
-            state=RunState.STARTING,
-            started=self.clock.now(),
-            clock=self.clock,
-            pid=pid,
-            pid_started=process_started(pid),
-            boot_id=boot_id(),
-            folder=FolderIdentity.of(self.run.path),
-        )
+        begun = {"state": RunState.STARTING, "started": self.clock.now(), "clock": self.clock}
+        self.update(**begun, **self.run.own_process())
         earlier = len(self.state.attempts)
         ending = self._recorded_attempt()
         while (restart := self._next_restart(earlier)).due and not self._stopped_in_pause(restart.pause):

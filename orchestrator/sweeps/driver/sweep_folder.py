@@ -36,7 +36,6 @@ from train_jobs.artifacts.files import write_text
 if TYPE_CHECKING:
     from optuna import Study
 
-DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
 STUDY = "study.journal"
 CLOUD = "cloud.json"  # exists only in the folder of a sweep that a schedule of its backend takes on
 END = "end"  # attribute of a finished trial: its state, reason, outcome, cost and duration
@@ -66,7 +65,7 @@ class SweepFolder(SupervisedFolder[SweepState]):
 
     def lost_update(self, state: SweepState) -> dict[str, Any]:
         """Return what changes in the state of a sweep whose driver died."""
-        return {"reason": DRIVER_LOST}
+        return {"reason": self.lost_reason(state)}
 
     def alive(self, state: SweepState) -> bool:
         """Return whether the driver lives; a sweep that a schedule takes on has one at the next step."""

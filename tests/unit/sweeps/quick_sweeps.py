@@ -25,6 +25,7 @@ from tests.conftest import MICRO, SMALL_TEXT, wait_for
 from tests.unit.sweeps.conftest import NO_GPU
 
 QUICK = (str(Path(__file__).with_name("quick_driver.py")),)
+DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
 RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
 
 
@@ -86,7 +87,7 @@ def kill(folder: SweepFolder) -> None:
     if pid is not None and folder.locked():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not folder.locked(), what="the driver's death")
+    wait_for(lambda: not folder.locked() and not folder.stored_state().has_process(), what="the driver's death")
 
 
 def kill_after_report(folder: SweepFolder, number: int) -> int:

@@ -17,11 +17,19 @@ from orchestrator.runs.status import RunState
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.driver.control import DriverControl
-from orchestrator.sweeps.driver.sweep_folder import DRIVER_LOST, SweepFolder
+from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report, settings, spec_of, trials_with_weights
+from tests.unit.sweeps.quick_sweeps import (
+    DRIVER_LOST,
+    Sweeps,
+    kill,
+    kill_after_report,
+    settings,
+    spec_of,
+    trials_with_weights,
+)
 
 
 def test_every_point_is_tried_once_and_reported(sweeps: Sweeps) -> None:
