@@ -106,7 +106,7 @@ def ending_of(
     if launcher is not None and launcher.code < 0 and not stopped:
         reason = f"the launcher of node {launcher.node} was killed by signal {signal.Signals(-launcher.code).name}"
         seen = f"{reason}; see {run.agent_log(launcher.node)}"
-        return Ending(RunState.FAILED, launcher.exit_code, seen, ranks)
+        return Ending(RunState.FAILED, launcher.exit_code, seen, ranks, EndCause.SUPERVISOR)
     if PREEMPTED_CODE in ranks.values() or stopped:
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     failed = [rank for rank, code in ranks.items() if code]
