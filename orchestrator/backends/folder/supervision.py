@@ -301,10 +301,9 @@ class Supervision(ABC):
         return self.asked_to_stop
 
     def monitor(self) -> None:
-        """Record the times of new log lines and read new reports; a diverging loss becomes the state's warning."""
+        """Record the times of new log lines and read new reports; their present problems are the state's warning."""
         self.log_clock.note()
-        warning = self.watch.poll()
-        if warning and self.state.warning is None:
+        if (warning := self.watch.poll()) != self.state.warning:
             self.update(warning=warning)
 
     def update(self, **changes: object) -> None:
