@@ -1,4 +1,4 @@
-"""Progress of a run: the last reports in its metrics.jsonl, read from the end of the file, and its target."""
+"""Progress of a run: the last reports in its metrics.jsonl, read from the end of the file, a slow rank, its target."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from train_jobs.artifacts.metrics_file import full_report
 # A status needs only the newest value of each metric. A report is a few hundred bytes, so the tail holds a hundred or
 # more, and `list` takes as long for a run of weeks as for one of minutes.
 TAIL_BYTES = 64 * 1024
+SLOW_RATIO = 3.0  # work of the slowest rank, over the median of the others
+SLOW_SECONDS = 60.0  # a rank is slow if it was for so long: a checkpoint or a neighbour may slow it for a moment
 
 
 def complete_lines(tail: bytes, *, cut: bool) -> list[bytes]:
@@ -69,6 +71,33 @@ def last_report(path: Path) -> dict[str, Any]:
 def metric_values(reports: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
     """Return the values of one metric, in the order of the reports that have it."""
     return [float(report["metrics"][metric]) for report in reports if metric in report["metrics"]]
+
+
+class PaceWatch:
+    """Search for a slow rank: for a minute, its work took 3 times as long as that of the others (median)."""
+
+    def __init__(self) -> None:
+        self.warning: str | None = None
+        """The problem in one line; None: no rank is slow."""
+        self._slow: tuple[float, float] | None = None
+
+    def add(self, moment: float, metrics: Mapping[str, float]) -> None:
+        """Add a report.
+
+        Args:
+            moment: time of the report in seconds.
+            metrics: of the report; without those of the slowest rank, as with one process, it is ignored.
+        """
+        rank, ratio = metrics.get("slowest_rank"), metrics.get("slowest_rank_ratio")
+        if rank is None or ratio is None:
+            return
+        if ratio < SLOW_RATIO:
+            self.warning = self._slow = None
+            return
+        if self._slow is None or self._slow[0] != rank:
+            self._slow = rank, moment
+        if moment - self._slow[1] >= SLOW_SECONDS:
+            self.warning = f"rank {rank:.0f} is slow: its work takes {ratio:.1f} times as long as that of the others"
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class RestartLimits(NamedTuple):
     errors: int
     """After errors of the job, of its image and of its data, full disks and time limits."""
     preemptions: int | None
-    """After evictions, lost machines and lost supervisors; None: unlimited."""
+    """After evictions, and lost machines, supervisors and launchers; None: unlimited."""
     full_disk_is_error: bool = True
     """False: a full disk is not the job's fault, and counts like a lost machine."""
 

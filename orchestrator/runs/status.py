@@ -86,7 +86,7 @@ class EndCause(StrEnum):
     MACHINE = "machine"
     """A machine of the job was lost or restarted."""
     SUPERVISOR = "supervisor"
-    """The supervisor of the job was lost, but not its machine."""
+    """The supervisor or a launcher of the job was lost, but not its machine."""
     DISK = "disk"
     """The disk was full."""
     TIME = "time"

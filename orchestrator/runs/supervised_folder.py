@@ -22,14 +22,15 @@ from orchestrator.runs.hidden_folders import delete_abandoned, locked_draft
 from orchestrator.runs.status import RunState
 from orchestrator.support.access import child_umask
 from orchestrator.support.errors import ConflictError, ServiceError
+from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import hold, is_held, read_object, sync, sync_all, write_text
-from train_jobs.artifacts.host import RunClock
+from train_jobs.artifacts.host import RunClock, boot_id, process_started
 from train_jobs.artifacts.mounts import READ_ONLY, is_read_only, remount, write_error
 from train_jobs.config.fields import Config
 
+RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
 FULL_BYTES = 1 << 20  # a disk with less is full: deleted partial files leave a little
 KILLED = "its process was killed, or ran out of memory"
-RESERVE_BYTES = 256 * 1024  # enough for the last state and the last lines of the log
 
 
 class SupervisedState(Config):
@@ -41,6 +42,12 @@ class SupervisedState(Config):
     """Reason of the end."""
     pid: int | None = None
     """The supervisor's process id; valid only while the lock is held."""
+    pid_started: int | None = None
+    """Start of that process, in clock ticks since the boot: with the pid, it identifies one process permanently."""
+    boot_id: str | None = None
+    """Boot of the machine in which the supervisor was started."""
+    folder: FolderIdentity | None = None
+    """The folder as the supervisor saw it: the process does not belong to a copy."""
     clock: RunClock | None = None
     """Clock of the run since it was queued or last started, of a sweep since its submission: the wall clock may be set
     meanwhile, and durations and limits must stay true. None: of an earlier version."""
@@ -48,6 +55,18 @@ class SupervisedState(Config):
     def now(self) -> float:
         """Return seconds since the epoch, by that clock."""
         return self.clock.now() if self.clock else time.time()
+
+    @property
+    def machine_restarted(self) -> bool:
+        """Whether the machine was restarted after the supervisor was started."""
+        return self.boot_id is not None and self.boot_id != boot_id()
+
+    def has_process(self) -> bool:
+        """Return whether the process that recorded itself as the supervisor lives."""
+        # boot id and start time identify a process for ever, while a bare pid may belong to another program by now
+        if self.pid is None or self.pid_started is None or self.boot_id != boot_id():
+            return False
+        return process_started(self.pid) == self.pid_started
 
 
 State = TypeVar("State", bound=SupervisedState)
@@ -109,13 +128,24 @@ class SupervisedFolder(ABC, Generic[State]):
     def lost_update(self, state: State) -> dict[str, Any]:
         """Return the changed fields of a state whose supervisor died without writing its last one."""
 
-    def why_lost(self) -> str:
-        """Return why the supervisor died without writing its last state."""
-        if is_read_only(self.path):
-            return f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"
-        if (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
-            return f"{KILLED}, or could not write: the disk is full, {free} bytes free in {self.path}"
-        return KILLED
+    def lost_reason(self, state: State) -> str:
+        """Return why its supervisor died without writing the last state, as far as this machine shows it."""
+        restarted = state.machine_restarted
+        why = "the machine restarted" if restarted else KILLED
+        if state.has_process():  # `alive` did not take it for that of this folder
+            original = f" of {state.folder.path}" if state.folder else ""
+            why = f"this folder is a copy{original}, made while the {self.noun} was running"
+        elif not restarted and is_read_only(self.path):
+            why = f"it could not write: {self.path} is on a {READ_ONLY}; {remount(self.path)}"
+        elif not restarted and (free := shutil.disk_usage(self.path).free) < FULL_BYTES:
+            why += f", or could not write: the disk is full, {free} bytes free in {self.path}"
+        return f"{self.supervisor} lost: {why}"
+
+    def own_process(self) -> dict[str, Any]:
+        """Return the fields of the state that identify this process as the supervisor."""
+        pid = os.getpid()
+        identity = FolderIdentity.of(self.path)
+        return {"pid": pid, "pid_started": process_started(pid), "boot_id": boot_id(), "folder": identity}
 
     @contextmanager
     def draft(self) -> Iterator[Self]:
@@ -219,8 +249,13 @@ class SupervisedFolder(ABC, Generic[State]):
         return is_held(self.path / "lock")
 
     def alive(self, state: State) -> bool:
-        """Return whether the supervisor lives."""
-        return self.locked()
+        """Return whether the supervisor holds the lock or, on a disk without locks, is a live process."""
+        # some network file systems accept flock and do not enforce it
+        return self.locked() or (state.has_process() and self.is_original(state))
+
+    def is_original(self, state: State) -> bool:
+        """Return whether a state is that of this folder, not of one that was copied while its supervisor lived."""
+        return state.folder is None or state.folder.matches(self.path)
 
     def lock(self) -> AbstractContextManager[None]:
         """Hold the lock; the kernel releases it when the process dies, however it dies.

@@ -7,7 +7,9 @@ import os
 import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +39,26 @@ def test_reason_names_the_shortage(console: Console, untracked: None, limit: str
     status = console("wait", name, "-o", "json", "--timeout", "2m").json
     assert status["state"] == "failed"
     assert reason in status["reason"]
+
+
+@pytest.mark.long
+def test_too_low_limit_of_files_ends_the_run(
+    console: Console, untracked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 13 files, torchrun cannot open its rendezvous, and tries again without end."""
+
+    class LimitedPopen(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (13, 13))
+            super().__init__(*arguments, preexec_fn=limit, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", LimitedPopen)
+        name = run_script(console.home, "exit 0")
+    status = console("wait", name, "-o", "json", "--timeout", "1m").json
+    assert (status["state"], status["exit_code"]) == ("failed", 8)
+    assert status["reason"].startswith("error[machine]: cannot start the job: it may open too few files")
+    assert "13 open files (ulimit -n)" in status["reason"]
 
 
 JOB = """

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,15 @@ pytestmark = pytest.mark.long
 
 def remount_words(place: Path) -> str:
     return f"mount it writable: sudo mount -o remount,rw {place}"
+
+
+def scene_with_disk(console: Console) -> Scene:
+    """Return a scene whose home can be put on its own disk; skip the test where this user may not mount one."""
+    if why := disks.needs_root():
+        pytest.skip(why)
+    console.home.mkdir()
+    (console.cwd / ".gitignore").write_text("*.image\n")  # the disk is no code
+    return Scene(console, "pretrain", 0.0, Undisturbed(seconds=0, digest="", metrics=[], bytes=0), (), Random(0))
 
 
 def test_read_only_home_is_shown_and_named(console: Console, tmp_path: Path) -> None:
@@ -56,11 +66,7 @@ def test_read_only_home_is_shown_and_named(console: Console, tmp_path: Path) -> 
 @pytest.mark.parametrize("training", [True, False], ids=["the job writes", "the job sleeps"])
 def test_run_on_disk_that_becomes_read_only_has_true_reason(console: Console, training: bool) -> None:
     """The supervisor cannot store the end: a reader determines why."""
-    if why := disks.needs_root():
-        pytest.skip(why)
-    console.home.mkdir()
-    (console.cwd / ".gitignore").write_text("*.image\n")  # the disk is no code
-    scene = Scene(console, "pretrain", 0.0, Undisturbed(seconds=0, digest="", metrics=[], bytes=0), (), Random(0))
+    scene = scene_with_disk(console)
     corpus = write_corpus(console.cwd / "corpus.txt")
     write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4000}, checkpoint={"every": 5})
     job = ("pretrain", "-f", "job.yaml") if training else ("command", "--", "sleep", "12")
@@ -78,3 +84,31 @@ def test_run_on_disk_that_becomes_read_only_has_true_reason(console: Console, tr
         assert "read-only file system" in status["reason"]
         assert remount_words(console.home) in status["reason"]
         assert f"{name}  failed" in console("list").out
+
+
+def test_sweep_on_disk_that_becomes_read_only_has_true_reason(console: Console) -> None:
+    """The driver cannot store its last state; its trial ends too."""
+    scene = scene_with_disk(console)
+    text = {"text": [str(write_corpus(console.cwd / "corpus.txt"))]}
+    write_spec(console.cwd / "job.yaml", data=text, train={"steps": 4000}, checkpoint={"every": 5})
+    space = {"optimizer.learning_rate": [1e-3, 1e-4]}
+    document = {"trial": "job.yaml", "sampling": "grid", "space": space, "limits": {"concurrent": 1}}
+    (console.cwd / "sweep.yaml").write_text(json.dumps(document))
+    with disks.own_disk(scene):
+        submitted = console("submit", "sweep", "-f", "sweep.yaml", "-d", "-o", "json")
+        assert submitted.code == 0, submitted.err
+        name = submitted.json["name"]
+        wait_for(lambda: list(console.home.glob("runs/*/outputs/metrics.jsonl")), what="the first report")
+        disks.make_read_only(scene)
+
+        def shown() -> dict[str, Any]:
+            found: dict[str, Any] = console("sweep", "show", name, "-o", "json").json
+            return found
+
+        wait_for(lambda: shown()["state"] == "failed", what="the end of the sweep")
+        assert "read-only file system" in shown()["reason"]
+        assert remount_words(console.home) in shown()["reason"]
+        refused = console("resume", name)
+        assert refused.code == 1
+        assert "read-only file system" in refused.err
+        assert "Traceback" not in refused.err

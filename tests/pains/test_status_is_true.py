@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -86,5 +88,43 @@ def test_running_attempt_has_no_reason_of_the_one_before(console: Console, untra
     shown = console("status", name).out
     assert "\n  reason " not in shown
     assert "1: failed" in shown
+    (console.folder(name) / "end").touch()
+    assert console("wait", name, "--timeout", "2m").code == 0
+
+
+@pytest.mark.long
+def test_warning_of_a_running_job_is_the_newest_truth(console: Console, untracked: None) -> None:
+    """A rank that recovers is no longer slow, and does not hide a later problem of the loss."""
+    name = run_script(console.home, 'while [ ! -e "$ORCHESTRATOR_RUN/end" ]; do sleep 0.1; done')
+    metrics = console.folder(name) / "outputs" / "metrics.jsonl"
+    wait_for(lambda: console("status", name, "-o", "json").json["state"] == "running", what="the job")
+
+    def report(moment: float, ratio: float, loss: float) -> None:
+        values = {"train_loss": loss, "slowest_rank": 1.0, "slowest_rank_ratio": ratio}
+        with metrics.open("a") as stream:
+            stream.write(json.dumps({"step": int(moment), "time": moment, "metrics": values}) + "\n")
+
+    def named(text: str) -> tuple[bool, bool]:
+        return "rank 1 is slow" in text, "the loss of step 250 is inf" in text
+
+    def shows(*, slow: bool, diverging: bool = False) -> None:
+        wait_for(
+            lambda: named(str(console("status", name, "-o", "json").json["warning"])) == (slow, diverging),
+            what=f"slow: {slow}, diverging: {diverging}",
+        )
+        assert named(Path(console("report", name).out.splitlines()[0]).read_text()) == (slow, diverging)
+
+    report(100, 4.0, 5.0)
+    report(160, 4.0, 5.0)
+    shows(slow=True)
+    report(170, 1.0, 5.0)
+    shows(slow=False)
+    report(180, 4.0, 5.0)
+    report(240, 4.0, 5.0)
+    shows(slow=True)
+    report(250, 4.0, math.inf)
+    shows(slow=True, diverging=True)
+    report(260, 1.0, 5.0)
+    shows(slow=False)
     (console.folder(name) / "end").touch()
     assert console("wait", name, "--timeout", "2m").code == 0

@@ -158,6 +158,23 @@ def test_status_has_what_the_job_reported(run: Run, azure: AzureDouble) -> None:
     assert len(azure.requests()) == asked  # a finished run is not polled
 
 
+def test_status_names_a_slow_rank_until_it_recovers(run: Run, azure: AzureDouble) -> None:
+    azure.move(run.name, "Running")
+    path = outputs(azure, run) / "metrics.jsonl"
+    started = run.status().started or 0.0
+
+    def report(*, after: float, ratio: float) -> str | None:
+        metrics = {"slowest_rank": 3.0, "slowest_rank_ratio": ratio}
+        with path.open("a") as stream:
+            stream.write(json.dumps({"step": 1, "time": started + after, "metrics": metrics}) + "\n")
+        return run.status().warning
+
+    slow = "rank 3 is slow: its work takes 4.0 times as long as that of the others"
+    assert report(after=-100, ratio=4.0) is None, "it is of an earlier attempt"
+    assert [report(after=after, ratio=4.0) for after in (0, 30, 60)] == [None, None, slow]
+    assert report(after=70, ratio=1.0) is None
+
+
 def test_error_of_failed_rank_is_the_reason(run: Run, azure: AzureDouble) -> None:
     azure.move(run.name, "Running")
     for rank, kind in ((0, "peer"), (2, "memory")):

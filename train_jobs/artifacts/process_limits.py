@@ -9,6 +9,7 @@ from pathlib import Path
 
 from train_jobs.config.errors import MachineError, OutOfMemoryError, UserError
 
+LEAST_FILES = 32  # a launcher opens more than 13 and at most 18; below that torchrun retries its rendezvous without end
 MORE_SPACE = "ulimit -v unlimited"
 _TAIL_BYTES = 4096  # of the end of a log
 # Whole lines as Python ends a traceback and C++ an abort, never a word: a job may print any text.
@@ -35,6 +36,21 @@ def more_files(error: int | None) -> str | None:
 def open_files_limit() -> str:
     """Return the limit of open files as text."""
     return f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files (ulimit -n)"
+
+
+def require_files() -> None:
+    """Require that a process may open enough files to launch a job.
+
+    Raises:
+        MachineError: the limit is lower.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < LEAST_FILES:
+        raise MachineError(
+            "cannot start the job: it may open too few files",
+            facts={"limit": open_files_limit(), "need": LEAST_FILES},
+            fix=f"{more_files(errno.EMFILE)}, then resume the run",
+        )
 
 
 def address_space_limit() -> str | None:

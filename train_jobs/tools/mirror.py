@@ -1,7 +1,9 @@
 """Mirrors of metrics.jsonl: MLflow, and TensorBoard on request. The file is the source of truth for both.
 
 The MLflow mirror is a thread of rank 0 while the job runs. A store that is missing, broken or away delays the job by
-at most a second at its end: what the mirror could not copy, `orchestrator mlflow sync` copies later.
+at most a second at its end: what the mirror could not copy, `orchestrator mlflow sync` copies later. A job that ends
+while its thread imports MLflow also waits for the rest of the import, some seconds whatever the store does. On a
+platform that opens the run, nothing copies the rest later, so the job waits at most a minute.
 
 The environment names the run. MLFLOW_TRACKING_URI and MLFLOW_RUN_ID are set by a platform that opens and ends the run
 itself. ORCHESTRATOR_TRACKING is a JSON file {tracking_uri, run_id} that may appear while the job runs; with it, a

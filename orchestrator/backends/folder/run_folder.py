@@ -40,9 +40,8 @@ from orchestrator.runs.supervised_folder import Below, SupervisedFolder, Supervi
 from orchestrator.runs.tracked_run import default_uri
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.home import TOKEN_STORES
-from orchestrator.support.moved_home import FolderIdentity, MovedHome
+from orchestrator.support.moved_home import MovedHome
 from train_jobs.artifacts.files import write_text
-from train_jobs.artifacts.host import boot_id, process_started
 from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE
 
 if TYPE_CHECKING:
@@ -69,30 +68,12 @@ class LocalState(SupervisedState):
     """The job's exit code."""
     ranks: dict[int, int] = Field(default={})
     """Exit codes of the last attempt, by rank."""
-    boot_id: str | None = None
-    """Boot of the machine in which the supervisor was started."""
-    pid_started: int | None = None
-    """Start of that process, in clock ticks since the boot: with the pid, it identifies one process permanently."""
-    folder: FolderIdentity | None = None
-    """Folder of the run as the supervisor saw it: the process does not belong to a copy."""
     attempts: list[RunAttempt] = Field(default=[])
     """Every start of the run, the oldest first; the last one may still run."""
     warning: str | None = None
     """Warning of the supervisor to the user."""
     mlflow_run_id: str | None = None
     """MLflow run of a run of an earlier version; later ones have it in tracking.json."""
-
-    @property
-    def machine_restarted(self) -> bool:
-        """Whether the machine was restarted after the supervisor was started."""
-        return self.boot_id is not None and self.boot_id != boot_id()
-
-    def has_process(self) -> bool:
-        """Return whether the process that recorded itself as the supervisor lives."""
-        # boot id and start time identify a process for ever, while a bare pid may belong to another program by now
-        if self.pid is None or self.pid_started is None or self.boot_id != boot_id():
-            return False
-        return process_started(self.pid) == self.pid_started
 
     def closed_attempts(self, last: dict[str, Any]) -> list[RunAttempt]:
         """Return the attempts; one that lost its supervisor counts as ended with its last report.
@@ -213,22 +194,11 @@ class RunFolder(SupervisedFolder[LocalState]):
 
     def lost_update(self, state: LocalState) -> dict[str, Any]:
         """Return what changes in the state of a run whose supervisor died."""
-        if state.has_process():  # `alive` did not take it for that of this folder
-            original = f" of {state.folder.path}" if state.folder else ""
-            why = f"this folder is a copy{original}, made while the run was running"
-        else:
-            why = "the machine restarted" if state.machine_restarted else self.why_lost()
-        return {"reason": f"supervisor lost: {why}", "exit_code": 1}
+        return {"reason": self.lost_reason(state), "exit_code": 1}
 
-    def alive(self, state: LocalState) -> bool:
-        """Return whether the supervisor holds the lock or, on a disk without locks, is a live process."""
-        if self.locked():
-            return True
-        # some network file systems accept flock and do not enforce it
-        if not state.has_process():
-            return False
-        # the process of the original is not that of a copy, which was made while the run was running
-        return state.folder.matches(self.path) if state.folder else self.moved_home() is None
+    def is_original(self, state: LocalState) -> bool:
+        """Return whether a state, also one of an earlier version, is that of this folder rather than of a copy."""
+        return super().is_original(state) if state.folder else self.moved_home() is None
 
 
 def _request_text(path: Path) -> str:

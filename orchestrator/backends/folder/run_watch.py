@@ -7,12 +7,12 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
 from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.run_progress import PaceWatch
 from orchestrator.runs.status import RunState
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.notify import message, post
@@ -20,8 +20,6 @@ from orchestrator.support.notify import message, post
 WINDOW = 5  # reports; their median is robust to one bad batch
 RISE = 0.5  # nats above the best so far: a BERT that recovers from a spike has seldom risen that much for so long
 LOSS = "train_loss"
-SLOW_RATIO = 3.0  # work of the slowest rank, over the median of the others
-SLOW_SECONDS = 60.0  # a rank is slow if it was for so long: a checkpoint or a neighbour may slow it for a moment
 EVENTS = {RunState.COMPLETED: "completed", RunState.FAILED: "failed", RunState.PREEMPTED: "failed"}
 
 
@@ -55,18 +53,17 @@ class RunWatch:
         self._step: int | None = None
 
     def poll(self) -> str | None:
-        """Read new reports and return the problem of the loss, else that of a slow rank; None without any.
+        """Return the present problems, of the loss and of a slow rank, after reading new reports; None without any.
 
-        It reads at most once in `pace_seconds`; an earlier call returns None.
+        It reads at most once in `pace_seconds`.
         """
-        if time.monotonic() - self._polled < self._pace_seconds:
-            return None
-        self._polled = time.monotonic()
-        warning = self._read()
-        if warning and not self._warned:
-            self._warned = True
-            self._post("diverging", warning)
-        return warning or self._pace.warning
+        if time.monotonic() - self._polled >= self._pace_seconds:
+            self._polled = time.monotonic()
+            warning = self._read()
+            if warning and not self._warned:
+                self._warned = True
+                self._post("diverging", warning)
+        return "; ".join(filter(None, (self._loss.warning, self._pace.warning))) or None
 
     def ended(self, state: RunState, reason: str | None) -> None:
         """Begin to post how the run ended; `close` waits for it."""
@@ -79,6 +76,7 @@ class RunWatch:
         wait(self._posts)  # the supervisor ends after this call, and its threads with it
 
     def _read(self) -> str | None:
+        """Read new reports; return the last problem of the loss among them."""
         path = self._run.metrics
         warning = None
         with suppress(FileNotFoundError), path.open("rb") as stream:
@@ -113,33 +111,6 @@ class RunWatch:
         self._posts.append(self._webhook.submit(post, url, document, allow_private=self._notify.allow_private))
 
 
-class PaceWatch:
-    """Search for a slow rank: for a minute, its work took 3 times as long as that of the others (median)."""
-
-    def __init__(self) -> None:
-        self.warning: str | None = None
-        """The problem in one line; None: no rank is slow."""
-        self._slow: tuple[float, float] | None = None
-
-    def add(self, moment: float, metrics: Mapping[str, float]) -> None:
-        """Add a report.
-
-        Args:
-            moment: time of the report in seconds.
-            metrics: of the report; without those of the slowest rank, as with one process, it is ignored.
-        """
-        if "slowest_rank" not in metrics:
-            return
-        rank, ratio = metrics["slowest_rank"], metrics["slowest_rank_ratio"]
-        if ratio < SLOW_RATIO:
-            self.warning = self._slow = None
-            return
-        if self._slow is None or self._slow[0] != rank:
-            self._slow = rank, moment
-        if moment - self._slow[1] >= SLOW_SECONDS:
-            self.warning = f"rank {rank:.0f} is slow: its work takes {ratio:.1f} times as long as that of the others"
-
-
 class LossWatch:
     """Divergence check of one loss, report by report.
 
@@ -148,6 +119,8 @@ class LossWatch:
     """
 
     def __init__(self) -> None:
+        self.warning: str | None = None
+        """The problem in one line; None: the loss does not diverge."""
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self._best = (0, math.inf)
 
@@ -159,8 +132,12 @@ class LossWatch:
             loss: in nats.
 
         Returns:
-            The problem in one line; None: the loss does not diverge.
+            The warning.
         """
+        self.warning = self._problem(step, loss)
+        return self.warning
+
+    def _problem(self, step: int, loss: float) -> str | None:
         if not math.isfinite(loss):
             return f"the loss of step {step} is {loss}"
         self._recent.append(loss)

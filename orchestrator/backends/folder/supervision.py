@@ -30,11 +30,10 @@ from orchestrator.runs.restarts import PREEMPTED_CODE, Backoff, Restart, Restart
 from orchestrator.runs.status import EndCause, RunAttempt, RunState
 from orchestrator.runs.supervised_folder import FULL_BYTES
 from orchestrator.support.errors import InternalError, UserError
-from orchestrator.support.moved_home import FolderIdentity
 from orchestrator.support.redact import redact
 from orchestrator.support.secret_sources import look_up
 from train_jobs.artifacts.files import read_object
-from train_jobs.artifacts.host import RunClock, boot_id, process_started
+from train_jobs.artifacts.host import RunClock
 from train_jobs.artifacts.mounts import write_error
 from train_jobs.artifacts.process_limits import limit_note
 from train_jobs.artifacts.redaction import SECRETS_VARIABLE
@@ -107,7 +106,7 @@ def ending_of(
     if launcher is not None and launcher.code < 0 and not stopped:
         reason = f"the launcher of node {launcher.node} was killed by signal {signal.Signals(-launcher.code).name}"
         seen = f"{reason}; see {run.agent_log(launcher.node)}"
-        return Ending(RunState.FAILED, launcher.exit_code, seen, ranks)
+        return Ending(RunState.FAILED, launcher.exit_code, seen, ranks, EndCause.SUPERVISOR)
     if PREEMPTED_CODE in ranks.values() or stopped:
         return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     failed = [rank for rank, code in ranks.items() if code]
@@ -273,16 +272,8 @@ class Supervision(ABC):
 
     def supervise(self) -> None:
         """Run all attempts and write the last state."""
-        pid = os.getpid()
-        self.update(
-            state=RunState.STARTING,
-            started=self.clock.now(),
-            clock=self.clock,
-            pid=pid,
-            pid_started=process_started(pid),
-            boot_id=boot_id(),
-            folder=FolderIdentity.of(self.run.path),
-        )
+        begun = {"state": RunState.STARTING, "started": self.clock.now(), "clock": self.clock}
+        self.update(**begun, **self.run.own_process())
         earlier = len(self.state.attempts)
         ending = self._recorded_attempt()
         while (restart := self._next_restart(earlier)).due and not self._stopped_in_pause(restart.pause):
@@ -310,10 +301,9 @@ class Supervision(ABC):
         return self.asked_to_stop
 
     def monitor(self) -> None:
-        """Record the times of new log lines and read new reports; a diverging loss becomes the state's warning."""
+        """Record the times of new log lines and read new reports; their present problems are the state's warning."""
         self.log_clock.note()
-        warning = self.watch.poll()
-        if warning and self.state.warning is None:
+        if (warning := self.watch.poll()) != self.state.warning:
             self.update(warning=warning)
 
     def update(self, **changes: object) -> None:

@@ -26,6 +26,7 @@ from orchestrator.backends.folder.supervision import POLL_SECONDS, Ending, Launc
 from orchestrator.backends.local.launch import Agent, LocalRequest, held_port, start_agents
 from orchestrator.runs.status import RunState
 from orchestrator.support.redact import redact
+from train_jobs.artifacts.process_limits import require_files
 
 GRACE_SECONDS = 40.0  # torchrun gives its ranks 30 s after SIGTERM: kill no earlier
 PEER_SECONDS = 5.0  # after one node failed, time for the others to report their errors
@@ -43,7 +44,9 @@ class Supervisor(Supervision):
 
         Raises:
             ConflictError: the port is taken.
+            MachineError: a process may open too few files.
         """
+        require_files()
         # a supervisor that was killed may have left ranks behind, which hold the port and the GPUs
         kill_leftovers(self.run.path)
         self.run.clear_temporaries()

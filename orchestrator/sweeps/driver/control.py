@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from orchestrator.sweeps.driver.sweep_status import SweepStatus, run_reader, swe
 from orchestrator.sweeps.policy.limits import require_price, require_unused_limits
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import RunClock
+from train_jobs.artifacts.mounts import write_error
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -82,6 +83,25 @@ def start_driver(
 ) -> None:
     """Start the driver in its own session, so that it survives the terminal; return once it holds the sweep's lock."""
     folder.start_supervisor([*command, str(folder.path), str(home)], folder.path / "driver.log")
+
+
+@contextmanager
+def writing(folder: SweepFolder, verb: str) -> Iterator[None]:
+    """Report that the folder of a sweep cannot be written.
+
+    Args:
+        folder: of the sweep.
+        verb: what the command does to the sweep.
+
+    Raises:
+        StorageError: the block could not write the folder.
+    """
+    fix, then = "free some space, or make the folder writable", "; then run the same command again"
+    try:
+        yield
+    except OSError as problem:
+        message = f"cannot {verb} sweep {folder.name}"
+        raise write_error(message, problem, folder.path, fix=fix, then=then) from problem
 
 
 class SweepControl(ABC):
@@ -171,7 +191,8 @@ class DriverControl(SweepControl):
         if state.state == RunState.COMPLETED:
             return
         # The file before the signal, which alone stops only the driver: it would leave its trials running.
-        folder.cancel_file.touch()
+        with writing(folder, "cancel"):
+            folder.cancel_file.touch()
         if folder.locked():
             if state.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):  # another user's driver reads the file
@@ -227,7 +248,8 @@ class DriverControl(SweepControl):
         require_price(
             extended.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {extended.name} --hours N"
         )
-        self._folder.write_record(extended)
+        with writing(self._folder, "extend"):
+            self._folder.write_record(extended)
         self._restart()
 
     def retry(self, trials: Sequence[int]) -> None:
@@ -251,7 +273,7 @@ class DriverControl(SweepControl):
             raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
         require_unused_limits(folder.record(), sum(row.cost for row in status.rows), folder.stored_state().now())
         chosen = list(trials) or failed
-        with folder.lock():
+        with writing(folder, "retry"), folder.lock():
             folder.repair()
             # Before the study: a driver resumes these runs once, whatever their ends count for.
             state = folder.stored_state()
@@ -265,9 +287,10 @@ class DriverControl(SweepControl):
             raise ConflictError(
                 f"sweep {self._folder.name} is {self.state()}", fix=f"orchestrator sweep show {self._folder.name}"
             )
-        self._folder.cancel_file.unlink(missing_ok=True)
         check_secrets(self._folder.record())
-        start_driver(self._folder, self._home)
+        with writing(self._folder, "resume"):
+            self._folder.cancel_file.unlink(missing_ok=True)
+            start_driver(self._folder, self._home)
 
     def _check_limits(self, record: SweepRecord, status: SweepStatus) -> None:
         """Refuse to resume with a used-up limit, unless a lost driver left trials that only a new driver can end."""

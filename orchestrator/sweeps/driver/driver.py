@@ -133,7 +133,7 @@ class Driver:
         """Install the handler of SIGTERM, and record that this process drives the sweep."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self.folder.reserve()
-        self._update(state=RunState.RUNNING, reason=None, ended=None, pid=os.getpid())
+        self._update(state=RunState.RUNNING, reason=None, ended=None, **self.folder.own_process())
 
     def drive(self) -> None:
         """Run until all trials have finished, or until the sweep is cancelled or the driver stopped.

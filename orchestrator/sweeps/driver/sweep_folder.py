@@ -65,7 +65,7 @@ class SweepFolder(SupervisedFolder[SweepState]):
 
     def lost_update(self, state: SweepState) -> dict[str, Any]:
         """Return what changes in the state of a sweep whose driver died."""
-        return {"reason": f"driver lost: {self.why_lost()}"}
+        return {"reason": self.lost_reason(state)}
 
     def alive(self, state: SweepState) -> bool:
         """Return whether the driver lives; a sweep that a schedule takes on has one at the next step."""

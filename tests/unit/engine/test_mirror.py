@@ -8,6 +8,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from mlflow.tracking import MlflowClient
 from train_jobs.artifacts.lineage import ExternalFacts, Lineage, Link
 from train_jobs.artifacts.tracking.mlflow_copy import Destination, Mirror
 from train_jobs.config import PretrainConfig, StorageError
+from train_jobs.engine.reporting import metrics
 from train_jobs.engine.reporting.metrics import MetricsLog
+from train_jobs.tools import mirror
 from train_jobs.tools.mirror import MirrorThread
 
 CONFIG = PretrainConfig.model_validate({"data": {"text": ["notes"]}})
@@ -303,6 +306,33 @@ def test_hanging_server_delays_end_by_a_second(path: Path, monkeypatch: pytest.M
         thread.close(completed=True)
         assert time.monotonic() - started < 1.5
         assert not path.with_name("mirrored.json").exists()
+
+
+@pytest.mark.parametrize("importing", [0.0, 7.0])
+def test_end_waits_one_second_and_the_rest_of_an_import(
+    path: Path, monkeypatch: pytest.MonkeyPatch, importing: float
+) -> None:
+    """The thread never ends; its clock advances only while the end waits, so a busy machine changes nothing."""
+    moment = 100.0
+
+    class EndlessThread:
+        def is_alive(self) -> bool:
+            return True
+
+        def join(self, seconds: float) -> None:
+            nonlocal moment
+            moment += seconds
+            if moment >= 100 + importing and mirror.IMPORTING.locked():
+                mirror.IMPORTING.release()
+
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: moment))
+    monkeypatch.setenv("ORCHESTRATOR_TRACKING", str(path.with_name("tracking.json")))
+    thread = MirrorThread(path)
+    thread._thread = EndlessThread()  # type: ignore[assignment]
+    if importing:
+        mirror.IMPORTING.acquire()
+    thread.close(completed=True)
+    assert moment - 100 == pytest.approx(importing + 1, abs=2 * metrics.POLL_SECONDS)
 
 
 def test_missing_store_is_not_created_by_mirror(path: Path, tmp_path: Path) -> None:

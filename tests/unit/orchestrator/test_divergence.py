@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from orchestrator.backends.folder.run_watch import RISE, WINDOW, LossWatch, PaceWatch
+from orchestrator.backends.folder.run_watch import RISE, WINDOW, LossWatch
+from orchestrator.backends.run_progress import PaceWatch
 
 
 def watch(losses: list[float]) -> list[str | None]:

@@ -13,6 +13,7 @@ import yaml
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from orchestrator.runs.status import RunState
+from orchestrator.runs.supervised_folder import KILLED
 from orchestrator.specs.sweep_spec import SweepSpec
 from orchestrator.sweeps.design.sweep_plan import SpecContext, resolve_sweep
 from orchestrator.sweeps.design.sweep_record import SweepRecord
@@ -25,6 +26,7 @@ from tests.conftest import MICRO, SMALL_TEXT, wait_for
 from tests.unit.sweeps.conftest import NO_GPU
 
 QUICK = (str(Path(__file__).with_name("quick_driver.py")),)
+DRIVER_LOST = f"driver lost: {KILLED}"
 RATE: dict[str, Any] = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
 
 
@@ -86,7 +88,7 @@ def kill(folder: SweepFolder) -> None:
     if pid is not None and folder.locked():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not folder.locked(), what="the driver's death")
+    wait_for(lambda: not folder.locked() and not folder.stored_state().has_process(), what="the driver's death")
 
 
 def kill_after_report(folder: SweepFolder, number: int) -> int:

@@ -14,7 +14,6 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
-from orchestrator.runs.supervised_folder import KILLED
 from orchestrator.support.errors import ConflictError
 from orchestrator.sweeps.design.points import draw
 from orchestrator.sweeps.driver.control import DriverControl
@@ -22,7 +21,15 @@ from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from orchestrator.sweeps.driver.trials import pick_gpus, run_names
 from orchestrator.sweeps.policy.termination import Decision
 from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report, settings, spec_of, trials_with_weights
+from tests.unit.sweeps.quick_sweeps import (
+    DRIVER_LOST,
+    Sweeps,
+    kill,
+    kill_after_report,
+    settings,
+    spec_of,
+    trials_with_weights,
+)
 
 
 def test_every_point_is_tried_once_and_reported(sweeps: Sweeps) -> None:
@@ -232,7 +239,7 @@ def test_second_driver_of_a_sweep_is_refused(sweeps: Sweeps) -> None:
     with pytest.raises(Exception, match="did not start"):
         sweeps.start(folder)
     kill(folder)
-    assert folder.state().reason == f"driver lost: {KILLED}"
+    assert folder.state().reason == DRIVER_LOST
 
 
 @pytest.mark.slow

@@ -6,19 +6,22 @@ import json
 import os
 import re
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
 
 from orchestrator.cli.main import main
-from orchestrator.runs import supervised_folder
 from orchestrator.runs.status import RunState
+from orchestrator.support.moved_home import FolderIdentity
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
-from tests.conftest import wait_for
-from tests.unit.sweeps.quick_sweeps import Sweeps, kill, kill_after_report
-
-DRIVER_LOST = "driver lost: its process was killed, or ran out of memory"
+from tests.conftest import tmpfs, wait_for
+from tests.unit.sweeps.quick_sweeps import DRIVER_LOST, Sweeps, kill, kill_after_report
+from train_jobs.artifacts.host import boot_id, process_started
 
 
 def cancel_running_sweep(sweeps: Sweeps) -> SweepFolder:
@@ -132,17 +135,6 @@ def test_timed_out_trial_stays_timed_out_after_a_restart(sweeps: Sweeps) -> None
     assert trial.user_attrs["end"]["outcome"] is not None
 
 
-def test_reason_of_a_lost_driver_names_the_state_of_the_disk(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = sweeps.make()
-    folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
-    assert folder.state().reason == DRIVER_LOST
-    monkeypatch.setattr(supervised_folder, "FULL_BYTES", 1 << 80)
-    assert f"{DRIVER_LOST}, or could not write: the disk is full" in str(folder.state().reason)
-    monkeypatch.setattr(supervised_folder, "is_read_only", lambda path: True)
-    reason = f"driver lost: it could not write: {folder.path} is on a read-only file system; mount it writable"
-    assert str(folder.state().reason).startswith(reason)
-
-
 def test_trials_of_a_lost_driver_are_shown_as_they_are(
     sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,3 +177,91 @@ def test_trials_of_a_stopped_driver_are_shown_as_they_are(sweeps: Sweeps) -> Non
     run.cancel_file.touch()
     wait_for(lambda: run.state().state.terminal, what="the end of the trial")
     assert sweep.status().reason == "the driver was stopped; 1 trial interrupted"
+
+
+@contextmanager
+def home_on_disk(sweeps: Sweeps) -> Iterator[None]:
+    """Put the home on a disk of its own; its sweeps disappear with it."""
+    with tmpfs(sweeps.home, "16m"):
+        try:
+            yield
+        finally:
+            sweeps.folders.clear()
+
+
+def remount_read_only(folder: SweepFolder, home: Path) -> None:
+    words = ["mount", "-o", "remount,ro", str(home)]  # busy as long as a process has a file open for writing
+    wait_for(lambda: subprocess.run(words, check=False, capture_output=True).returncode == 0, what="a quiet disk")
+
+
+def fill(folder: SweepFolder, home: Path) -> None:
+    with (home / "filler").open("wb", buffering=0) as stream, suppress(OSError):
+        while True:
+            stream.write(bytes(4096))
+
+
+def restart_machine(folder: SweepFolder, home: Path) -> None:
+    folder.write_state(folder.stored_state().model_copy(update={"boot_id": "an earlier boot"}))
+
+
+def copy_while_it_runs(folder: SweepFolder, home: Path) -> None:
+    """Record this process as the driver of another folder."""
+    (home / "original").mkdir()
+    pid, original = os.getpid(), FolderIdentity.of(home / "original")
+    identity = {"pid": pid, "pid_started": process_started(pid), "boot_id": boot_id(), "folder": original}
+    folder.write_state(folder.stored_state().model_copy(update=identity))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (restart_machine, "the machine restarted"),
+        (remount_read_only, "it could not write: {folder} is on a read-only file system; mount it writable: "),
+        (fill, "its process was killed, or ran out of memory, or could not write: the disk is full, "),
+        (copy_while_it_runs, "this folder is a copy of {home}/original, made while the sweep was running"),
+    ],
+)
+def test_lost_driver_has_its_true_reason(
+    sweeps: Sweeps,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    harm: Callable[[SweepFolder, Path], None],
+    reason: str,
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(sweeps.home))
+    with home_on_disk(sweeps):
+        folder = sweeps.make()
+        folder.write_state(folder.stored_state().model_copy(update={"state": RunState.RUNNING}))
+        harm(folder, sweeps.home)
+        assert main(["sweep", "show", folder.name, "-o", "json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["state"] == "failed"
+        assert shown["reason"].startswith("driver lost: " + reason.format(folder=folder.path, home=sweeps.home))
+
+
+def test_driver_records_which_process_it_is(sweeps: Sweeps) -> None:
+    folder = sweeps.make(limits={"trials": 1}, steps=10**4, pause=20)
+    sweeps.start(folder)
+    state = folder.stored_state()
+    assert state.has_process()
+    assert state.folder is not None
+    assert state.folder.matches(folder.path)
+    kill(folder)
+    assert not state.has_process()
+    assert folder.state().reason == DRIVER_LOST
+
+
+@pytest.mark.parametrize("words", [("resume", "{}"), ("sweep", "retry", "{}"), ("cancel", "{}")])
+def test_change_of_a_sweep_on_read_only_disk_is_refused(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(sweeps.home))
+    with home_on_disk(sweeps):
+        crash = {"validation": {"max_sequences": 19}}  # see quick_trial.py
+        folder = sweeps.run(trial=crash, limits={"trials": 1, "retries": 0})
+        folder.write_state(folder.stored_state().model_copy(update={"state": RunState.FAILED}))
+        remount_read_only(folder, sweeps.home)
+        capsys.readouterr()
+        assert main([word.format(folder.name) for word in words]) == 1
+        shown = capsys.readouterr().err
+        assert f"error[storage]: cannot {words[-2]} sweep {folder.name}: read-only file system" in shown

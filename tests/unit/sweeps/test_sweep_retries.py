@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
 
+from orchestrator.backends.folder.run_folder import RunFolder
+from orchestrator.backends.folder.supervision import LauncherEnd, ending_of
 from orchestrator.cli.main import main
 from orchestrator.cli.ui import completers
-from orchestrator.runs.status import RunState
+from orchestrator.runs.restarts import Backoff, RestartLimits, decide_restart
+from orchestrator.runs.status import AttemptEnd, RunState
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.sweeps.driver import control
 from orchestrator.sweeps.driver.control import DriverControl
@@ -25,6 +29,20 @@ def test_death_without_own_fault_is_no_retry(sweeps: Sweeps, bad: int) -> None:
     folder = sweeps.run(trial={"validation": {"max_sequences": bad}}, limits={"trials": 2, "retries": 0})
     assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
     assert set(map(tuple, sweeps.starts(folder).values())) == {("1", "2", "3", "4")}
+
+
+@pytest.mark.parametrize("retries", [0, 9])
+def test_killed_launcher_is_no_retry(tmp_path: Path, retries: int) -> None:
+    """The kernel sends SIGTERM to the ranks of a killed launcher: they save and end with 75."""
+    run = RunFolder(tmp_path / "run-1")
+    run.exits(1).mkdir(parents=True)
+    (run.exits(1) / "rank-0").write_text("75\n")
+    ending = ending_of(run, attempt=1, world_size=1, launcher=LauncherEnd(0, -9), stopped=False)
+    assert (ending.state, ending.exit_code) == (RunState.FAILED, 137)
+    recorded = {"state": ending.state, "cause": ending.cause, "reason": ending.reason, "exit_code": ending.exit_code}
+    ends = [AttemptEnd(**recorded, ended=float(number), step=8) for number in range(3)]
+    limits = RestartLimits(retries, preemptions=None, full_disk_is_error=False)
+    assert decide_restart(run.name, ends, limits, Backoff(1.0, 60.0)).due
 
 
 def test_same_failure_twice_ends_a_trial(sweeps: Sweeps) -> None:

@@ -25,7 +25,7 @@ from orchestrator.backends.azure.runs.record import (
 from orchestrator.backends.azure.wire.blobs import Files
 from orchestrator.backends.azure.wire.control_plane import Wire, duration_seconds
 from orchestrator.backends.base import CONFIG, PLAN, REQUEST, RESULT, SPEC, TAGS
-from orchestrator.backends.run_progress import TAIL_BYTES, Target, complete_lines, newest, parse_reports
+from orchestrator.backends.run_progress import TAIL_BYTES, PaceWatch, Target, complete_lines, newest, parse_reports
 from orchestrator.estimates.cost import HOUR, price_of
 from orchestrator.jobs.kind import JobKind
 from orchestrator.jobs.registry import DEFAULT, run_kind
@@ -231,12 +231,16 @@ class Observer:
 
     def last_report(self) -> dict[str, Any]:
         """Return the last reported step and the newest value of each metric, see `newest`."""
+        return newest(self._last_reports())
+
+    def _last_reports(self) -> list[dict[str, Any]]:
+        """Return the reports in the tail of the metrics file."""
         files, name = self.files(), self._outputs + METRICS_FILE
         size = files.size(name)
         if not size:
-            return {}
+            return []
         start = max(0, size - TAIL_BYTES)
-        return newest(parse_reports(complete_lines(files.read(name, start), cut=start > 0)))
+        return parse_reports(complete_lines(files.read(name, start), cut=start > 0))
 
     def store(self) -> str | None:
         """Return the token store that the run prepared, as `--data` takes it; None: it prepared none (yet)."""
@@ -271,12 +275,13 @@ class Observer:
         if record.final is not None:
             return record.final
         last, state = record.last, record.last.state
-        report = self.last_report() if last.started is not None else {}
+        reports = self._last_reports() if last.started is not None else []
+        report = newest(reports)
         completed = state == RunState.COMPLETED
         world = range(self.request["nodes"] * self.request["processes_per_node"])
         status = RunStatus(
             **self._recorded_facts(record),
-            warning=self._queue_problem(last) if state == RunState.QUEUED else None,
+            warning=self._queue_problem(last) if state == RunState.QUEUED else _slow_rank(reports, last.started),
             eta=Target.from_plan(self.plan).eta(report) if state == RunState.RUNNING else None,
             step=report.get("step"),
             store=self.store(),
@@ -327,6 +332,15 @@ class Observer:
             "run_hash": self.plan["run_hash"],
             "tags": self.plan["spec"]["tags"],
         }
+
+
+def _slow_rank(reports: list[dict[str, Any]], started: float | None) -> str | None:
+    """Return the warning of a slow rank in the last reports of an attempt; None: no rank is slow."""
+    pace = PaceWatch()
+    for report in reports:
+        if report["time"] >= (started or 0.0):
+            pace.add(report["time"], report["metrics"])
+    return pace.warning
 
 
 def _is_later(started: float | None, known: float) -> bool:
