@@ -166,11 +166,10 @@ class Partial:
         """
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            mode = lock_mode(_hidden_sibling(target, PARTIAL))
+            part = _hidden_sibling(target, PARTIAL)
+            handle = os.open(part, os.O_WRONLY | os.O_APPEND | os.O_CREAT, lock_mode(part))
             # unbuffered: the size of the file is what has arrived, also after a kill
-            with open(
-                _hidden_sibling(target, PARTIAL), "ab", buffering=0, opener=lambda *named: os.open(*named, mode)
-            ) as stream:
+            with os.fdopen(handle, "ab", buffering=0) as stream:
                 # two processes that append to one file would mix their bytes; the kernel frees the lock of a dead one
                 if not try_lock(stream):
                     raise ConflictError(
