@@ -1,7 +1,7 @@
 """Write requirements*.lock: every package of a user's installation with the hashes of its files.
 
-    make lock        # python -m supply_chain.lock
-    make lock-check  # fails if the files differ from the package index
+    make lock                            # python -m supply_chain.lock
+    python -m supply_chain.lock --check  # fails if the files differ from the package index
 
 pyproject.toml names the packages and constraints.txt, the only place with exact versions, their versions. uv resolves
 them for all Python versions together. The hashes are those of the package index, of wheels for Linux on x86_64 only.

@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
     """Print an error on stderr, and on stdout if the user asked for JSON or YAML; return its exit code."""
-    from orchestrator.support.errors import UsageError, UserError
+    from orchestrator.support.errors import DataError, SpecError, UsageError, UserError
     from orchestrator.support.redact import redact  # errors of Azure's SDK contain addresses with signatures
     from train_jobs.config.privacy import traceback_text, unexpected_text
 
@@ -179,6 +179,8 @@ def _fail(problem: Exception, given: list[str], *, debug: bool) -> int:
         return 1
     problem.message, problem.fix = redact(problem.message), problem.fix and redact(problem.fix)
     problem.facts = {label: redact(str(value)) for label, value in problem.facts.items()}
+    if isinstance(problem, SpecError | DataError):
+        problem.problems = list(map(redact, problem.problems))
     if style := _requested_style(given):
         print_document(problem.as_json(), style)
     write_line(paint_head(str(problem), stderr), sys.stderr)

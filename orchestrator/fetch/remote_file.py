@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE
 from typing import IO, Any, Literal, NamedTuple, Self
 
 from orchestrator.support.errors import ConflictError, DataError, StorageError
-from train_jobs.artifacts.files import sync, try_lock, write_text
+from train_jobs.artifacts.files import lock_mode, sync, try_lock, write_text
 from train_jobs.config.errors import rename_command
 
 WEB_PAGE = (b"<!doctype html", b"<html")  # a proxy's login page or an error page with status 200
@@ -165,8 +166,10 @@ class Partial:
         """
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            part = _hidden_sibling(target, PARTIAL)
+            handle = os.open(part, os.O_WRONLY | os.O_APPEND | os.O_CREAT, lock_mode(part))
             # unbuffered: the size of the file is what has arrived, also after a kill
-            with _hidden_sibling(target, PARTIAL).open("ab", buffering=0) as stream:
+            with os.fdopen(handle, "ab", buffering=0) as stream:
                 # two processes that append to one file would mix their bytes; the kernel frees the lock of a dead one
                 if not try_lock(stream):
                     raise ConflictError(
@@ -220,7 +223,14 @@ class Partial:
         write_text(self._facts, json.dumps(version._asdict()))
 
     def place(self) -> None:
-        """Rename the complete file to its place; readers see all of it or none."""
+        """Rename the complete file to its place; readers see all of it or none.
+
+        It gets the mode of a new file in this folder. As long as it was locked, others could not open it.
+        """
+        self._facts.touch()
+        mode = S_IMODE(self._facts.stat().st_mode)
+        if S_IMODE(os.fstat(self.stream.fileno()).st_mode) != mode:  # equal on file systems without modes
+            os.fchmod(self.stream.fileno(), mode)
         os.fsync(self.stream.fileno())  # before the rename: after a crash, the name must not belong to empty blocks
         self.path.replace(self._target)
         sync(self._target.parent)

@@ -25,7 +25,7 @@ from orchestrator.runs.tracking_server import (
     DATABRICKS,
     is_sign_in_refused,
     reason_of,
-    refuse_password,
+    refuse_credentials,
     set_defaults,
     sign_in_fix,
 )
@@ -227,7 +227,7 @@ def _client(uri: str) -> Iterator[Any]:
 
 def _checked(uri: str) -> str:
     """Return a tracking URI that MLflow takes, after a look at the file or the folder that it is."""
-    refuse_password(uri)
+    refuse_credentials(uri)
     if "://" not in uri and uri != DATABRICKS:
         if Path(uri).is_dir():  # MLflow wants to be asked for its former store, a folder of files
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from orchestrator.support.errors import AuthError, ServiceError, UsageError
-from orchestrator.support.secret_sources import without_password
+from orchestrator.support.secret_sources import without_credentials
 from train_jobs.artifacts.host import disable_telemetry
 from train_jobs.artifacts.tracking.mlflow_store import SQLITE, first_line, sqlite_path
 
@@ -58,12 +58,12 @@ def reason_of(problem: BaseException) -> str:
 
 
 def checked_address(uri: str) -> str:
-    """Return a tracking URI with a scheme and without a password; of an SQLite file, with its absolute path.
+    """Return a tracking URI with a scheme and without credentials; of an SQLite file, with its absolute path.
 
     Raises:
-        UsageError: it is a path, or a host without a scheme, or has a password.
+        UsageError: it is a path, or a host without a scheme, or has credentials.
     """
-    refuse_password(uri)
+    refuse_credentials(uri)
     if uri != DATABRICKS and "://" not in uri:
         raise UsageError(
             f"invalid tracking URI {uri!r}: it has no scheme", fix="--to http://HOST:5000, sqlite:///FILE or databricks"
@@ -72,16 +72,16 @@ def checked_address(uri: str) -> str:
     return uri if path is None else f"{SQLITE}{path.absolute()}"
 
 
-def refuse_password(uri: str) -> None:
-    """Require that an address has no password, which lists of processes and the shell's history would show.
+def refuse_credentials(uri: str) -> None:
+    """Require that an address has no credentials, which lists of processes and the shell's history would show.
 
     Raises:
-        UsageError: it has one.
+        UsageError: it has some.
     """
     try:
-        without_password(uri)
+        without_credentials(uri)
     except ValueError:
-        raise UsageError("invalid tracking URI: it must not contain a password", fix=sign_in_fix(uri)) from None
+        raise UsageError("invalid tracking URI: it must not contain credentials", fix=sign_in_fix(uri)) from None
 
 
 def check_server(uri: str, seconds: float = 0.0) -> None:

@@ -15,7 +15,7 @@ from orchestrator.specs.names import ModuleName, Slug
 from orchestrator.specs.notification import NotifySpec
 from orchestrator.support.html import settings_card
 from orchestrator.support.redact import HIDDEN, SECRET
-from orchestrator.support.secret_sources import SecretReference, without_password
+from orchestrator.support.secret_sources import SecretReference, without_credentials
 from train_jobs.config.fields import Config, Text
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic")  # packages that affect results
@@ -79,7 +79,7 @@ class EnvironmentSpec(Config):
 class TrackingSpec(Config):
     """Tracking with MLflow."""
 
-    uri: Annotated[str, AfterValidator(without_password)] | None = None
+    uri: Annotated[str, AfterValidator(without_credentials)] | None = None
     """Tracking server or store. None: an SQLite file in the home folder (ORCHESTRATOR_HOME)."""
     experiment: Annotated[str, Field(min_length=1)] = "bert-pretraining"
     """Experiment of the run; created if it does not exist."""

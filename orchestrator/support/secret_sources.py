@@ -11,13 +11,13 @@ A spec, a plan and a request hold references alone. The values reach the process
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from orchestrator.support.errors import NotFoundError, UsageError, UserError
 from train_jobs.artifacts.redaction import protect
@@ -31,6 +31,12 @@ _KEY_VAULT_READER = "orchestrator.backends.azure.wire.key_vault:read_secret"
 ENV_FILE = "--env-file FILE with lines NAME=VALUE"
 MOST_CHARACTERS = 1 << 20  # of a file of variables; Linux passes no more than 2 MiB to a process
 PRIVATE = 0o077  # permission bits that a file of secrets must not have
+# The address of a server needs no user and no query. That of a database may have both, without a password: SQLAlchemy
+# takes everything up to the last @ for one, and `odbc_connect` contains an encoded list of parameters.
+_CREDENTIALS = re.compile(
+    r"^https?://.*[@?#]|://[^:/]*:[^@]*@|[?].*(?:passw(?:or)?d|pwd|token|secret|credential|signature)\w*(?:=|%3D)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 class SecretReference(NamedTuple):
@@ -153,15 +159,15 @@ def _read_keyring(service: str, user: str) -> str:
     return value
 
 
-def without_password(uri: str) -> str:
-    """Return a tracking URI that has no password, which requests, plans and commands would show.
+def without_credentials(uri: str) -> str:
+    """Return a tracking URI that has no credentials, which requests, plans and commands would show.
 
     Raises:
-        ValueError: it has one; the message does not contain it.
+        ValueError: it has some; the message does not contain them.
     """
-    if urlsplit(uri).password:
+    if _CREDENTIALS.search(uri):
         raise ValueError(
-            "must not contain a password: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
+            "must not contain credentials: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
             " MLFLOW_TRACKING_TOKEN, in the environment or in environment.secrets"
         )
     return uri

@@ -22,6 +22,7 @@ from tests.fuzz.readers import READERS, Call
 from train_jobs.config.errors import InternalError, UserError
 
 SLOW, HANG = 2.0, 5.0  # seconds of CPU of one input
+STUCK = 30.0  # seconds of one input that sleeps or waits, which takes no CPU
 MOST_MB = 512
 BACKSTOP_MB = 8192
 
@@ -37,8 +38,10 @@ def replay(corpus: Path, reader: str) -> Iterator[dict[str, object]]:
             print(f"{reader}/{path.name}", file=sys.stderr, flush=True)
             started, before = time.process_time(), reset_peak()
             signal.setitimer(signal.ITIMER_PROF, HANG)  # its signal ends the process, also inside of C
+            signal.setitimer(signal.ITIMER_REAL, STUCK)
             why = problem_of(call, path.read_bytes())
             signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             seconds, memory = time.process_time() - started, megabytes("VmHWM") - before
             most = max(most, seconds)
             if seconds > SLOW:

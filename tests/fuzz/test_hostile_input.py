@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -46,6 +47,18 @@ def test_kept_inputs_are_read_or_refused() -> None:
     assert [line for line in lines if "problem" in line] == []
     assert [line["reader"] for line in lines] == list(READERS)
     assert [line for line in lines if not line["inputs"] or float(str(line["seconds"])) > SECONDS] == []
+
+
+def test_replay_ends_a_reader_that_sleeps(tmp_path: Path) -> None:
+    (tmp_path / "asleep").mkdir()
+    (tmp_path / "asleep" / "input").touch()
+    script = (
+        "import time; from pathlib import Path; from tests.fuzz import replay; replay.STUCK = 0.2;"
+        " replay.READERS['asleep'] = lambda folder: lambda data: time.sleep(60);"
+        f" list(replay.replay(Path({str(tmp_path)!r}), 'asleep'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGALRM, "asleep/input\n")
 
 
 def test_word_of_200_mb_in_gzip_is_bounded(tmp_path: Path) -> None:

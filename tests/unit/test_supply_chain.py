@@ -135,7 +135,7 @@ def required() -> set[str]:
     return {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["required", "whole"])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["required", "whole"])
 def test_sbom_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     """The validator needs a tenth of a second for each package, so the quick test has those of pyproject.toml alone."""
     if not whole:

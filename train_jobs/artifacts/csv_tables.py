@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from train_jobs.artifacts.remote_files import TextPath, fix_in_copy, sibling
 from train_jobs.config.errors import DataError, closest, in_shell, python_command
-from train_jobs.config.privacy import header_text, is_name
+from train_jobs.config.privacy import header_text, is_header, is_name
 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 """Format of a table -> separator of its fields."""
@@ -114,7 +114,8 @@ def require_column(path: TextPath, head: str, form: str, compression: str | None
         row = next(rows, [])
     except csv.Error:  # the reader reports it with its line
         row = []
-    named = [(len(text), name) for name, text in zip(header, row, strict=False) if is_name(name)]
+    shown = header if is_header(header, [column]) else ()  # the fix quotes nothing that the message withholds
+    named = [(len(text), name) for name, text in zip(shown, row, strict=False) if is_name(name)]
     guess = closest(column, [name for _, name in named]) or max(named, default=(0, "NAME"))[1]
     raise DataError(
         f"{path}:1: no column {column!r}; have {header_text(header, [column])}",

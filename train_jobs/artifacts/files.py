@@ -179,7 +179,7 @@ def hold(
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, mode=_lock_mode(path))
+    lock = FileLock(path, mode=lock_mode(path))
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -197,7 +197,7 @@ def hold(
         lock.release()
 
 
-def _lock_mode(path: Path) -> int:
+def lock_mode(path: Path) -> int:
     """Return the mode of a lock file: only users who may write to its folder can open it, and therefore hold it.
 
     An existing file of a wider mode is changed.

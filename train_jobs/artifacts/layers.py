@@ -56,6 +56,7 @@ PLAIN = {
 """Type of an error of pydantic -> its message, where pydantic's own is about parsing."""
 FEW = 3  # keys that a hint names
 LONGEST_SHOWN = 200  # characters of a value in a message
+_MAYBE_SECRET = {"secrets", "uri"}  # keys whose values no message shows: one that is refused may be a secret itself
 
 
 @dataclass(frozen=True)
@@ -492,7 +493,7 @@ def _problem(model: type[BaseModel], merged: Merged, error: dict[str, Any]) -> s
     if error["type"] == "literal_error" and isinstance(value, str):
         choices = [choice.strip("'\"") for choice in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         message += did_you_mean(value, choices)
-    if isinstance(value, str | int | float | bool) and "secrets" not in path:  # it may be the secret itself
+    if isinstance(value, str | int | float | bool) and _MAYBE_SECRET.isdisjoint(path):
         shown = repr(redact(value) if isinstance(value, str) else value)
         message += f", not {shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + '...'}"
     return f"{where}{name}{message}"

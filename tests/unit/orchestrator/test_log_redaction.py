@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from orchestrator.cli.main import main
+from orchestrator.support.errors import SpecError
 from tests.conftest import Console
 from tests.unit.orchestrator.test_snapshot_secrets import LETTERS, PEM, SAMPLES
 from train_jobs.artifacts import redaction
@@ -42,6 +44,21 @@ def test_each_line_of_a_long_secret_is_hidden(size: int) -> None:
 def test_redact_hides_lines_of_a_protected_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_protected", {KEY})
     assert [redact(f"<{line}>") for line in BODY] == [f"<{REDACTED}>"] * len(BODY)
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_error_of_a_command_is_redacted(
+    style: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise SpecError(PASSWORD, facts={"have": PASSWORD}, fix=PASSWORD, problems=[f"a.yaml: {PASSWORD}"])
+
+    monkeypatch.setattr(redaction, "_protected", {PASSWORD})
+    monkeypatch.setattr("orchestrator.cli.verbs.models.verify", fail)
+    assert main(["model", "verify", "bert", "--key", "signing.pub", "-o", style]) == 2
+    printed = "".join(capsys.readouterr())
+    assert printed.count(REDACTED) >= 4
+    assert PASSWORD not in printed
 
 
 def test_ordinary_lines_of_a_long_secret_stay() -> None:

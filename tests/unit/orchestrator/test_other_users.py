@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.client import Orchestrator
 from orchestrator.doctor import machine
+from orchestrator.fetch.remote_file import Partial
 from orchestrator.support import access
 from orchestrator.support.access import open_home
 from orchestrator.support.errors import StorageError, UsageError
@@ -125,6 +126,23 @@ def test_other_user_cannot_hold_a_lock(open_console: Console) -> None:
     with hold(lock):
         done = run_as_nobody(sys.executable, "-c", f"import fcntl; fcntl.flock(open({str(lock)!r}), fcntl.LOCK_SH)")
         assert "PermissionError" in done.err
+
+
+@root_only
+@pytest.mark.parametrize("left", [None, 0o644])
+def test_other_user_cannot_hold_a_download(open_console: Console, left: int | None) -> None:
+    """Nor one that an earlier version left with a wider mode. The complete file has the mode of every new file."""
+    target, part = open_console.cwd / "b.bin", open_console.cwd / ".b.bin.part"
+    if left is not None:
+        part.touch()
+        part.chmod(left)
+    with umask(0o022), Partial.open(target) as partial:
+        done = run_as_nobody(
+            sys.executable, "-c", f"import fcntl; fcntl.flock(open({str(part)!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        )
+        assert "PermissionError" in done.err
+        partial.place()
+        assert mode_of(target) == 0o644
 
 
 @pytest.mark.parametrize("name", ["what?", "50%41"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -115,6 +116,26 @@ def test_member_cancels_and_resumes_a_run_of_the_owner(team: Team) -> None:
     assert team.owner("cancel", name).code == 0
     wait_for(lambda: team.owner("status", name, "-o", "json").json["state"] == "cancelled", what="cancelled again")
     assert other_modes(team.owner.home, 0o2770, 0o660) == {}
+
+
+def test_member_cannot_preempt_or_debug_a_run_of_the_owner(team: Team) -> None:
+    spec_of(team)
+    spec = write_endless_spec(team.folder / "endless.yaml", team.folder / "corpus.txt")
+    spec.chmod(0o644)
+    done = team.owner("submit", "pretrain", "-f", str(spec), "--detach", "-o", "json")
+    assert done.code == 0, done.err
+    name = done.json["name"]
+    wait_for(lambda: "step" in team.member("logs", name).out, what="a step")
+    owner = pwd.getpwuid(OWNER).pw_name
+    refused = team.member("preempt", name)
+    assert refused.code == 1
+    assert f"cannot preempt run {name}: its processes belong to user {owner}" in refused.err
+    stacks = team.member("debug", name)
+    assert f"belongs to user {owner}, who alone can ask it for its stacks" in stacks.out + stacks.err
+    assert "File " not in stacks.out
+    assert team.owner("status", name, "-o", "json").json["state"] == "running"
+    assert team.owner("cancel", name).code == 0
+    wait_for(lambda: team.owner("status", name, "-o", "json").json["state"] == "cancelled", what="cancelled")
 
 
 def test_member_tunes_and_owner_deletes(team: Team) -> None:

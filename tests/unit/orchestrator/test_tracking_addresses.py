@@ -1,4 +1,4 @@
-"""Addresses of tracking servers: what reaches MLflow's client and the job, and that no password is written down."""
+"""Addresses of tracking servers: what reaches MLflow's client and the job, and that no credentials are written down."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from orchestrator.backends.folder.mlflow_sync import sync_run
 from orchestrator.backends.folder.run_folder import FolderRequest
 from orchestrator.backends.folder.supervision import TrackedRun
 from orchestrator.support.errors import ServiceError
+from orchestrator.support.secret_sources import without_credentials
 from tests.conftest import Console
 from tests.mlflow_runs import make_tracked_run
 
@@ -86,14 +87,36 @@ def test_address_passes_through_untouched(uri: str, tmp_path: Path) -> None:
     assert TrackedRun(run, request).variables()["MLFLOW_TRACKING_URI"] == uri
 
 
-@pytest.mark.parametrize("form", ["http://me:{}@h:5000", "postgresql://me:{}@h/mlflow"])
-def test_password_in_an_address_is_refused_unseen(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://token@h/",
+        "HTTPS://me:a/b#c@h/",
+        "https://h/?token=abc",
+        "https://h/#abc",
+        "postgresql://me:a/b@h/mlflow",
+        "postgresql://h/mlflow?user=me&password=abc",
+        "mssql+pyodbc:///?odbc_connect=Server%3Dh%3BPWD%3Dabc",
+    ],
+)
+def test_credentials_in_an_address_are_refused(uri: str) -> None:
+    with pytest.raises(ValueError, match="must not contain credentials"):
+        without_credentials(uri)
+
+
+@pytest.mark.parametrize("uri", ["sqlite:////a@b/mlflow.db", "postgresql://me@h:5432/mlflow?sslmode=require&sslkey=/a"])
+def test_address_of_a_database_is_valid(uri: str) -> None:
+    assert without_credentials(uri) == uri
+
+
+@pytest.mark.parametrize("form", ["https://h/?token={}", "postgresql://me:{}@h/mlflow"])
+def test_credentials_in_an_address_are_not_shown(form: str, tmp_path: Path) -> None:
     console, uri = Console(home=tmp_path / "home", cwd=tmp_path), form.format(PASSWORD)
     planned = console("plan", "pretrain", "--set", f"tracking.uri={uri}")
     copied = console("mlflow", "sync", "--all", "--to", uri)
     assert (planned.code, copied.code) == (2, 2)
     for done in (planned, copied):
-        assert "must not contain a password" in done.err
+        assert "must not contain credentials" in done.err
         assert "MLFLOW_TRACKING_USERNAME" in done.err
         assert PASSWORD not in done.err
 

@@ -46,6 +46,8 @@ CORPORA: dict[str, tuple[str, bytes]] = {
     "wikiextractor: outside": ("a.txt", f'<doc id="1">\n{TEXT}\n</doc>\n{TEXT}\n'.encode()),
     "parquet: damaged": ("a.parquet", b"PAR1" + TEXT.encode() + b"PAR1"),
     "a table": ("a.csv", f"text,label\n{TEXT},1\n".encode()),
+    "csv: no header": ("a.csv", f"{WORD},{WORDS[1]}\nSome words of a note,good\n".encode()),
+    "tsv: no header": ("a.tsv", f"{WORD}\t{WORDS[1]}\nSome words of a note\tgood\n".encode()),
 }
 
 TABLES: dict[str, tuple[str, str]] = {
