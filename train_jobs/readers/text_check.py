@@ -169,9 +169,10 @@ def _check_objects(source: SourceConfig, path: TextPath, lines: Iterator[tuple[i
         if not isinstance(row, dict):
             findings.add(path, str(number), "not a JSON object", delete)
         elif source.column not in row:
-            near = did_you_mean(source.column, filter(is_name, row))
+            shown = row if all(map(is_name, row)) else {}  # a guess shows nothing that `names_text` withholds
+            near = did_you_mean(source.column, shown)
             what = f"no field {source.column!r}{near}; have {names_text(list(row), none='no fields')}"
-            guess = closest(source.column, filter(is_name, row)) or _longest(row) or "NAME"
+            guess = closest(source.column, shown) or _longest(shown) or "NAME"
             findings.add(path, str(number), what, f"--column {in_shell(guess)}")
         elif row[source.column] is not None and not isinstance(row[source.column], str):
             what = f"field {source.column!r} is of type {type(row[source.column]).__name__}, not text"
@@ -179,8 +180,8 @@ def _check_objects(source: SourceConfig, path: TextPath, lines: Iterator[tuple[i
 
 
 def _longest(row: dict[str, Any]) -> str | None:
-    """Return the field with the longest text; a name that may be text itself is not shown."""
-    texts = {name: len(value) for name, value in row.items() if isinstance(value, str) and is_name(name)}
+    """Return the field with the longest text."""
+    texts = {name: len(value) for name, value in row.items() if isinstance(value, str)}
     return max(texts, key=lambda name: texts[name]) if texts else None
 
 

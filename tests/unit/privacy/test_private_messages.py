@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from orchestrator.cli import main as cli
 from tests.unit.finetuning.finetune_jobs import settings, write_model
 from tests.unit.privacy.canary import SENTENCE, WORDS, files_with_canary, found_in
 from train_jobs import finetune, predict, prepare
@@ -99,6 +100,12 @@ def test_refused_corpus_is_not_quoted(tmp_path: Path, job_output: Callable[[], s
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"data": {"text": [str(tmp_path / name)], "vocab_size": 200}}))
     assert prepare.main(["--config", str(tmp_path / "job.yaml"), "--output", str(tmp_path / "out")]) == 2
     refused(job_output())
+
+
+def test_plan_guesses_no_key_that_it_withholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({TEXT: 1, WORD: "the longest text of this row"}))
+    assert cli.main(["plan", "pretrain", "--data", str(tmp_path / "a.jsonl")]) == 2
+    refused("".join(capsys.readouterr()))
 
 
 def test_refused_parquet_is_not_quoted(tmp_path: Path, job_output: Callable[[], str]) -> None:
