@@ -63,8 +63,6 @@ def full_report(report: Any, now: float) -> dict[str, Any] | None:
     """
     if not isinstance(report, dict) or not isinstance(report.get("step"), int):
         return None
-    if isinstance(report.get("metrics"), dict) and isinstance(report.get("time"), int | float):
-        return report
     values = report.get("metrics", {key: value for key, value in report.items() if key not in {"step", "time"}})
     if not isinstance(values, dict):
         return None

@@ -286,6 +286,14 @@ def test_metric_with_non_numeric_newest_value_is_omitted(tmp_path: Path) -> None
     assert LocalBackend(tmp_path).describe("one").metrics == {}
 
 
+def test_metric_that_is_text_is_omitted(tmp_path: Path) -> None:
+    """A command of a user may write anything."""
+    run = make_run(tmp_path, "run")
+    line = {"step": 3, "time": 1.0, "metrics": {"loss": 2.0, "stage": "warm-up", "done": True, "best": None}}
+    run.metrics.write_text(json.dumps(line) + "\n")
+    assert last_report(run.metrics) == {"step": 3, "time": 1.0, "metrics": {"loss": 2.0}}
+
+
 def test_damaged_line_does_not_hide_the_others(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one")
     report(run, 10, train_loss=3.0)
