@@ -97,6 +97,7 @@ def test_old_driver_is_named_with_its_fix(machine: Machine) -> None:
     }
     assert caught.value.exit_code == 8
     assert "cuda-compat" in str(caught.value.fix)
+    assert "compute.device=cpu" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize(

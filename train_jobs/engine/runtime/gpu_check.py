@@ -29,7 +29,8 @@ DRIVER_ERROR = "CUDA driver error"
 FIXED_SEGMENTS = "expandable_segments:False"
 UPDATE = (
     "update the driver; or, on a data-centre GPU, put the libraries of cuda-compat first:"
-    " LD_LIBRARY_PATH=/usr/local/cuda-13.0/compat; or install a torch for CUDA {older}, see docs/gpu.md"
+    " LD_LIBRARY_PATH=/usr/local/cuda-13.0/compat; or install a torch for CUDA {older}, see docs/gpu.md;"
+    " or use the CPU: compute.device=cpu"
 )
 
 
