@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE
@@ -230,7 +230,8 @@ class Partial:
         self._facts.touch()
         mode = S_IMODE(self._facts.stat().st_mode)
         if S_IMODE(os.fstat(self.stream.fileno()).st_mode) != mode:  # equal on file systems without modes
-            os.fchmod(self.stream.fileno(), mode)
+            with suppress(PermissionError):  # another member of the folder's group began it: its mode is his to change
+                os.fchmod(self.stream.fileno(), mode)
         os.fsync(self.stream.fileno())  # before the rename: after a crash, the name must not belong to empty blocks
         self.path.replace(self._target)
         sync(self._target.parent)

@@ -17,6 +17,7 @@ from train_jobs.artifacts.host import RunClock
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE, EndCause.SUPERVISOR}
+MOST_KILLS = 5  # without progress: a machine without enough memory kills every attempt
 OWN_FAULT = {*EndCause} - {*EVICTIONS, EndCause.DISK, EndCause.TIME}
 # Addresses, ports, pids and times differ between two reports of the same failure.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)
@@ -73,12 +74,7 @@ class Backoff(NamedTuple):
             name: name of the run.
             ends: ends of its attempts, the oldest first.
         """
-        stuck = 0
-        for before, end in zip([None, *ends][-2::-1], reversed(ends), strict=False):
-            if end.step is not None and (before is None or before.step is None or end.step > before.step):
-                break
-            stuck += 1
-        if not stuck:
+        if not (stuck := without_progress(ends)):
             return 0.0
         jitter = random.Random(f"{name} {len(ends)}").random()
         return float(min(self.first * 2.0 ** min(stuck - 1, 30), self.longest) * (1 - jitter / 2))
@@ -126,6 +122,16 @@ def cause_of(end: AttemptEnd) -> EndCause:
     return EndCause.INPUT if end.exit_code == USAGE_CODE else EndCause.ERROR
 
 
+def without_progress(ends: Sequence[AttemptEnd]) -> int:
+    """Return the number of last ends that got no further than the attempt before."""
+    stuck = 0
+    for before, end in zip([None, *ends][-2::-1], reversed(ends), strict=False):
+        if end.step is not None and (before is None or before.step is None or end.step > before.step):
+            break
+        stuck += 1
+    return stuck
+
+
 def error_cause(error: Mapping[str, Any]) -> EndCause:
     """Return the cause of a rank's own error.
 
@@ -161,6 +167,8 @@ def decide_restart(name: str, ends: Sequence[AttemptEnd], limits: RestartLimits,
         step = ends[-2].step if ends[-1].step is None else ends[-1].step
         where = "before the first report" if step is None else f"after step {step}"
         return Restart(False, why_not=f"not restarted: it failed twice in the same way {where}")
+    if without_progress(ends) >= MOST_KILLS and set(causes[-MOST_KILLS:]) == {EndCause.SUPERVISOR}:
+        return Restart(False, why_not=f"not restarted: it was killed {MOST_KILLS} times without progress")
     return Restart(True, backoff.pause(name, ends))
 
 

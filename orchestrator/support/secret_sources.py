@@ -34,7 +34,8 @@ PRIVATE = 0o077  # permission bits that a file of secrets must not have
 # The address of a server needs no user and no query. That of a database may have both, without a password: SQLAlchemy
 # takes everything up to the last @ for one, and `odbc_connect` contains an encoded list of parameters.
 _CREDENTIALS = re.compile(
-    r"^https?://.*[@?#]|://[^:/]*:[^@]*@|[?].*(?:passw(?:or)?d|pwd|token|secret|credential|signature)\w*(?:=|%3D)",
+    r"^https?://.*[@?#]|^[^:/]+:(?!/)[^@]*@|://[^:/]*:[^@]*@"
+    r"|[?].*(?:passw(?:or)?d|pwd|token|secret|credential|signature)\w*(?:=|%3D)",
     re.IGNORECASE | re.DOTALL,
 )
 

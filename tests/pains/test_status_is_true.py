@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -98,11 +99,13 @@ def test_warning_of_a_running_job_is_the_newest_truth(console: Console, untracke
     name = run_script(console.home, 'while [ ! -e "$ORCHESTRATOR_RUN/end" ]; do sleep 0.1; done')
     metrics = console.folder(name) / "outputs" / "metrics.jsonl"
     wait_for(lambda: console("status", name, "-o", "json").json["state"] == "running", what="the job")
+    begun = time.time()
 
     def report(moment: float, ratio: float, loss: float) -> None:
+        moment += begun
         values = {"train_loss": loss, "slowest_rank": 1.0, "slowest_rank_ratio": ratio}
         with metrics.open("a") as stream:
-            stream.write(json.dumps({"step": int(moment), "time": moment, "metrics": values}) + "\n")
+            stream.write(json.dumps({"step": int(moment - begun), "time": moment, "metrics": values}) + "\n")
 
     def named(text: str) -> tuple[bool, bool]:
         return "rank 1 is slow" in text, "the loss of step 250 is inf" in text

@@ -46,8 +46,13 @@ class RunWatch:
         self._posts: list[Future[bool]] = []
         self.begin()
 
-    def begin(self) -> None:
-        """Start over, for a new attempt: it repeats the reports past its checkpoint."""
+    def begin(self, started: float = 0.0) -> None:
+        """Start over, for a new attempt: it repeats the reports past its checkpoint.
+
+        Args:
+            started: its start in seconds; earlier reports do not count for the pace of its ranks.
+        """
+        self._started = started
         self._loss, self._pace = LossWatch(), PaceWatch()
         self._offset = 0
         self._step: int | None = None
@@ -81,7 +86,7 @@ class RunWatch:
         warning = None
         with suppress(FileNotFoundError), path.open("rb") as stream:
             if path.stat().st_size < self._offset:
-                self.begin()  # truncated to its checkpoint by a job that resumed
+                self.begin(self._started)  # truncated to its checkpoint by a job that resumed
             stream.seek(self._offset)
             for line in stream:
                 if not line.endswith(b"\n"):
@@ -90,7 +95,8 @@ class RunWatch:
                 with suppress(ValueError, KeyError, TypeError):  # a damaged report
                     report = json.loads(line)
                     self._step = int(report["step"])
-                    self._pace.add(float(report["time"]), report["metrics"])
+                    if (moment := float(report["time"])) >= self._started:
+                        self._pace.add(moment, report["metrics"])
                     warning = self._loss.add(self._step, float(report["metrics"][LOSS])) or warning
         return warning
 

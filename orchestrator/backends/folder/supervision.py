@@ -334,7 +334,7 @@ class Supervision(ABC):
         begun = RunAttempt(started=self.clock.now())
         self.update(attempts=[*earlier, begun], warning=None)
         self.preempted = False
-        self.watch.begin()
+        self.watch.begin(begun.started)
         # an error of the previous attempt would be reported as the reason of this end
         for stale in self.run.outputs.glob("error-*.json"):
             stale.unlink()

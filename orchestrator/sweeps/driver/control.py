@@ -193,7 +193,7 @@ class DriverControl(SweepControl):
         # The file before the signal, which alone stops only the driver: it would leave its trials running.
         with writing(folder, "cancel"):
             folder.cancel_file.touch()
-        if folder.locked():
+        if folder.has_driver():
             if state.pid is not None:
                 with suppress(ProcessLookupError, PermissionError):  # another user's driver reads the file
                     os.kill(state.pid, signal.SIGTERM)
@@ -236,7 +236,7 @@ class DriverControl(SweepControl):
         from orchestrator.specs.compute import ResolvedCompute
         from orchestrator.specs.site import site_of
 
-        if self._folder.locked():
+        if self._folder.has_driver():
             raise ConflictError(
                 f"sweep {self._folder.name} is running",
                 fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
@@ -272,6 +272,8 @@ class DriverControl(SweepControl):
         if not failed:
             raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
         require_unused_limits(folder.record(), sum(row.cost for row in status.rows), folder.stored_state().now())
+        if not folder.stored_state().state.terminal and folder.has_driver():
+            raise ConflictError(f"sweep {folder.name} is {status.state}", fix=show)
         chosen = list(trials) or failed
         with writing(folder, "retry"), folder.lock():
             folder.repair()
@@ -283,7 +285,7 @@ class DriverControl(SweepControl):
         self._restart()
 
     def _restart(self) -> None:
-        if self._folder.locked():
+        if self._folder.has_driver():
             raise ConflictError(
                 f"sweep {self._folder.name} is {self.state()}", fix=f"orchestrator sweep show {self._folder.name}"
             )

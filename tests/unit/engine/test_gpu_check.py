@@ -128,7 +128,9 @@ def test_start_on_this_machine_reports_old_driver(
         assert caught.value.exit_code == 8
 
 
-@pytest.mark.parametrize(("device", "visible"), [("cpu", "0"), ("auto", ""), ("auto", "-1")])
+@pytest.mark.parametrize(
+    ("device", "visible"), [("cpu", "0"), ("auto", ""), ("auto", "-1"), ("auto", "NoDevFiles"), ("auto", "none")]
+)
 def test_start_without_gpus_ignores_old_driver(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, visible: str
 ) -> None:

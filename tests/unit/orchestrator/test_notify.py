@@ -243,6 +243,25 @@ def report(tmp_path: Path, *losses: float, first: int = 1) -> None:
             stream.write(json.dumps({"step": step, "time": 0.0, "metrics": {"train_loss": loss}}) + "\n")
 
 
+def test_slow_rank_of_an_earlier_attempt_is_none_of_this_one(tmp_path: Path) -> None:
+    watch = run_watch(tmp_path)
+
+    def add(moment: float) -> None:
+        values = {"train_loss": 5.0, "slowest_rank": 1.0, "slowest_rank_ratio": 4.0}
+        with (tmp_path / "r-1" / "outputs" / "metrics.jsonl").open("a") as stream:
+            stream.write(json.dumps({"step": 1, "time": moment, "metrics": values}) + "\n")
+
+    add(1000.0)
+    add(1060.0)
+    assert "rank 1 is slow" in str(watch.poll())
+    watch.begin(9000.0)
+    assert watch.poll() is None
+    add(9010.0)
+    assert watch.poll() is None
+    add(9070.0)
+    assert "rank 1 is slow" in str(watch.poll())
+
+
 def test_divergence_is_sent_once_and_end_with_its_step(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

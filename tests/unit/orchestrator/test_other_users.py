@@ -145,6 +145,24 @@ def test_other_user_cannot_hold_a_download(open_console: Console, left: int | No
         assert mode_of(target) == 0o644
 
 
+@root_only
+def test_member_of_a_group_completes_the_download_of_another(open_console: Console) -> None:
+    folder = open_console.cwd / "data"
+    folder.mkdir()
+    os.chown(folder, -1, NOBODY)
+    folder.chmod(0o2775)
+    with umask(0o002), Partial.open(folder / "b.bin") as partial:
+        partial.stream.write(b"abc")
+    python = python_for_all(open_console.cwd / "python")
+    code = (
+        "import os; os.umask(0o002); from pathlib import Path; from orchestrator.fetch.remote_file import Partial\n"
+        f"with Partial.open(Path({str(folder / 'b.bin')!r})) as partial: partial.place()"
+    )
+    done = run_as_nobody(python, "-c", code, environ=open_console.environ(HOME="/nonexistent"))
+    assert done.code == 0, done.err
+    assert (folder / "b.bin").read_bytes() == b"abc"
+
+
 @pytest.mark.parametrize("name", ["what?", "50%41"])
 def test_home_where_mlflow_has_no_store_is_refused(console: Console, name: str) -> None:
     """The store was created next to the home, or not at all, and no run was copied."""

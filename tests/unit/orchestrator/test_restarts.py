@@ -38,6 +38,16 @@ def test_unlimited_preemptions_are_always_restarted() -> None:
     assert not is_due([evicted()] * 500 + [failed()], RestartLimits(errors=0, preemptions=None))
 
 
+def test_kills_without_progress_are_bounded() -> None:
+    """The OOM killer kills the launcher of a job that is too large in every attempt."""
+    limits = RestartLimits(errors=0, preemptions=None, full_disk_is_error=False)
+    killed = [failed("the launcher was killed", cause=EndCause.SUPERVISOR)] * 5
+    assert is_due(killed[:4], limits)
+    assert not is_due(killed, limits)
+    assert is_due([*killed[:4], failed("killed", step=8, cause=EndCause.SUPERVISOR)], limits)
+    assert is_due([*killed[:4], evicted()], limits)
+
+
 def test_default_of_preemptions_follows_the_tier() -> None:
     low = {"max_restarts": 2, "max_preemptions": None, "compute": {"tier": "spot"}}
     assert RestartLimits.from_spec(low) == (2, None, True)

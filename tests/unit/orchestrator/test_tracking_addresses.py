@@ -91,6 +91,7 @@ def test_address_passes_through_untouched(uri: str, tmp_path: Path) -> None:
     "uri",
     [
         "https://token@h/",
+        "me:abc@h:5000",
         "HTTPS://me:a/b#c@h/",
         "https://h/?token=abc",
         "https://h/#abc",
@@ -104,7 +105,9 @@ def test_credentials_in_an_address_are_refused(uri: str) -> None:
         without_credentials(uri)
 
 
-@pytest.mark.parametrize("uri", ["sqlite:////a@b/mlflow.db", "postgresql://me@h:5432/mlflow?sslmode=require&sslkey=/a"])
+@pytest.mark.parametrize(
+    "uri", ["sqlite:////a@b/mlflow.db", "./a:b@c/mlflow.db", "postgresql://me@h:5432/mlflow?sslmode=require&sslkey=/a"]
+)
 def test_address_of_a_database_is_valid(uri: str) -> None:
     assert without_credentials(uri) == uri
 

@@ -16,7 +16,10 @@ from optuna.trial import TrialState
 
 from orchestrator.cli.main import main
 from orchestrator.runs.status import RunState
+from orchestrator.support.errors import ConflictError
 from orchestrator.support.moved_home import FolderIdentity
+from orchestrator.sweeps.design.sweep_record import SweepState
+from orchestrator.sweeps.driver import control
 from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.sweep_folder import SweepFolder
 from tests.conftest import tmpfs, wait_for
@@ -249,6 +252,25 @@ def test_driver_records_which_process_it_is(sweeps: Sweeps) -> None:
     kill(folder)
     assert not state.has_process()
     assert folder.state().reason == DRIVER_LOST
+
+
+def test_live_driver_on_a_disk_without_locks_gets_no_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = SweepFolder(tmp_path / "sweeps" / "s")
+    folder.path.mkdir(parents=True)
+    folder.write_state(SweepState(state=RunState.RUNNING, **folder.own_process()))
+    monkeypatch.setattr(control, "start_driver", lambda *_: pytest.fail("a second driver"))
+    monkeypatch.setattr(control, "check_secrets", lambda _: None)
+    monkeypatch.setattr(SweepFolder, "record", lambda _: None)
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    sweep = DriverControl(folder, tmp_path)
+    with pytest.raises(ConflictError, match="sweep s is running"):
+        sweep._restart()
+    sweep.cancel()
+    assert killed == [os.getpid()]
+    assert folder.stored_state().state == RunState.RUNNING  # the driver itself records the end
 
 
 @pytest.mark.parametrize("words", [("resume", "{}"), ("sweep", "retry", "{}"), ("cancel", "{}")])

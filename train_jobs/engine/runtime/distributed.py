@@ -7,6 +7,7 @@ MASTER_ADDR, MASTER_PORT. Without them the job is one process.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import uuid
@@ -27,7 +28,8 @@ from train_jobs.engine.runtime.gpu_check import require_driver, require_usable_g
 MINIMUM_TIMEOUT = timedelta(minutes=30)
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
 ABANDON_SECONDS = 10.0
-HIDDEN = ("", "-1")  # first id of CUDA_VISIBLE_DEVICES: no GPU is visible
+# First id of CUDA_VISIBLE_DEVICES: any other, such as Slurm's NoDevFiles, hides all GPUs, for CUDA and for torch.
+VISIBLE = re.compile(r"\+?\d|GPU-|MIG-")
 AFTER_WATCHDOG = timedelta(minutes=5)  # the watchdog needs half a minute until every process has reported
 
 
@@ -264,8 +266,7 @@ def uses_gpu(device: str) -> bool:
     Raises:
         MachineError: the driver is too old for this torch.
     """
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in HIDDEN
-    if device == "cpu" or hidden:
+    if device == "cpu" or not VISIBLE.match(os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip()):
         return False
     # Before the GPUs are counted: some ways to count them find none if the driver is old, and the job would silently
     # train on the CPU.
