@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -21,9 +21,16 @@ def describe(*packages: str) -> str:
 
 def machine(*packages: str) -> str:
     """Return processor, cores, Python, versions of `packages`."""
-    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    versions = ", ".join(f"{package} {_version(package)}" for package in packages)
     cores = len(os.sched_getaffinity(0))
     return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise SystemExit(f"this measurement needs {package}: pip install -e '.[benchmarks]'") from None
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import gpu_day, gpu_estimates
+from benchmarks import gpu_day, gpu_estimates, machine
 from benchmarks.gpu_day import Result
 from benchmarks.gpu_estimates import (
     CARDS,
@@ -321,3 +321,8 @@ def test_documented_launches_are_those_of_the_script() -> None:
     for model in ("base", "large"):
         cells = (f"{tokens_that_hide_launches(CARDS[name], model):,.0f}" for name in cards)
         assert f"| BERT-{model} | {' | '.join(cells)} |" in text
+
+
+def test_missing_package_is_named_with_its_installation() -> None:
+    with pytest.raises(SystemExit, match=r"needs no-such-package: pip install -e '\.\[benchmarks\]'"):
+        machine.machine("torch", "no-such-package")
