@@ -14,8 +14,7 @@ model, and out/metrics.jsonl has one line per seed. Task glue has a folder per t
 out/submission.zip for GLUE's server.
 
 Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 the same by Ctrl-C (a second Ctrl-C stops
-immediately), 76 hung (see the stacks), 2 invalid input, 8 this machine cannot run it, 1 any other
-error.
+immediately), 76 hung (see the stacks), 2 invalid input, 8 this machine cannot run it, 1 any other error.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ checkpoint in the output folder:
     out/tensorboard/     curves, if configured
 
 Exit codes: 0 done, 75 stopped by SIGTERM with a checkpoint committed, 130 the same by Ctrl-C (a second Ctrl-C stops
-immediately), 76 hung (see the stacks), 2 invalid input, 8 this machine cannot run it, 1 any other
-error.
+immediately), 76 hung (see the stacks), 2 invalid input, 8 this machine cannot run it, 1 any other error.
 """
 
 from __future__ import annotations

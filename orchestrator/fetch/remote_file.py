@@ -230,7 +230,7 @@ class Partial:
         self._facts.touch()
         mode = S_IMODE(self._facts.stat().st_mode)
         if S_IMODE(os.fstat(self.stream.fileno()).st_mode) != mode:  # equal on file systems without modes
-            with suppress(PermissionError):  # another member of the folder's group began it: its mode is his to change
+            with suppress(PermissionError):  # another member of the group began it, who alone can change its mode
                 os.fchmod(self.stream.fileno(), mode)
         os.fsync(self.stream.fileno())  # before the rename: after a crash, the name must not belong to empty blocks
         self.path.replace(self._target)

@@ -99,18 +99,23 @@ def test_members_use_each_others_runs_and_strangers_read_nothing(team: Team) -> 
     assert other_modes(team.owner.home, 0o2770, 0o660) == {}
 
 
-def test_member_cancels_and_resumes_a_run_of_the_owner(team: Team) -> None:
+def endless_run(team: Team) -> str:
+    """Start a run of the owner; return its name after its first step."""
     spec_of(team)
     spec = write_endless_spec(team.folder / "endless.yaml", team.folder / "corpus.txt")
     spec.chmod(0o644)
     done = team.owner("submit", "pretrain", "-f", str(spec), "--detach", "-o", "json")
     assert done.code == 0, done.err
-    name = done.json["name"]
-    folder = team.owner.folder(name)
+    name: str = done.json["name"]
     wait_for(lambda: "step" in team.member("logs", name).out, what="a step")
+    return name
+
+
+def test_member_cancels_and_resumes_a_run_of_the_owner(team: Team) -> None:
+    name = endless_run(team)
     assert team.member("cancel", name).code == 0
     wait_for(lambda: team.owner("status", name, "-o", "json").json["state"] == "cancelled", what="cancelled")
-    assert committed(folder)
+    assert committed(team.owner.folder(name))
     done = team.member("resume", name, "--detach")
     assert done.code == 0, done.err
     assert team.owner("cancel", name).code == 0
@@ -119,13 +124,7 @@ def test_member_cancels_and_resumes_a_run_of_the_owner(team: Team) -> None:
 
 
 def test_member_cannot_preempt_or_debug_a_run_of_the_owner(team: Team) -> None:
-    spec_of(team)
-    spec = write_endless_spec(team.folder / "endless.yaml", team.folder / "corpus.txt")
-    spec.chmod(0o644)
-    done = team.owner("submit", "pretrain", "-f", str(spec), "--detach", "-o", "json")
-    assert done.code == 0, done.err
-    name = done.json["name"]
-    wait_for(lambda: "step" in team.member("logs", name).out, what="a step")
+    name = endless_run(team)
     owner = pwd.getpwuid(OWNER).pw_name
     refused = team.member("preempt", name)
     assert refused.code == 1
