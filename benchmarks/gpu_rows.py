@@ -9,7 +9,6 @@ NotApplicable. A rehearsal runs the same functions on the CPU; only `Day.device`
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import gc
 import hashlib
 import json
@@ -41,7 +40,7 @@ from benchmarks.gpu_measurement import (
     reports,
     sync_mode,
 )
-from benchmarks.input_pipeline import timed_steps
+from benchmarks.input_pipeline import MODES, batches_made, timed_steps
 from orchestrator.estimates.memory import activation_memory, state_bytes
 from train_jobs.config import OptimizerConfig
 from train_jobs.config.arithmetic import parameter_count
@@ -226,19 +225,25 @@ def lamb(day: Day) -> Measured:
 
 def input_pipeline(day: Day) -> Measured:
     loop, task = day.loop(day.size.small)
-    loop.policy = dataclasses.replace(loop.policy, prefetch=True)  # as on a GPU, in a rehearsal too
     timed_steps(loop, 2)
-    taken: dict[str, list[float]] = {"resident": [], "loader": []}
+    taken = {mode: list[float]() for mode in MODES}
     for _ in range(day.size.rounds):
-        for name, seconds in taken.items():
-            task.resident = name == "resident"
-            with loop.prefetching():
+        for mode, seconds in taken.items():
+            with batches_made(mode, loop, task):
                 timed_steps(loop, 1)  # nothing is made ahead yet
+                read = len(task.seconds)
                 seconds.append(timed_steps(loop, day.size.steps) / day.size.steps)
-    expect(task.reader is not threading.current_thread(), "the loop read its batches itself, not ahead in a thread")
-    ratio = statistics.median(b / a for a, b in zip(*taken.values(), strict=True))
-    figures = {f"step with {name}, ms": round(1000 * statistics.median(some), 2) for name, some in taken.items()}
-    return Measured({**figures, "loader / resident": round(ratio, 3)})
+            if mode == "thread":
+                expect(task.reader is not threading.current_thread(), "the loop read its batches itself, not a thread")
+            if mode == "process":
+                expect(len(task.seconds) == read, "this process read batches, not the process for them")
+    figures = {
+        f"step with batches {mode}, ms": round(1000 * statistics.median(some), 2) for mode, some in taken.items()
+    }
+    for mode in MODES[1:]:
+        ratio = statistics.median(b / a for a, b in zip(taken["resident"], taken[mode], strict=True))
+        figures[f"{mode} / resident"] = round(ratio, 3)
+    return Measured(figures)
 
 
 def squad(day: Day) -> Measured:

@@ -1,22 +1,33 @@
 """Cost of reading and masking text during training: the engine's loop with its loader against one resident batch.
 
     python -m benchmarks.input_pipeline [ROUNDS STEPS]
+    python -m benchmarks.input_pipeline --launches [ROUNDS STEPS]
 
 One loop, steps of both kinds in turn, on the text that is embedded in the project. `alone` is the loader by itself.
 
+`--launches` stands for a step on a GPU, where this thread only launches kernels: it makes 60,000 additions of 768
+numbers, on one core. The batches of such steps are resident, or made ahead: by a thread of this process, or by a
+process. It needs two free cores.
+
 Expected before the first run: a batch of 64 sequences of 128 takes some 6 ms; a step of BERT-base over it some 5 s, one
-of the tiny recipe 0.1 s. So 0.1% and 6%.
+of the tiny recipe 0.1 s. So 0.1% and 6%. With `--launches`, a step takes 60 ms and a batch of 256 sequences 3 ms, which
+a thread adds and a process does not: 1.05 and 1.00.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.machine import describe, spread
 from train_jobs.artifacts.layers import merge, read_preset
@@ -34,6 +45,10 @@ from train_jobs.optim.factory import build_optimizer
 from train_jobs.tasks.pretraining import BertPretraining
 
 RECIPES = {"tiny": 64, "base": 64}  # sequences of a step
+MODES = ("resident", "thread", "process")
+LAUNCHES = {"train": {"global_batch_size": 256, "micro_batch_size": 128}, "data": {"sequence_length": 128}}
+ADDITIONS = 60_000  # of a step of --launches
+START_SECONDS = 120.0  # that a process may need until it is ready
 
 
 class Pipeline(BertPretraining):
@@ -109,11 +124,55 @@ def timed_steps(loop: Loop, count: int) -> float:
     return time.perf_counter() - started
 
 
+@contextmanager
+def batches_made(mode: str, loop: Loop, task: Pipeline) -> Iterator[None]:
+    """Let a thread or a process make the batches of the body ahead, or let the thread repeat a resident one."""
+    task.resident = mode == "resident"
+    loop.policy = replace(loop.policy, prefetch=True, batch_process=mode == "process")
+    with loop.prefetching():
+        if mode == "process":
+            assert loop._batch_process is not None
+            assert loop._batch_process.is_ready(START_SECONDS)
+        yield
+
+
+def measure_launches(rounds: int, steps: int) -> None:
+    """Print a table of steps that launch operations."""
+    torch.set_num_threads(1)
+    world, taken = start("auto"), {mode: list[float]() for mode in MODES}
+    numbers, cursor = torch.zeros(768), dict[str, int]()
+    with tempfile.TemporaryDirectory() as place:
+        loop, task = make_loop("tiny", Path(place), world, LAUNCHES)
+        for _ in range(rounds):
+            for mode, seconds in taken.items():
+                with batches_made(mode, loop, task):
+                    _, cursor = loop._next_share(cursor)  # before the clock starts: nothing is made ahead yet
+                    started = time.perf_counter()
+                    for _ in range(steps):
+                        _, cursor = loop._next_share(cursor)
+                        for _ in range(ADDITIONS):
+                            torch.add(numbers, numbers)
+                    seconds.append((time.perf_counter() - started) / steps)
+    print("| batches | step, s | step / with resident batches |")
+    print("|---|---|---|")
+    for mode, seconds in taken.items():
+        ratios = [one / resident for one, resident in zip(seconds, taken["resident"], strict=True)]
+        print(f"| {mode} | {spread(seconds, digits=4)} | {spread(ratios, digits=3)} |")
+
+
 def main() -> None:
     """Print a table."""
-    rounds, steps = (int(word) for word in (sys.argv[1:] or ["7", "2"]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rounds", nargs="?", type=int, default=7)
+    parser.add_argument("steps", nargs="?", type=int, default=2)
+    parser.add_argument("--launches", action="store_true")
+    chosen = parser.parse_args()
+    rounds, steps = chosen.rounds, chosen.steps
+    print(f"{describe('torch', 'numpy')}\n")
+    if chosen.launches:
+        measure_launches(rounds, 10 * steps)
+        return
     world = start("auto")
-    print(f"{describe('torch', 'numpy')}; {world.device}\n")
     print("| recipe | step, resident batch, s | step, loader, s | loader / resident | loader alone, sequences/s |")
     print("|---|---|---|---|---|")
     for recipe, batch in RECIPES.items():

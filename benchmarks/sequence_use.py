@@ -28,7 +28,7 @@ from train_jobs.corpus.examples.pairs import plan_block
 from train_jobs.corpus.examples.text_use import sequence_figures
 from train_jobs.corpus.store.token_store import TokenStore
 from train_jobs.models.packing import MULTIPLE, graph_multiple
-from train_jobs.tasks.pretraining import packed_arrays
+from train_jobs.tasks.pretraining_batches import packed_arrays
 
 OBJECTIVES = (
     ObjectiveConfig(),

@@ -140,6 +140,7 @@ def pretraining_loop(folder: Path, output: Path, world: World, *, precision: str
         return whole.slice(start, start + setup.global_batch), {"start": (start + setup.global_batch) % len(whole)}
 
     loop.task.train_batch = train_batch  # type: ignore[method-assign]
+    loop.policy = replace(loop.policy, batch_process=False)  # it would read the store
     return loop
 
 

@@ -448,18 +448,30 @@ class Run:
         backend = require(self._backend, Registers)
         return backend.register_model(self.name, name, alias=alias, checkpoints=checkpoints)
 
-    def deploy_model(self, endpoint: str, *, sku: str | None = None, traffic: int | None = None) -> dict[str, Any]:
+    def deploy_model(
+        self,
+        endpoint: str,
+        *,
+        sku: str | None = None,
+        traffic: int | None = None,
+        require_signature: str | Path | None = None,
+    ) -> dict[str, Any]:
         """Deploy its model to an endpoint; return {endpoint, uri}.
 
         Args:
             endpoint: name of the endpoint.
             sku: machine size on Azure; None: the backend's default.
             traffic: percent of an existing endpoint's traffic, for a second deployment. None: a new endpoint.
+            require_signature: public key that must have signed the model. None: a signature is not required.
 
         Raises:
             ConflictError: the run did not complete, or the endpoint already exists and no `traffic` was given.
+            DataError: the signature is missing or invalid.
+            UsageError: the endpoint would be on Azure, which checks no signature.
         """
-        return require(self._backend, Registers).deploy_model(self.name, endpoint, sku=sku, traffic=traffic)
+        key = None if require_signature is None else Path(require_signature)
+        backend = require(self._backend, Registers)
+        return backend.deploy_model(self.name, endpoint, sku=sku, traffic=traffic, key=key)
 
     def resume(self, *, processes: int | None = None) -> None:
         """Resume it from its newest checkpoint.

@@ -393,7 +393,7 @@ class Registers(Capability):
 
     @abstractmethod
     def deploy_model(
-        self, run: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None
+        self, run: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None, key: Path | None = None
     ) -> dict[str, Any]:
         """Serve the model of a completed run: {endpoint, uri}.
 
@@ -402,10 +402,12 @@ class Registers(Capability):
             endpoint: the name of the endpoint.
             sku: size of its machine, where it has one of its own.
             traffic: percent for a second deployment of an existing endpoint. None: a new endpoint.
+            key: public key that must have signed the model. None: a signature is not required.
 
         Raises:
             ConflictError: the run has no model, or the endpoint exists and no `traffic` was given.
-            UsageError: endpoints have only one deployment, and `traffic` is given.
+            DataError: the signature is missing or invalid.
+            UsageError: endpoints have only one deployment, and `traffic` is given; or they check no signature.
         """
 
     @abstractmethod
@@ -424,11 +426,8 @@ def check_endpoint(endpoint: str) -> None:
         UsageError: no endpoint can have this name.
     """
     if not ENDPOINT_NAME.fullmatch(endpoint):
-        raise UsageError(
-            f"invalid endpoint name {endpoint!r}",
-            facts={"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"},
-            fix="use a name such as masked-words",
-        )
+        rule = {"rule": "3 to 32 lower-case letters, digits and hyphens, with a letter first"}
+        raise UsageError(f"invalid endpoint name {endpoint!r}", facts=rule, fix="use a name such as masked-words")
 
 
 def require_model(status: RunStatus) -> None:

@@ -451,6 +451,12 @@ MANAGE = (
                         metavar="PERCENT",
                         help="add a second deployment to an existing endpoint on Azure, with this share of its traffic",
                     ),
+                    argument(
+                        "--require-signature",
+                        type=Path,
+                        metavar="KEY",
+                        help="public key that must have signed the model; on this machine only",
+                    ),
                     YES,
                     OUTPUT,
                 ],

@@ -290,6 +290,8 @@ def test_endpoint_answers_until_deleted(backend: Backend, completed: RunStatus, 
             assert (refused.code, "inputs" in json.load(refused)["error"]) == (400, True)
     else:
         assert found["uri"].endswith("/score")
+        with pytest.raises(UsageError, match="does not check the signature"):
+            backend.deploy_model(completed.name, "signed-words", key=Path("signing.pub"))
     backend.delete_endpoint("masked-words")
     with pytest.raises(NotFoundError):
         backend.delete_endpoint("masked-words")

@@ -198,7 +198,10 @@ def executed_commands() -> list[tuple[str, str]]:
 def test_documented_command_runs(line: str, place: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main([word.replace("RUN", "novels") for word in words_of(line)[1:]])
     output = capsys.readouterr()
-    assert (code, output.out != "") == (0, True), f"{place}: {output.err}"
+    expected = "no run is running" if "--state running" in line else output.out
+    assert code == 0, f"{place}: {output.err}"
+    assert expected, f"{place} prints nothing"
+    assert expected in output.out + output.err
 
 
 @pytest.mark.slow

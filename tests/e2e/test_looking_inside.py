@@ -99,7 +99,7 @@ def test_debug_shows_stacks_of_live_run(hung: Hung) -> None:
 def test_hanging_rank_exits_76_and_restart_completes(hung: Hung) -> None:
     console, name, _, status = hung
     assert (status["state"], status["attempt"], status["step"]) == ("completed", 2, 12)
-    exits = {path.name: path.read_text() for path in (console.folder(name) / "exits" / "attempt-1").iterdir()}
+    exits = {path.name: path.read_text() for path in (console.folder(name) / "exits" / "attempt-1").glob("rank-*")}
     assert exits == {"rank-0": "76\n", "rank-1": "76\n"}
     log = (console.folder(name) / "logs" / "supervisor.log").read_text()
     assert "attempt 1 failed: error[hang]: rank 1 made no progress for 12 s (last: optimizer of step 7)" in log

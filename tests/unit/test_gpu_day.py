@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from argparse import Namespace
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from benchmarks.gpu_measurement import GPU, REHEARSAL, Day, NotApplicable, RowFa
 from benchmarks.gpu_rows import ROWS, table_rows
 from benchmarks.throughput_peers import pretraining_loop
 from benchmarks.throughput_setup import prepare
-from train_jobs.engine.loop.loop import Loop
+from train_jobs.engine.loop.batch_process import BatchProcess
 from train_jobs.engine.loop.staging import StagesBatches
 from train_jobs.engine.loop.task import Prefetcher
 from train_jobs.engine.runtime.distributed import single_process_world
@@ -272,8 +271,14 @@ def test_largest_micro_batch_grows_with_memory() -> None:
 @pytest.mark.long
 def test_row_of_loader_needs_batches_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     day = Day(tmp_path / "row", torch.device("cpu"), REHEARSAL, 0)
-    assert ROWS["input pipeline"].measure(day).figures["loader / resident"] > 0
-    monkeypatch.setattr(Loop, "prefetching", lambda loop: nullcontext())
+    figures = ROWS["input pipeline"].measure(day).figures
+    assert figures["thread / resident"] > 0
+    assert figures["process / resident"] > 0
+    with monkeypatch.context() as without:
+        without.setattr(BatchProcess, "make", lambda *given: None)
+        with pytest.raises(RowFailed, match="this process read batches"):
+            ROWS["input pipeline"].measure(day)
+    monkeypatch.setattr(Prefetcher, "__call__", lambda ahead, cursor: ahead._make(cursor))
     with pytest.raises(RowFailed, match="read its batches itself"):
         ROWS["input pipeline"].measure(day)
 

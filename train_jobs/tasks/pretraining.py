@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from train_jobs.assembly.parts import Parts, load_parts
 from train_jobs.config import PretrainConfig, SpecError, TrainConfig
 from train_jobs.config.arithmetic import flops_per_token
-from train_jobs.corpus.examples.batches import Batch, PretrainingData
-from train_jobs.corpus.examples.example_stream import Cursor
+from train_jobs.corpus.examples.batches import Batch
 from train_jobs.corpus.examples.held_out_figures import SUMS, UnigramModel, unigram_figures, weighted_mean
 from train_jobs.corpus.store.token_store import TokenStore
+from train_jobs.engine.loop.batch_process import Maker
 from train_jobs.engine.loop.staging import Arrays, to_device
 from train_jobs.engine.runtime.distributed import World
 from train_jobs.models.bert.encoder import allow_variants, is_compiled, require_compiler
 from train_jobs.models.bert.pretraining_heads import IGNORED, BertForPreTraining
 from train_jobs.models.bert.primitives import gradients_in_place
-from train_jobs.models.packing import MULTIPLE, graph_multiple, packing_arrays
 from train_jobs.protocols import Term
+from train_jobs.tasks.pretraining_batches import Layout, PretrainingBatches
 
 VALIDATION_BATCH = 32  # at most: the spread of the losses of batches gives the error bar, which needs enough of them
 
@@ -44,29 +41,21 @@ class BertPretraining:
         parts = parts or load_parts(config)
         self._config, self._world, self._objective = config, world, parts.objective
         self._labels = dict(parts.objective.labels)
-        self._data = {
-            split: PretrainingData(
-                store,
-                split,
-                data=config.data,
-                plan=parts.plan,
-                objective=config.objective,
-                max_predictions=config.max_predictions,
-                seed=config.train.seed,
-            )
-            for split in ("train", "validation")
-        }
         rows = config.model.padded_vocab_size(store.manifest.vocab_size)
         self.model = parts.model(config.model, rows, config.train.seed)
         if "next_sentence_labels" not in self._labels.values() and isinstance(self.model, BertForPreTraining):
             self.model.freeze_next_sentence()  # or weight decay would shrink a head without a loss
         # a user's own model may not support packed sequences: its signature decides
-        self._unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
+        unpad = config.train.unpad and "packing" in inspect.signature(self.model.forward).parameters
         self.model.to(world.device)
         compiles = is_compiled(config.train.compile, world.device)
-        self._graphs = compiles and config.train.cuda_graphs and world.device.type == "cuda"
+        on_gpu = world.device.type == "cuda"
+        graphs = compiles and config.train.cuda_graphs and on_gpu
         if compiles:
-            compile_model(self.model, together=compiles_together(world.device, config.train), graphs=self._graphs)
+            compile_model(self.model, together=compiles_together(world.device, config.train), graphs=graphs)
+        layout = Layout(world.rank, world.size, on_gpu=on_gpu, unpad=unpad, graphs=graphs)
+        self._batches = PretrainingBatches(config, store, parts, layout)
+        self._held_out = self._batches.data("validation")
         self._vocab_size, self._separator = store.manifest.vocab_size, store.manifest.special_ids.sep
         self._unigram: UnigramModel | None = None
         self._micro_batch_means = config.train.loss_normalization == "micro_batch"
@@ -82,28 +71,23 @@ class BertPretraining:
 
     def train_batch(self, cursor: dict[str, int]) -> tuple[Batch, dict[str, int]]:
         """Return this process's share of a global batch and the next cursor; see `TrainingTask.train_batch`."""
-        batch, following = self._data["train"].batch(
-            Cursor.from_dict(cursor) if cursor else Cursor(),
-            global_batch_size=self._config.train.global_batch_size,
-            rank=self._world.rank,
-            world_size=self._world.size,
-        )
-        return batch, following.as_dict()
+        return self._batches.train_batch(cursor)
+
+    def batch_maker(self) -> Maker:
+        """Return the description from which another process makes the same batches, see `HasMaker`."""
+        return self._batches.maker()
+
+    def batch_from(self, arrays: Arrays) -> Batch:
+        """Return a batch of that process."""
+        return Batch(**arrays)
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Return the context in which backward passes add to the gradients in place."""
         return gradients_in_place()
 
     def counts(self, batch: Batch) -> list[float]:
-        """Return the denominator of each term of the loss.
-
-        Its labels in this share; with `train.loss_normalization: micro_batch`, the micro batches of this share.
-        """
-        if self._micro_batch_means:
-            size = self._config.train.on_device(on_cpu=self._world.device.type == "cpu").micro_batch_size
-            assert isinstance(size, int), "the configuration refuses auto"
-            return [float(math.ceil(len(batch) / size))] * len(self._labels)
-        return [float((getattr(batch, labels) != IGNORED).sum()) for labels in self._labels.values()]
+        """Return the denominator of each term of the loss, see `PretrainingBatches.counts`."""
+        return self._batches.counts(batch)
 
     def loss(self, batch: Batch, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a micro batch's part of the loss, and loss, correct and counted labels of each term, fp64 [3 x terms].
@@ -116,8 +100,7 @@ class BertPretraining:
 
     def arrays(self, batch: Batch) -> Arrays:
         """Return the arrays of a micro batch, with the packing of its tokens if that saves computation."""
-        multiple = graph_multiple(len(batch), self._config.data.sequence_length) if self._graphs else MULTIPLE
-        return packed_arrays(batch, unpad=self._unpad, always=self._world.device.type == "cuda", multiple=multiple)
+        return self._batches.arrays(batch)
 
     def staged_loss(
         self, batch: Batch, tensors: Mapping[str, torch.Tensor], totals: torch.Tensor
@@ -165,7 +148,7 @@ class BertPretraining:
             several sources, METRIC.SOURCE is that of one source.
         """
         # The same sequences with the same masks every time, so that losses of different steps are comparable.
-        data, most = self._data["validation"], self._config.validation.max_sequences
+        data, most = self._held_out, self._config.validation.max_sequences
         sample, terms = data.sample(most), 3 * len(self._labels)
         unigram = self._unigram or UnigramModel(sample, self._vocab_size, separator=self._separator)
         self._unigram = unigram
@@ -197,23 +180,6 @@ class BertPretraining:
                 fix="return one loss for each of its labels (docs/own-classes.md)",
             )
         return [found[name] for name in self._labels]
-
-
-def packed_arrays(
-    batch: Batch, *, unpad: bool, always: bool = False, multiple: int = MULTIPLE
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a batch by name.
-
-    Args:
-        batch: the batch.
-        unpad: whether to add the packing of the tokens, if that saves computation.
-        always: whether to add it to every batch, as on GPUs.
-        multiple: number of which the packed tokens are a multiple.
-    """
-    if not unpad:
-        return batch.arrays()
-    packing = packing_arrays(batch.lengths, batch.input_ids.shape[1], always=always, multiple=multiple)
-    return {**batch.arrays(), **packing}
 
 
 def is_padded(batch: Batch) -> bool:

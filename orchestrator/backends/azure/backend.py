@@ -415,7 +415,7 @@ class AzureBackend(
         return register(observer, self.describe(observer.folder.name), model, alias)
 
     def deploy_model(
-        self, run: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None
+        self, run: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None, key: Path | None = None
     ) -> dict[str, Any]:
         """Create a managed online endpoint, or a second deployment of an existing one; takes about 10 minutes.
 
@@ -424,13 +424,21 @@ class AzureBackend(
             endpoint: name of the endpoint, unique in the region.
             sku: size of its machine. None: Standard_DS3_v2.
             traffic: percent for the second deployment. None: a new endpoint, whose deployment gets all traffic.
+            key: must be None.
 
         Raises:
             ConflictError: the run has not completed, or the endpoint exists and no `traffic` was given.
+            UsageError: a signature is required.
             UserError: Azure refused.
         """
         from orchestrator.backends.azure.runs.models import deploy
 
+        if key is not None:
+            raise UsageError(
+                "invalid --require-signature: an endpoint on Azure does not check the signature of its model",
+                facts={"or": f"orchestrator download {run}, then orchestrator model verify FOLDER --key KEY"},
+                fix="leave out --require-signature",
+            )
         return deploy(self._observe(run), lambda: self.register_model(run), endpoint, sku, traffic)
 
     def endpoints(self) -> Endpoints:

@@ -278,7 +278,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
                     yield name
 
     def deploy_model(
-        self, name: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None
+        self, name: str, endpoint: str, *, sku: str | None = None, traffic: int | None = None, key: Path | None = None
     ) -> dict[str, Any]:
         """Start a server on the loopback interface, with the requests and responses of an endpoint on Azure.
 
@@ -288,7 +288,7 @@ class FolderBackend(Backend, Inspects, Deletes, DeletesWeights, Registers, Copie
             raise UsageError(
                 f"invalid --traffic {traffic}: an endpoint on this machine has one server", fix="leave out --traffic"
             )
-        return deploy(self._home, self.describe(name), endpoint)
+        return deploy(self._home, self.describe(name), endpoint, key)
 
     def delete_endpoint(self, endpoint: str) -> None:
         """Stop the server."""

@@ -18,24 +18,29 @@ from orchestrator.support.errors import ConflictError, NotFoundError, ServiceErr
 from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
+from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.config.errors import in_shell
+from train_jobs.config.trust import TrustConfig
 
 ENDPOINTS = "endpoints"  # below the home folder
 
 
-def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
+def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None) -> dict[str, Any]:
     """Start a server on the loopback interface, at any free port, and wait until it answers.
 
     Args:
         home: the user's orchestrator folder, which records the server.
         status: of the run whose model is served.
         endpoint: name of the endpoint.
+        key: public key that must have signed the model. None: a signature is not required.
 
     Returns:
         {endpoint, uri, run}.
 
     Raises:
         ConflictError: the run has not completed, or the endpoint has a server.
+        DataError: the signature is missing or invalid.
+        SpecError: the key cannot be read, or model-signing is not installed.
         UsageError: the endpoint's name is invalid.
         NotFoundError: the run's model is missing.
         ServiceError: it did not start.
@@ -44,6 +49,8 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     require_model(status)
     if status.model is None:
         raise NotFoundError(f"run {status.name} has no model on this machine", fix=f"orchestrator status {status.name}")
+    if key is not None:  # the server checks it again, before it loads the weights
+        require_trusted(Path(status.model), TrustConfig(require_signature=key))
     path = home / ENDPOINTS / f"{endpoint}.json"
     if (known := _running_server(path)) is not None:
         raise ConflictError(
@@ -52,7 +59,8 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
             fix=f"orchestrator model delete {endpoint} -y",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    pid, port = _start_server(status.model, endpoint, path.with_suffix(".log"))
+    words = ["--model", status.model, *(["--require-signature", str(key)] if key is not None else [])]
+    pid, port = _start_server(words, endpoint, path.with_suffix(".log"))
     found = {"endpoint": endpoint, "uri": f"http://127.0.0.1:{port}/score", "run": status.name}
     place = FolderIdentity.of(path.parent).model_dump()
     identity = {"pid": pid, "started": process_started(pid), "boot": boot_id(), "folder": place}
@@ -60,15 +68,20 @@ def deploy(home: Path, status: RunStatus, endpoint: str) -> dict[str, Any]:
     return found
 
 
-def _start_server(model: str, endpoint: str, log: Path) -> tuple[int, int]:
+def _start_server(words: list[str], endpoint: str, log: Path) -> tuple[int, int]:
     """Start a server that outlives this command; return its process id and its port once it listens.
+
+    Args:
+        words: options of `train_jobs.tools.serve`.
+        endpoint: name of the endpoint.
+        log: file for its messages.
 
     Raises:
         ServiceError: it did not start.
     """
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "train_jobs.tools.serve", "--model", model],
+            [sys.executable, "-m", "train_jobs.tools.serve", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -159,7 +159,9 @@ def deploy_model(arguments: argparse.Namespace) -> None:
     run = attach_run(arguments)
     if not run.deploys_here:
         _confirm(arguments, f"deploy {run.name}: the endpoint's machine is billed until it is deleted")
-    document = run.deploy_model(arguments.endpoint, sku=arguments.sku, traffic=arguments.traffic)
+    document = run.deploy_model(
+        arguments.endpoint, sku=arguments.sku, traffic=arguments.traffic, require_signature=arguments.require_signature
+    )
     hint(f"  delete  orchestrator model delete {arguments.endpoint} -b {run.handle.backend} -y")
     print_result(arguments.output, document, document["uri"])
 

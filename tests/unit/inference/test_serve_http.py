@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import socket
 import statistics
@@ -24,6 +25,9 @@ from served_model import GOOD, HEAD, Server, attacked, received, served
 from orchestrator.backends.folder.served_models import delete, deploy
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.support.errors import ServiceError
+from tests.unit.lineage.test_model_trust import write_keys
+from train_jobs.artifacts.model_trust import sign_folder
+from train_jobs.config import DataError
 from train_jobs.inference.score_requests import MAX_SEQUENCES, read_request
 from train_jobs.tools import serve
 from train_jobs.tools.serve_batches import RequestBatches
@@ -232,6 +236,29 @@ def test_deployed_token_is_written_nowhere(
     finally:
         delete(tmp_path, "masked-words")
     assert all(TOKEN not in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.long
+def test_deployed_model_needs_its_signature(saved: Callable[..., Path], tmp_path: Path) -> None:
+    private, public = write_keys(tmp_path)
+    folder = shutil.copytree(saved("BertForSequenceClassification"), tmp_path / "bert")
+    known = {"name": "run-1", "handle": "local://run-1", "state": RunState.COMPLETED, "created": 0.0, "run_hash": ""}
+    status = RunStatus.model_validate({**known, "model": str(folder)})
+    with pytest.raises(DataError, match="the model is not signed"):
+        deploy(tmp_path, status, "signed", public)
+    sign_folder(folder, private)
+    found = deploy(tmp_path, status, "signed", public)
+    try:
+        assert requests.post(found["uri"], json=GOOD, timeout=30).status_code == 200
+        pid = json.loads((tmp_path / "endpoints" / "signed.json").read_text())["pid"]
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        assert words[words.index("--require-signature") + 1] == str(public), "the server checks it again"
+    finally:
+        delete(tmp_path, "signed")
+    (folder / "vocab.txt").write_text("changed")
+    with pytest.raises(DataError, match="is not valid"):
+        deploy(tmp_path, status, "signed", public)
+    assert not (tmp_path / "endpoints" / "signed.json").exists(), "nothing was started"
 
 
 def test_other_address_needs_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

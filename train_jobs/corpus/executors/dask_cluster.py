@@ -21,7 +21,7 @@ from train_jobs.config.errors import InternalError, PeerError, SpecError
 from train_jobs.config.prepare import ExecutorConfig
 from train_jobs.corpus.executors import dask_process
 from train_jobs.corpus.executors.node import Node, text_mismatch_error
-from train_jobs.corpus.executors.worker_pool import start_child
+from train_jobs.engine.runtime.children import start_child
 
 MODULE = "train_jobs.corpus.executors.dask_process"
 MEETING = "dask.json"  # in the folder of the records

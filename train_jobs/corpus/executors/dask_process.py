@@ -31,7 +31,7 @@ from distributed.comm.core import connect
 from distributed.security import Security
 
 from train_jobs.artifacts.files import read_object
-from train_jobs.corpus.executors.lifetime import end_with_parent
+from train_jobs.engine.runtime.children import end_with_parent
 
 ALONE, OTHER_TEXT = 3, 4  # exit codes: no scheduler for a long time; the scheduler prepares another text
 PATIENCE_SECONDS = 600.0  # for the scheduler: its node may still start, and a mounted store may be slow

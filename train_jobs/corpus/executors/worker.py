@@ -8,36 +8,35 @@ The kernel kills it when its parent dies. Unfinished files have no record and ar
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 from train_jobs.config.errors import InternalError
 from train_jobs.config.privacy import traceback_text
 from train_jobs.corpus.executors.base import error_json, perform
-from train_jobs.corpus.executors.lifetime import end_with_parent
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
 from train_jobs.engine.runtime.allocator import keep_freed_arrays
+from train_jobs.engine.runtime.children import begin_child
 
 SECONDS_BETWEEN_MESSAGES = 0.5
 
 
 class ParentChannel:
-    """Sends messages to the parent; progress at most twice a second."""
+    """Sends messages to the parent; progress at most twice a second.
 
-    def __init__(self) -> None:
-        # Libraries may print to stdout, even from C: such a line would break the protocol. File descriptor 1 becomes
-        # stderr, and messages use a copy of the pipe.
-        self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
+    Args:
+        stream: stream to the parent.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
         self._bytes = self._documents = 0
         self._sent = time.monotonic()
 
     def send(self, **message: Any) -> None:
         """Send one message."""
-        self._stream.write(json.dumps(message) + "\n")
+        self._stream.write(json.dumps(message).encode() + b"\n")
         self._stream.flush()
 
     def advance(self, count: int, documents: int) -> None:
@@ -57,13 +56,10 @@ class ParentChannel:
 
 def main() -> int:
     """Run tasks until stdin ends or one fails; return an exit code."""
-    if not end_with_parent(int(sys.argv[1])):
+    if (stream := begin_child(int(sys.argv[1]))) is None:
         return 1
-    # The terminal and torchrun send these to the whole process group. The parent handles them and ends its workers.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     keep_freed_arrays()
-    channel = ParentChannel()
+    channel = ParentChannel(stream)
     setting = PreparationSetting.model_validate_json(sys.stdin.readline())
     for line in sys.stdin:
         task = PartTask.model_validate_json(line)

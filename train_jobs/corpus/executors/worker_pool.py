@@ -11,19 +11,16 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import train_jobs
 from train_jobs.config.errors import OutOfMemoryError, UserError
 from train_jobs.config.prepare import MIN_BYTES_FOR_WORKERS
 from train_jobs.corpus.executors.base import Executor, InProcess, Result, error_of
 from train_jobs.corpus.steps.documents import Advance
 from train_jobs.corpus.steps.records import PartTask, PreparationSetting
+from train_jobs.engine.runtime.children import start_child
 
 READ_AT_ONCE = 1 << 16
 
@@ -82,33 +79,6 @@ class WorkerPool(Executor):
                         else:
                             selector.unregister(worker.out)
                         yield Result(message["done"], message["record"])
-
-
-def start_child(module: str, *words: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a module in a new interpreter, with pipes to its stdin and stdout.
-
-    Args:
-        module: the module.
-        words: its arguments.
-        environ: variables that this process may override.
-    """
-    # A new interpreter, not a fork: a forked child would inherit torch, its threads and their locks. The path is
-    # passed on because the parent may run from a snapshot that is not installed.
-    root = str(Path(train_jobs.__file__).resolve().parents[1])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # One thread each: the workers already occupy all cores.
-        env={
-            **(environ or {}),
-            **os.environ,
-            "PYTHONPATH": path,
-            "TOKENIZERS_PARALLELISM": "false",
-            "OMP_NUM_THREADS": "1",
-        },
-    )
 
 
 class _Worker:

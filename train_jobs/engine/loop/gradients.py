@@ -168,7 +168,7 @@ def stage(task: TrainingTask[Any], batch: TrainingBatch, micro_batch_size: int) 
     """
     if not isinstance(task, StagesBatches):
         return None
-    return StagedArrays([task.arrays(micro) for micro in split(batch, micro_batch_size)], pinned=True)
+    return StagedArrays.copied([task.arrays(micro) for micro in split(batch, micro_batch_size)], pinned=True)
 
 
 def split(batch: TrainingBatch, micro_batch_size: int) -> Iterator[TrainingBatch]:

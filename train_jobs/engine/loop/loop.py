@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from train_jobs.config import StorageError, TrainingError
 from train_jobs.engine.checkpoint.checkpoints import Checkpoint
 from train_jobs.engine.checkpoint.serialization import transfer_state
+from train_jobs.engine.loop.batch_process import BatchProcess, HasMaker
 from train_jobs.engine.loop.gradients import FlatGradients, Passes, accumulate, stage
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.loop.probe import largest_micro_batch, preserving_state, try_micro_batch
@@ -70,6 +71,7 @@ class Loop:
         self.state = LoopState(micro_batch_size=self.given_micro_batch)
         self.last_validation: dict[str, float] = {}
         self._next_share: Callable[[Cursor], tuple[Share, Cursor]] = self._make_share
+        self._batch_process: BatchProcess | None = None
         ahead = policy.agree_ahead
         self._agrees_ahead = (world.device.type == "cuda" and world.size > 1) if ahead is None else ahead
         self._ahead: tuple[Cursor, Agreed] | None = None
@@ -201,16 +203,21 @@ class Loop:
 
     @contextmanager
     def prefetching(self) -> Iterator[None]:
-        """Let a thread make the shares of the next steps during the body, if the policy or the device wants that."""
-        if not (self.world.device.type == "cuda" if self.policy.prefetch is None else self.policy.prefetch):
+        """Make the shares of the next steps ahead during the body, if the policy or the device wants that."""
+        on_gpu = self.world.device.type == "cuda"
+        if not (on_gpu if self.policy.prefetch is None else self.policy.prefetch):
             yield
             return
-        with Prefetcher(self._make_share) as ahead:
-            self._next_share = ahead
+        separate = on_gpu if self.policy.batch_process is None else self.policy.batch_process
+        with ExitStack() as stack:
+            if separate and isinstance(self.task, HasMaker):
+                process = BatchProcess(self.task, pinned=on_gpu, warn=self.services.progress.line)
+                self._batch_process = stack.enter_context(process)
+            self._next_share = stack.enter_context(Prefetcher(self._make_share))
             try:
                 yield
             finally:
-                self._next_share = self._make_share
+                self._next_share, self._batch_process = self._make_share, None
 
     def _train(self) -> None:
         while not self.ended:
@@ -371,8 +378,10 @@ class Loop:
 
     def _make_share(self, cursor: Cursor) -> tuple[Share, Cursor]:
         """Return this process's share of the global batch at a cursor, with its counts; a thread may call it."""
-        batch, following = self.task.train_batch(cursor)
         size, staged = self.micro_batch_size, None
+        if self._batch_process is not None and (made := self._batch_process.make(cursor, size)) is not None:
+            return Share(made.batch, made.counts, size, made.staged), made.following
+        batch, following = self.task.train_batch(cursor)
         if self.world.device.type == "cuda":
             staged = stage(self.task, batch, size)
         return Share(batch, self.task.counts(batch), size, staged), following

@@ -79,6 +79,8 @@ class LoopPolicy:
     """Whether each process keeps only the optimizer state of its share of the tensors (ZeRO stage 1)."""
     prefetch: bool | None = None
     """Whether a thread prefetches the next batch. None: on GPUs only; on a CPU it would take cores from the step."""
+    batch_process: bool | None = None
+    """Whether a process of its own makes the batches that are prefetched. None: on GPUs, if the task allows it."""
     agree_ahead: bool | None = None
     """Whether the processes agree on the next step while the device computes this one. None: several GPUs do."""
     peak_flops: float | None = None

@@ -7,6 +7,7 @@ while the device computes an earlier step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -39,52 +40,74 @@ class StagesBatches(Protocol):
 
 
 class Place(NamedTuple):
-    """Position of an array in the buffer."""
+    """Position of an array in the buffer; all values are JSON."""
 
     start: int
     """In bytes."""
-    array: npt.NDArray[Any]
+    dtype: str
+    shape: Sequence[int]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class StagedArrays:
     """Arrays of all micro batches of a step, in one buffer on the host.
 
     Args:
-        micros: the arrays of each micro batch.
-        pinned: whether to use page-locked memory, from which copies do not make the host wait.
+        places: places of the arrays of each micro batch, by name.
+        buffer: uint8 [bytes].
     """
 
-    def __init__(self, micros: Sequence[Arrays], *, pinned: bool) -> None:
+    def __init__(self, places: Sequence[Mapping[str, Place]], buffer: torch.Tensor) -> None:
+        self.places, self.buffer = places, buffer
+
+    @classmethod
+    def copied(cls, micros: Sequence[Arrays], *, pinned: bool) -> StagedArrays:
+        """Copy arrays to a new buffer.
+
+        Args:
+            micros: the arrays of each micro batch.
+            pinned: whether to use page-locked memory, from which copies do not make the host wait.
+        """
         end = 0
-        self._places: list[dict[str, Place]] = []
+        found: list[dict[str, Place]] = []
         for arrays in micros:
             places = {}
             for name, array in arrays.items():
-                places[name] = Place(end, array)
+                places[name] = Place(end, str(array.dtype), array.shape)
                 end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-            self._places.append(places)
-        self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
-        for places in self._places:
-            for place in places.values():
-                _view(self._buffer, place).copy_(torch.from_numpy(np.ascontiguousarray(place.array)))
+            found.append(places)
+        staged = cls(found, torch.empty(end, dtype=torch.uint8, pin_memory=pinned))
+        for views, arrays in zip(staged.on_host(), micros, strict=True):
+            for name, array in arrays.items():
+                views[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+        return staged
+
+    def on_host(self) -> list[dict[str, torch.Tensor]]:
+        """Return the arrays of each micro batch: views of the buffer."""
+        return self._views(self.buffer)
 
     def on_device(self, device: torch.device) -> list[dict[str, torch.Tensor]]:
         """Queue the copy to a device, and return the tensors of each micro batch: views of one buffer there."""
         # The caching allocator of pinned memory reuses the host's buffer only once this copy is done.
-        there = self._buffer.to(device, non_blocking=True)
-        return [{name: _view(there, place) for name, place in places.items()} for places in self._places]
+        return self._views(self.buffer.to(device, non_blocking=True))
+
+    def _views(self, buffer: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+        return [{name: _view(buffer, place) for name, place in places.items()} for places in self.places]
 
 
 def _view(buffer: torch.Tensor, place: Place) -> torch.Tensor:
-    array = place.array
-    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-    return buffer[place.start : place.start + array.nbytes].view(dtype).view(array.shape)
+    dtype = torch.from_numpy(np.empty(0, place.dtype)).dtype
+    return buffer[place.start : place.start + place.bytes].view(dtype).view(*place.shape)
 
 
 def to_device(arrays: Arrays, device: torch.device) -> dict[str, torch.Tensor]:
     """Return arrays as tensors on a device: on a CPU without a copy, on a GPU by one queued copy."""
     if device.type == "cuda":
-        return StagedArrays([arrays], pinned=True).on_device(device)[0]
+        return StagedArrays.copied([arrays], pinned=True).on_device(device)[0]
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
