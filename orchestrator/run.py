@@ -454,7 +454,7 @@ class Run:
         *,
         sku: str | None = None,
         traffic: int | None = None,
-        require_signature: str | Path | None = None,
+        require_signature: str | os.PathLike[str] | None = None,
     ) -> dict[str, Any]:
         """Deploy its model to an endpoint; return {endpoint, uri}.
 

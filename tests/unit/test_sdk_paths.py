@@ -19,9 +19,10 @@ from orchestrator.jobs import builders
 from orchestrator.runs.status import Handle
 from orchestrator.support.errors import UsageError
 from orchestrator.sweep import Sweeps
-from tests.conftest import MICRO, SMALL_TEXT
+from tests.conftest import MICRO, SMALL_TEXT, write_bert
 from tests.run_folders import make_run, report
 from tests.unit.sweeps.test_sweep_table import add, make
+from train_jobs.config import SpecError
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 SPACE = {"optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}
@@ -63,6 +64,16 @@ def not_a_job_file(sdk: Orchestrator) -> str:
     return refused.value.message
 
 
+def unusable_key(sdk: Orchestrator) -> str:
+    """Return the error of a deployment with a file that has no key."""
+    run = run_of(sdk)
+    write_bert(Path("home/runs/one/outputs/model"))
+    Path("signing.pub").touch()
+    with pytest.raises(SpecError) as refused:
+        run.deploy_model("words", require_signature="signing.pub")
+    return refused.value.message
+
+
 CALLS: dict[str, tuple[Callable[[Orchestrator], Any], Any]] = {
     "Orchestrator.plan": (lambda sdk: sdk.plan(file="job.yaml").spec.kind, "pretrain"),
     "Orchestrator.plan_phases": (lambda sdk: type(sdk.plan_phases(file="job.yaml")).__name__, "PretrainPlan"),
@@ -71,6 +82,7 @@ CALLS: dict[str, tuple[Callable[[Orchestrator], Any], Any]] = {
         "cannot submit job.unknown: no backend accepts this type of job file",
     ),
     "Run.deliver": (lambda sdk: run_of(sdk).deliver("out.jsonl"), Path("out.jsonl")),
+    "Run.deploy_model": (unusable_key, "cannot use the key signing.pub"),
     "Run.download": (lambda sdk: run_of(sdk).download("predictions", to="dl"), [Path("dl/predictions.jsonl")]),
     "Run.pictures": (lambda sdk: run_of(sdk).pictures("pics")[0].parent, Path("pics")),
     "Run.report": (lambda sdk: run_of(sdk).report("r.html"), Path("r.html")),

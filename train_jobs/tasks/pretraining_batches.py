@@ -21,7 +21,7 @@ from train_jobs.models.packing import MULTIPLE, graph_multiple, packing_arrays
 
 
 class Layout(NamedTuple):
-    """How the batches of a process are laid out; all values are JSON."""
+    """Layout of the batches of a process; all values are JSON."""
 
     rank: int
     world_size: int

@@ -18,9 +18,7 @@ from orchestrator.support.errors import ConflictError, NotFoundError, ServiceErr
 from orchestrator.support.moved_home import FolderIdentity
 from train_jobs.artifacts.files import write_text
 from train_jobs.artifacts.host import boot_id, process_started
-from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.config.errors import in_shell
-from train_jobs.config.trust import TrustConfig
 
 ENDPOINTS = "endpoints"  # below the home folder
 
@@ -50,6 +48,9 @@ def deploy(home: Path, status: RunStatus, endpoint: str, key: Path | None = None
     if status.model is None:
         raise NotFoundError(f"run {status.name} has no model on this machine", fix=f"orchestrator status {status.name}")
     if key is not None:  # the server checks it again, before it loads the weights
+        from train_jobs.artifacts.model_trust import require_trusted  # slow to import, for every command
+        from train_jobs.config.trust import TrustConfig
+
         require_trusted(Path(status.model), TrustConfig(require_signature=key))
     path = home / ENDPOINTS / f"{endpoint}.json"
     if (known := _running_server(path)) is not None:

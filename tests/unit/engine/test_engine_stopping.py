@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from engine_toy import ToyTask, make_loop, run
+from pydantic import BaseModel, field_serializer
 
 from tests.conftest import MICRO, wait_for, write_corpus
 from train_jobs import pretrain
@@ -56,6 +57,29 @@ def test_interruptible_work_stops_immediately_once(
     with pytest.raises(Preempted), stop.interruptible(KEPT):
         raise AssertionError("it was asked before")
     assert capfd.readouterr().err == ""
+
+
+class Stopping(BaseModel):
+    """A model during whose serialisation SIGTERM arrives."""
+
+    value: int = 1
+
+    @field_serializer("value")
+    def _serialise(self, value: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return value
+
+
+def test_stop_that_a_library_reports_as_its_own_error_is_a_stop(stop: StopRequest) -> None:
+    """pydantic turns an exception of a signal handler into an error of its own."""
+    with pytest.raises(Preempted) as caught, stop.interruptible(KEPT):
+        Stopping().model_dump_json()
+    assert (caught.value.by, caught.value.resume_hint) == ("SIGTERM", KEPT)
+
+
+def test_error_without_stop_stays_an_error(stop: StopRequest) -> None:
+    with pytest.raises(ValueError, match="the text is wrong"), stop.interruptible(KEPT):
+        raise ValueError("the text is wrong")
 
 
 @pytest.mark.parametrize(("steps", "hint"), [(0, "no step was made, so there is no checkpoint"), (2, None)])

@@ -50,7 +50,7 @@ class Maker(NamedTuple):
 
 
 class MakesBatches(Protocol):
-    """What the process calls; the methods of a task of the same names."""
+    """Methods of a task that the process calls."""
 
     def train_batch(self, cursor: Cursor) -> tuple[Any, Cursor]:
         """See `TrainingTask.train_batch`; the batch has a method `arrays`."""

@@ -85,6 +85,11 @@ class StopRequest:
         try:
             self._interrupt_body()
             yield
+        except Exception as problem:
+            if self._resume_hint is not None or isinstance(problem, Preempted):
+                raise
+            # A library, such as pydantic, reported the exception of the signal handler as an error of its own.
+            raise self.preempted(resume_hint) from problem
         finally:
             self._resume_hint = None
 
