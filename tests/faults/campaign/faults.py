@@ -138,9 +138,14 @@ FAULTS: Mapping[str, Fault] = {
         disks.damage(disks.flip),
         ("lost",),
         STORES,
+        last=SYNC,
     ),
     "torn-file": Fault(
-        "all are killed, and any file of a checkpoint or store is cut", disks.damage(disks.tear), ("lost",), STORES
+        "all are killed, and any file of a checkpoint or store is cut",
+        disks.damage(disks.tear),
+        ("lost",),
+        STORES,
+        last=SYNC,
     ),
     "network-1": _network(1),
     "network-10": _network(10),

@@ -28,6 +28,7 @@ ROLES = {  # first two arguments of the interpreter, a pattern that a shell unde
     "-m torch.distributed.run": "agent",
     "-m train_jobs.corpus.executors.worker": "worker",
     "-m train_jobs.corpus.executors.dask_process": "worker",
+    "-m train_jobs.engine.loop.batch_process": "batches",
     "-m train_jobs.tools.*": "mirror",
     "-m train_jobs.*": "rank",
 }
