@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from train_jobs.artifacts.fingerprints import fingerprint, source_fingerprint
+from train_jobs.artifacts.fingerprints import content_hashes, fingerprint, source_fingerprint
 from train_jobs.artifacts.text_files import source_files
 from train_jobs.config import DataError
 from train_jobs.config.prepare import SourceConfig
@@ -287,3 +287,13 @@ def test_damaged_cache_of_hashes_is_replaced(tmp_path: Path, damage: Callable[[b
     cache.write_bytes(damage(whole))
     assert fingerprint(text, cache) == expected
     assert cache.read_bytes() == whole
+
+
+def test_killed_writer_of_the_cache_leaves_nothing(tmp_path: Path) -> None:
+    text, cache = tmp_path / "text.txt", tmp_path / "cache" / "fingerprints.json"
+    text.write_text("a text")
+    cache.parent.mkdir()
+    (cache.parent / ".fingerprints.json.4194000.tmp").write_text("{")
+    (expected,) = content_hashes([text])
+    assert content_hashes([text], cache) == [expected]
+    assert [path.name for path in cache.parent.iterdir()] == ["fingerprints.json"]
