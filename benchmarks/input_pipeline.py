@@ -178,6 +178,7 @@ def main() -> None:
         measure_launches(rounds, 10 * steps)
         return
     world = start("auto")
+    print(f"on {world.device}\n")
     print("| recipe | step, resident batch, s | step, loader, s | loader / resident | loader alone, sequences/s |")
     print("|---|---|---|---|---|")
     for recipe, batch in RECIPES.items():

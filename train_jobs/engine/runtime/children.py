@@ -32,7 +32,7 @@ def start_child(module: str, *words: str, environ: Mapping[str, str] | None = No
         [sys.executable, "-m", module, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # One thread each: the workers already occupy all cores.
+        # One thread each: other processes use the other cores.
         env={
             **(environ or {}),
             **os.environ,
