@@ -43,6 +43,7 @@ POLL_SECONDS = 0.1  # between two looks at the processes of a run
 BACKOFF = Backoff(first=1.0, longest=60.0)
 LOG_SIZES = "log-sizes.json"  # among the exit codes of an attempt
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
+STOPPED_CODES = {PREEMPTED_CODE, SIGNALLED + signal.SIGTERM}  # the second: before the rank could handle signals
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
 
 
@@ -92,8 +93,9 @@ def ending_of(
         writes_result: whether the job writes result.json before it ends with 0.
     """
     # The order of these rules matters. Success first: a cancel that arrives after the last rank has finished must not
-    # turn a complete result into a cancelled run. Then the user's cancel, then a preemption, which the code of a single
-    # rank proves: its peers may have died of the lost connection with any code.
+    # turn a complete result into a cancelled run. Then the user's cancel, then the rank that ended first: launchers
+    # answer a failed rank with SIGTERM for its peers, which may end with the code of a preemption, and the peers of a
+    # preempted rank may die of the lost connection with any code.
     ranks = read_exits(run.exits(attempt))
     if len(ranks) == world_size and not any(ranks.values()):
         if writes_result and not (run.outputs / RESULT).exists():
@@ -107,14 +109,14 @@ def ending_of(
         reason = f"the launcher of node {launcher.node} was killed by signal {signal.Signals(-launcher.code).name}"
         seen = f"{reason}; see {run.agent_log(launcher.node)}"
         return Ending(RunState.FAILED, launcher.exit_code, seen, ranks, EndCause.SUPERVISOR)
-    if PREEMPTED_CODE in ranks.values() or stopped:
-        return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
     failed = [rank for rank, code in ranks.items() if code]
-    if failed:
-        # A rank that reports a lost peer is not the cause, though its exit code may be written before that of the peer.
-        rank = next((rank for rank in failed if _error(run, rank).get("kind") != "peer"), failed[0])
-        reason, cause = _reason(run, attempt, rank, ranks[rank])
-        return Ending(RunState.FAILED, ranks[rank], reason, ranks, cause)
+    # A rank that reports a lost peer is not the cause, though its exit code may be written before that of the peer.
+    first = next((rank for rank in failed if _error(run, rank).get("kind") != "peer"), failed[0] if failed else None)
+    if stopped or (first is not None and ranks[first] in STOPPED_CODES):
+        return Ending(RunState.PREEMPTED, PREEMPTED_CODE, "stopped by SIGTERM", ranks)
+    if first is not None:
+        reason, cause = _reason(run, attempt, first, ranks[first])
+        return Ending(RunState.FAILED, ranks[first], reason, ranks, cause)
     node, code = (launcher.node, launcher.exit_code) if launcher else (0, 1)
     reason = f"the launcher of node {node} ended with {code} before any rank; see {run.agent_log(node)}"
     return Ending(RunState.FAILED, code, reason + shortage_note(run, attempt, run.agent_log(node)), ranks)

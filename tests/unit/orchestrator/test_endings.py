@@ -130,6 +130,33 @@ def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) 
     assert alone.reason == "error[peer]: rank 0 lost the connection"
 
 
+@pytest.mark.parametrize(
+    ("codes", "errors", "state", "reason"),
+    [
+        ([(1, 137), (0, 75)], {}, RunState.FAILED, "rank 1 was killed by signal SIGKILL"),
+        ([(1, 2), (0, 75)], {1: "data"}, RunState.FAILED, "error[data]: rank 1"),
+        ([(1, 1), (0, 75)], {1: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
+        ([(1, 143), (0, 75)], {}, RunState.PREEMPTED, "stopped by SIGTERM"),
+        ([(1, 143), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
+        ([(1, 75), (0, 137)], {}, RunState.PREEMPTED, "stopped by SIGTERM"),
+        ([(1, 75), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
+    ],
+)
+def test_rank_that_ended_first_is_the_reason_and_not_the_stop_of_its_peers(
+    run: RunFolder, codes: list[tuple[int, int]], errors: dict[int, str], state: RunState, reason: str
+) -> None:
+    run.exits(1).mkdir(parents=True)
+    for order, (rank, code) in enumerate(codes):
+        (run.exits(1) / f"rank-{rank}").write_text(f"{code}\n")
+        os.utime(run.exits(1) / f"rank-{rank}", (10 + order, 10 + order))
+    for rank, kind in errors.items():
+        left = {"text": f"error[{kind}]: rank {rank}", "error": {"kind": kind}}
+        (run.outputs / f"error-{rank}.json").write_text(json.dumps(left))
+    ending = ending_of(run, attempt=1, world_size=2, launcher=LauncherEnd(1, 1), stopped=False)
+    assert ending.state == state
+    assert str(ending.reason).startswith(reason)
+
+
 def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     class BuggySupervision(Supervision):
         request_kind = FolderRequest
