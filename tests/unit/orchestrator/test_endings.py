@@ -142,7 +142,7 @@ def test_rank_that_lost_its_peer_is_never_the_reason(run: RunFolder, code: int) 
         ([(1, 75), (0, 1)], {0: "peer"}, RunState.PREEMPTED, "stopped by SIGTERM"),
     ],
 )
-def test_rank_that_ended_first_is_the_reason_and_not_the_stop_of_its_peers(
+def test_rank_that_ended_first_is_the_reason_not_its_peers(
     run: RunFolder, codes: list[tuple[int, int]], errors: dict[int, str], state: RunState, reason: str
 ) -> None:
     run.exits(1).mkdir(parents=True)
