@@ -49,7 +49,8 @@ class DebugSession(Supervision):
 
     def attempt(self) -> Ending:
         """Run the job."""
-        self.tracked.open()
+        self.tracked.begin()
+        self.tracked.open()  # immediately: from here on this process only runs the job
         self.update(state=RunState.RUNNING)
         exits = self.run.exits(self.state.attempt)
         exits.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,14 @@
 """The life of a run in a folder, from its first attempt to its last state; derived classes start the job.
 
-The MLflow run is opened by another process while the job starts. The ranks find it in the file that
-ORCHESTRATOR_TRACKING names, which appears once the MLflow run is open; if it never is, the job does not notice.
+The MLflow run is opened by another process once the job has run for some seconds: a shorter one is copied once, at its
+end. The ranks find it in the file that ORCHESTRATOR_TRACKING names, which appears once the MLflow run is open; if it
+never is, the job does not notice.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -45,6 +47,8 @@ LOG_SIZES = "log-sizes.json"  # among the exit codes of an attempt
 SIGNALLED = 128  # a shell's exit code for a child that died of signal n is this plus n
 STOPPED_CODES = {PREEMPTED_CODE, SIGNALLED + signal.SIGTERM}  # the second: before the rank could handle signals
 TRACKING_VARIABLE = "ORCHESTRATOR_TRACKING"
+OPEN_VARIABLE = "ORCHESTRATOR_MLFLOW_AFTER"
+OPEN_SECONDS = 15.0  # importing MLflow and opening a run takes 3 s of a core, which ranks that start need themselves
 
 
 @dataclass(frozen=True)
@@ -200,10 +204,22 @@ class TrackedRun:
     def __init__(self, run: RunFolder, request: FolderRequest) -> None:
         self._run, self._request = run, request
 
-    def open(self) -> None:
-        """Begin to open the MLflow run. The ranks copy metrics to it once the file of `variables` exists."""
+        self._due = math.inf
+
+    def begin(self) -> None:
+        """Note that an attempt begins: its MLflow run is to be opened after some seconds."""
         # that of an earlier attempt may name a run that no longer exists, and a process may still copy its metrics
         self._run.tracking_file.unlink(missing_ok=True)
+        self._due = time.monotonic() + _seconds(os.environ.get(OPEN_VARIABLE))
+
+    def open_if_due(self) -> None:
+        """Begin to open the MLflow run, once and not too early; ranks copy metrics to it when the file exists."""
+        if time.monotonic() >= self._due:
+            self.open()
+
+    def open(self) -> None:
+        """Begin to open the MLflow run now. The ranks copy metrics to it once the file of `variables` exists."""
+        self._due = math.inf
         start_sync(self._run)
 
     def variables(self) -> dict[str, str]:
@@ -218,6 +234,14 @@ class TrackedRun:
         """Begin to copy what a killed job left behind; a completed one has usually copied everything itself."""
         if is_behind(self._run):
             start_sync(self._run)
+
+
+def _seconds(text: str | None) -> float:
+    """Return the seconds before an MLflow run is opened; without a valid number, the default."""
+    try:
+        return max(0.0, float(text or OPEN_SECONDS))
+    except ValueError:
+        return OPEN_SECONDS
 
 
 class Supervision(ABC):
@@ -305,6 +329,7 @@ class Supervision(ABC):
     def monitor(self) -> None:
         """Record the times of new log lines and read new reports; their present problems are the state's warning."""
         self.log_clock.note()
+        self.tracked.open_if_due()
         if (warning := self.watch.poll()) != self.state.warning:
             self.update(warning=warning)
 

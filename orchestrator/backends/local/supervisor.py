@@ -53,7 +53,7 @@ class Supervisor(Supervision):
         agents = list[Agent]()
         try:
             with held_port(self.request.master_port) as port:
-                self.tracked.open()
+                self.tracked.begin()
                 agents = start_agents(
                     self.run, self.request, attempt=self.state.attempt, port=port, variables=self.variables()
                 )

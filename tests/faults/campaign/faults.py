@@ -37,6 +37,8 @@ class Fault:
     """The last command of a user."""
     times: int = 100
     """Number of trials that are wanted, over all kinds."""
+    hits_copy: bool = False
+    """Whether it hits the copy to MLflow, which then begins with the job."""
 
 
 def _needs_strace() -> str:
@@ -84,7 +86,7 @@ FAULTS: Mapping[str, Fault] = {
         "supervisor and launcher are killed together", kill("supervisor", "agent"), ("supervisor lost",), ALL
     ),
     "kill-command": Fault("the command is killed that submits and follows", kill("command"), ("supervisor lost",), ALL),
-    "kill-mirror": Fault("the copy to MLflow is killed", kill("mirror"), last=SYNC),
+    "kill-mirror": Fault("the copy to MLflow is killed", kill("mirror"), last=SYNC, hits_copy=True),
     "kill-worker": Fault(
         "a worker of the preparation is killed", kill("worker", every=False), ("worker", "killed"), LARGE
     ),
@@ -164,18 +166,21 @@ FAULTS: Mapping[str, Fault] = {
         races.lock_database,
         around=races.earlier_store,
         last=SYNC,
+        hits_copy=True,
     ),
     "broken-database": Fault(
         "the MLflow store is overwritten with random bytes",
         races.break_database,
         around=races.earlier_store,
         last=SYNC,
+        hits_copy=True,
     ),
     "deleted-database": Fault(
         "the MLflow store is deleted",
         races.delete_database,
         around=races.earlier_store,
         last=SYNC,
+        hits_copy=True,
     ),
     "submit-twice": Fault("the same job is submitted again meanwhile", races.submit_again, kinds=ALL),
     "resume-twice": Fault(

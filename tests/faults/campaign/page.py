@@ -29,6 +29,9 @@ an empty cache of torch (`torchinductor_USER`) may remain. `reason true` is `tru
 fault ended a run or the sweep, how many reasons name the fault. It is `-` where none ended. A fault that may not end a
 run has no true reason.
 
+The jobs last some seconds, and runs of less than 15 s are copied to MLflow only at their end. Half of the trials, and
+all with faults of the copy, are copied from their start (`ORCHESTRATOR_MLFLOW_AFTER=0`).
+
 The clock of a trial is `time.time` of its Python processes. Times of files, `datetime.now` and programs in other
 languages keep the real clock. libfaketime is not used, because it also changes the time since the boot, which a clock
 that is set does not.

@@ -42,6 +42,8 @@ class Undisturbed(Config):
     metrics: list[tuple[str, int, str, float]]
     bytes: int
     """Size of its home folder at the end."""
+    live: bool = False
+    """Whether it is copied to MLflow from its start, and not only at its end."""
 
 
 @dataclass

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.folder.supervision import OPEN_VARIABLE
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.runs.status import RunState, RunStatus
 from orchestrator.sweep import Sweep, Sweeps
@@ -87,12 +88,12 @@ class Outcome(Config):
         return bool(self.reason) or not self.reason_true
 
 
-def undisturbed(kind: str) -> Undisturbed:
-    """Run a job of a kind without a fault."""
+def undisturbed(kind: str, *, live: bool = False) -> Undisturbed:
+    """Run a job of a kind without a fault; `live` as in `Undisturbed`."""
     inputs(kind)
     before = _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        console = _console(Path(folder), kind)
+        console = _console(Path(folder), kind, live=live)
         with surroundings(console, kind):
             started = time.monotonic()
             done = console(*JOBS[kind].words)
@@ -106,16 +107,18 @@ def undisturbed(kind: str) -> Undisturbed:
             digest=JOBS[kind].digest(console.home),
             metrics=metric_points(console.home),
             bytes=sum(512 * path.lstat().st_blocks for path in console.home.rglob("*")),
+            live=live,
         )
     print(f"{kind} undisturbed: {seconds:.0f} s, {_cpu_seconds() - before:.0f} s of CPU", flush=True)
     return found
 
 
-def _console(folder: Path, kind: str) -> Console:
+def _console(folder: Path, kind: str, *, live: bool) -> Console:
     """Return a console with a home and a folder for temporary files below a folder."""
     for name in (HOME, TEMPORARY):
         Path(folder, name).mkdir()
-    return Console(folder / HOME, inputs(kind), variables={"TMPDIR": str(folder / TEMPORARY)})
+    begin = {OPEN_VARIABLE: "0"} if live else {}
+    return Console(folder / HOME, inputs(kind), variables={"TMPDIR": str(folder / TEMPORARY), **begin})
 
 
 def left_behind(home: Path) -> list[str]:
@@ -143,12 +146,13 @@ def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: di
         name: name of the fault.
         kind: kind of job.
         seed: decides the moment.
-        reference: the job without a fault.
+        reference: the job without a fault; the trial is copied to MLflow as this one was.
         stamp: commit, date and machine.
     """
     fault, draw, before = FAULTS[name], random.Random(f"{name}/{kind}/{seed}"), _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        scene = Scene(_console(Path(folder), kind), kind, draw.random(), reference, JOBS[kind].words, draw)
+        console = _console(Path(folder), kind, live=reference.live)
+        scene = Scene(console, kind, draw.random(), reference, JOBS[kind].words, draw)
         with surroundings(scene.console, kind) as scene.cloud, fault.around(scene):
             try:
                 judged = _hit_and_judge(scene, fault)

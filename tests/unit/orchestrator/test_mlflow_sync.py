@@ -16,6 +16,8 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.backends.folder.mlflow_records import tracking_request
 from orchestrator.backends.folder.mlflow_sync import is_behind, sync_run
+from orchestrator.backends.folder.run_folder import FolderRequest
+from orchestrator.backends.folder.supervision import TrackedRun
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.cli.main import main
 from orchestrator.doctor import project
@@ -23,7 +25,7 @@ from orchestrator.runs.status import RunState
 from orchestrator.runs.tracked_run import default_uri, sync
 from orchestrator.support.errors import ServiceError
 from tests.conftest import tmpfs
-from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored
+from tests.mlflow_runs import ENDED, STARTED, STEPS, make_tracked_run, stored, wait_for_copy
 from train_jobs.artifacts.tracking.mlflow_copy import flatten
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare, schema_versions
 from train_jobs.artifacts.tracking.run_datasets import RunDataset
@@ -184,6 +186,26 @@ def test_live_run_is_opened_and_copied_at_its_end(home: Path) -> None:
     assert json.loads(run.tracking_file.read_text())["run_id"] == found.run_id
     run.write_state(run.stored_state().model_copy(update={"state": RunState.COMPLETED, "ended": ENDED}))
     assert sync_run(run).run_id == found.run_id
+    assert stored(home) == [WHOLE]
+
+
+@pytest.mark.parametrize(("after", "begins"), [(None, False), ("60", False), ("0", True), ("no number", False)])
+def test_mlflow_run_is_opened_after_some_seconds(
+    home: Path, monkeypatch: pytest.MonkeyPatch, after: str | None, begins: bool
+) -> None:
+    """A run of seconds is copied once, at its end, unless the variable asks for it immediately."""
+    run = make_tracked_run(home, state=RunState.RUNNING)
+    run.tracking_file.write_text("of an earlier attempt")
+    if after is not None:
+        monkeypatch.setenv("ORCHESTRATOR_MLFLOW_AFTER", after)
+    tracked = TrackedRun(run, FolderRequest.model_construct(**run.read_json("request.json")))
+    tracked.begin()
+    tracked.open_if_due()
+    assert not run.tracking_file.exists()
+    assert (run.logs / "mirror.log").exists() is begins, "the log of the process that opens it"
+    run.write_state(run.stored_state().model_copy(update={"state": RunState.COMPLETED, "ended": ENDED}))
+    tracked.end()
+    wait_for_copy(run)
     assert stored(home) == [WHOLE]
 
 
