@@ -131,11 +131,11 @@ def skipped_files(sources: Iterable[SourceConfig], read: Collection[TextPath]) -
     """
     found = []
     for folder in (Path(path) for source in sources for path in source.path if not is_url(path)):
-        named = [path for path in files_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
+        named = [path for path in _names_below(folder) if not _NO_TEXT.search(path.name)] if folder.is_dir() else []
         others = [path for path in named if path not in read]
         if others:
             names, number = _skipped_fact(others)["skipped"], len(named) - len(others)
-            found.append(SkippedFiles(folder, number, len(others), names, _fix(folder, others)))
+            found.append(SkippedFiles(folder, number, len(others), names, _fix(folder, _regular(others))))
     return found
 
 
@@ -287,18 +287,32 @@ def _is_table(path: TextPath) -> bool:
 
 
 def _below(folder: Path, wanted: Format) -> list[Path]:
-    """Return the files below a folder that may have the wanted format, without hidden ones."""
-    return [path for path in files_below(folder) if _may_be(path, wanted)]
+    """Return the files below a folder that may have the wanted format, without hidden ones.
+
+    One that is not a regular file, or a link to nothing, is among them: it would be missed, so reading it must fail.
+    """
+    return [path for path in _names_below(folder) if _may_be(path, wanted)]
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return the files below a folder, sorted, without hidden ones.
+    """Return the regular files below a folder, sorted, without hidden ones.
 
     Links to folders are followed. A folder that is found twice is listed once, under its own name if it has one there.
 
     Raises:
         DataError: a folder below it cannot be read.
     """
+    return _regular(_names_below(folder))
+
+
+def _regular(paths: Iterable[Path]) -> list[Path]:
+    try:
+        return [path for path in paths if path.is_file()]
+    except OSError as problem:  # their folder may be listed, but not entered
+        raise unreadable(Path(problem.filename), problem) from None
+
+
+def _names_below(folder: Path) -> list[Path]:
     found: list[Path] = []
     seen: set[Path] = set()
     starts = [folder]
@@ -313,7 +327,7 @@ def files_below(folder: Path) -> list[Path]:
                 subfolders[:] = sorted(below for below in subfolders if not _is_unlisted(below))
                 starts += [link for below in subfolders if (link := Path(name, below)).is_symlink()]
                 found += [Path(name, file) for file in names if not _is_unlisted(file)]
-        return sorted(path for path in found if path.is_file())
+        return sorted(found)
     except OSError as problem:
         raise unreadable(Path(problem.filename), problem) from None
 

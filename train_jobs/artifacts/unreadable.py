@@ -25,7 +25,10 @@ def unreadable(path: Path, problem: OSError) -> DataError:
             return DataError(
                 f"cannot read {path}: {problem.strerror}", fix="write its content to a file, and name that"
             )
-        return DataError(f"cannot read {path}: {problem.strerror or problem}", fix=f"ls -l {in_shell(path)}")
+        why = problem.strerror or str(problem)
+        if isinstance(problem, FileNotFoundError) and path.is_symlink():
+            why = f"it is a link to {path.readlink()}, which does not exist"
+        return DataError(f"cannot read {path}: {why}", fix=f"ls -l {in_shell(path)}")
     closed, right = _obstacle(path)
     owner = closed.stat().st_uid
     if owner == os.geteuid():

@@ -273,7 +273,7 @@ class DriverControl(SweepControl):
             raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
         require_unused_limits(folder.record(), sum(row.cost for row in status.rows), folder.stored_state().now())
         if not folder.stored_state().state.terminal and folder.has_driver():
-            raise ConflictError(f"sweep {folder.name} is {status.state}", fix=show)
+            raise ConflictError(f"sweep {folder.name} is {status.state}", fix=f"orchestrator sweep show {folder.name}")
         chosen = list(trials) or failed
         with writing(folder, "retry"), folder.lock():
             folder.repair()

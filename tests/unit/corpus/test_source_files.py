@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +103,16 @@ def test_folder_reads_links_to_folders_once(tmp_path: Path) -> None:
     listed = [str(Path(str(file.path)).relative_to(tmp_path / "corpus")) for file in source_files(source)]
     assert listed == ["a.txt", "books/deep/c.txt", "now/d.txt", "z/b.txt"]
     put(tmp_path / "elsewhere" / "notes.md")
-    assert check_text([source]).text().endswith("1 other file not read: notes.md")
+    assert check_text([source]).text().endswith("2 other files not read: notes.md, x"), "x: a disk that is not mounted"
+
+
+def test_link_to_no_file_is_an_error_if_its_name_is_that_of_text(tmp_path: Path) -> None:
+    put(tmp_path / "a.txt")
+    (tmp_path / "b.txt").symlink_to("/mnt/archive/b.txt")
+    why = f"cannot read {tmp_path / 'b.txt'}: it is a link to /mnt/archive/b.txt, which does not exist"
+    with pytest.raises(DataError, match=re.escape(why)):
+        found(tmp_path)
+    assert found(tmp_path / "a.txt") == [("a.txt", "text", None)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to read as another user")
@@ -110,7 +120,7 @@ def test_closed_subfolder_is_an_error_with_its_fix() -> None:
     with tempfile.TemporaryDirectory() as name:  # only its owner may read tmp_path
         folder = Path(name)
         folder.chmod(0o755)
-        put(folder / "a.txt")
+        put(folder / "a.txt").chmod(0o644)
         closed = put(folder / "closed" / "b.txt").parent
         put(folder / "lost+found" / "c.txt").parent.chmod(0o700)
         source, other = SourceConfig(path=[name]), SourceConfig(path=[str(folder / "missing.txt")])

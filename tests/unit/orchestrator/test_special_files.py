@@ -32,6 +32,7 @@ WHY = "it is a FIFO, not a regular file"
 COMMANDS = {
     "text": "plan pretrain --data text/pipe.txt",
     "glob": "plan pretrain --data text/*.txt",
+    "folder": "plan pretrain --data text",
     "spec": "plan pretrain -f pipe",
     "env file": "plan pretrain --data text/a.txt --env-file pipe",
     "words": "plan pretrain --data text/a.txt --set data.add_tokens=pipe",
