@@ -21,7 +21,7 @@ from tests.faults.campaign.__main__ import read_results, stamp, wanted
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
-from tests.faults.campaign.scene import Scene, Undisturbed
+from tests.faults.campaign.scene import FILES, Scene, Undisturbed
 from tests.faults.campaign.trial import (
     Outcome,
     left_behind,
@@ -44,9 +44,23 @@ def outcome(**more: object) -> Outcome:
 def test_preparation_whose_processes_are_killed_passes() -> None:
     """The one real trial of `make test`, of about 20 seconds, and therefore not marked as long."""
     whole = undisturbed("prepare")
+    assert 0 < whole.present["supervisor"][0] < whole.present["rank"][0] < whole.present["rank"][1] < 1
+    assert whole.present[FILES][0] > whole.present["rank"][0]
     trials = (run_trial("kill-all", "prepare", seed, whole, STAMP) for seed in range(10))
     found = next(trial for trial in trials if trial is not None and trial.commands)  # others hit a finished job
     assert found.passed, found
+
+
+def test_moments_are_those_at_which_there_is_something_to_hit() -> None:
+    present = {"rank": (0.5, 0.6), "agent": (0.9, 1.0)}
+    job = Undisturbed(seconds=1, digest="", metrics=[], bytes=0, present=present)
+    draw = Random(0)
+    for roles, spans in ((("rank",), [(0.5, 0.6)]), (("rank", "agent"), [(0.5, 0.6), (0.9, 1.0)]), ((), [(0, 1)])):
+        moments = [job.draw_moment(draw, roles) for _ in range(500)]
+        inside = [sum(first <= moment <= last for moment in moments) for first, last in spans]
+        assert sum(inside) == len(moments)
+        assert min(inside) > len(moments) / len(spans) / 2
+    assert min(moments) < 0.1 < 0.9 < max(moments), "no role: the whole run"
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.faults.campaign.scene import Scene, processes, signal_all
+from tests.faults.campaign.scene import Scene, processes, signal_all, stored_files
 
 IMAGE_BYTES = 256 << 20
 SMALLEST = 16 << 10  # bytes; 0 would mean no limit
 ROOMY = "1g"
 SETTLING = 60.0  # seconds that processes have to end on a read-only disk
-STORED = ("runs/*/outputs/checkpoints/*/*", "token-stores/*/*", "token-stores/*/parts/*")
 
 
 def needs_root() -> str:
@@ -106,8 +105,7 @@ def damage(change: Callable[[Scene, Path], None]) -> Callable[[Scene], bool]:
 
     def hit(scene: Scene) -> bool:
         killed = signal_all(scene.home)
-        found = sorted({path for pattern in STORED for path in scene.home.glob(pattern)})
-        files = [path for path in found if path.is_file() and path.stat().st_size]
+        files = stored_files(scene.home)
         if killed and files:
             chosen = scene.draw.choice(files)
             scene.detail = str(chosen.relative_to(scene.home))

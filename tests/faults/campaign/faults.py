@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.faults.campaign import clouds, disks, interpreter, networks, races
 from tests.faults.campaign.jobs import JOBS
-from tests.faults.campaign.scene import Scene, kill
+from tests.faults.campaign.scene import FILES, Scene, kill
 
 Act = Callable[[Scene], bool]
 
@@ -39,6 +39,8 @@ class Fault:
     """Number of trials that are wanted, over all kinds."""
     hits_copy: bool = False
     """Whether it hits the copy to MLflow, which then begins with the job."""
+    roles: tuple[str, ...] = ()
+    """What it hits, roles of processes or FILES; empty: it hits the submission."""
 
 
 def _needs_strace() -> str:
@@ -79,18 +81,32 @@ SYNC = ("mlflow", "sync", "--all")
 RANK_KILLED = ("signal 9", "SIGKILL", "killed")
 DISK = ("storage", "disk is full", "No space left", "cannot write", "Read-only", "read-only")
 FAULTS: Mapping[str, Fault] = {
-    "kill-rank": Fault("a rank is killed (SIGKILL)", kill("rank", every=False), RANK_KILLED, ALL),
-    "kill-agent": Fault("a launcher is killed", kill("agent", every=False), ("launcher", "killed"), ALL),
-    "kill-supervisor": Fault("the supervisor is killed", kill("supervisor"), ("supervisor lost",), ALL),
+    "kill-rank": Fault("a rank is killed (SIGKILL)", kill("rank", every=False), RANK_KILLED, ALL, roles=("rank",)),
+    "kill-agent": Fault(
+        "a launcher is killed", kill("agent", every=False), ("launcher", "killed"), ALL, roles=("agent",)
+    ),
+    "kill-supervisor": Fault(
+        "the supervisor is killed", kill("supervisor"), ("supervisor lost",), ALL, roles=("supervisor",)
+    ),
     "kill-both": Fault(
-        "supervisor and launcher are killed together", kill("supervisor", "agent"), ("supervisor lost",), ALL
+        "supervisor and launcher are killed together",
+        kill("supervisor", "agent"),
+        ("supervisor lost",),
+        ALL,
+        roles=("supervisor", "agent"),
     ),
     "kill-command": Fault("the command is killed that submits and follows", kill("command"), ("supervisor lost",), ALL),
-    "kill-mirror": Fault("the copy to MLflow is killed", kill("mirror"), last=SYNC, hits_copy=True),
+    "kill-mirror": Fault("the copy to MLflow is killed", kill("mirror"), last=SYNC, hits_copy=True, roles=("mirror",)),
     "kill-worker": Fault(
-        "a worker of the preparation is killed", kill("worker", every=False), ("worker", "killed"), LARGE
+        "a worker of the preparation is killed",
+        kill("worker", every=False),
+        ("worker", "killed"),
+        LARGE,
+        roles=("worker",),
     ),
-    "kill-driver": Fault("the driver of a sweep is killed", kill("driver"), ("driver lost",), ("sweep",)),
+    "kill-driver": Fault(
+        "the driver of a sweep is killed", kill("driver"), ("driver lost",), ("sweep",), roles=("driver",)
+    ),
     "kill-all": Fault("all processes are killed together", kill(), ("lost",), ALL, last=SYNC),
     "move-home": Fault(
         "all processes are killed, and the home folder is moved",
@@ -104,6 +120,7 @@ FAULTS: Mapping[str, Fault] = {
         kill("rank", every=False, number=signal.SIGTERM),
         ("preempted", "SIGTERM", "signal 15"),
         ALL,
+        roles=("rank",),
     ),
     "call-rank": _at_call("rank", RANK_KILLED, ALL),
     "call-supervisor": _at_call("supervisor", ("supervisor lost",), ALL),
@@ -141,6 +158,7 @@ FAULTS: Mapping[str, Fault] = {
         ("lost",),
         STORES,
         last=SYNC,
+        roles=(FILES,),
     ),
     "torn-file": Fault(
         "all are killed, and any file of a checkpoint or store is cut",
@@ -148,13 +166,16 @@ FAULTS: Mapping[str, Fault] = {
         ("lost",),
         STORES,
         last=SYNC,
+        roles=(FILES,),
     ),
     "network-1": _network(1),
     "network-10": _network(10),
     "network-100": _network(100),
-    "pause-rank": Fault("a rank is stopped for 1 to 20 s (SIGSTOP)", races.pause("rank"), kinds=ALL),
-    "pause-agent": Fault("a launcher is stopped for 1 to 20 s", races.pause("agent"), kinds=ALL),
-    "pause-supervisor": Fault("the supervisor is stopped for 1 to 20 s", races.pause("supervisor"), kinds=ALL),
+    "pause-rank": Fault("a rank is stopped for 1 to 20 s (SIGSTOP)", races.pause("rank"), kinds=ALL, roles=("rank",)),
+    "pause-agent": Fault("a launcher is stopped for 1 to 20 s", races.pause("agent"), kinds=ALL, roles=("agent",)),
+    "pause-supervisor": Fault(
+        "the supervisor is stopped for 1 to 20 s", races.pause("supervisor"), kinds=ALL, roles=("supervisor",)
+    ),
     "clock": Fault(
         "the clock jumps back by 2 hours or ahead by 400 days",
         interpreter.jump,
@@ -203,5 +224,6 @@ FAULTS: Mapping[str, Fault] = {
         RANK_KILLED,
         SINGLE,
         around=races.hanging_webhook,
+        roles=("rank",),
     ),
 }

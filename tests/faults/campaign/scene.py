@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pydantic import Field
+
 from orchestrator.testing import AzureDouble
 from tests.conftest import Console
 from train_jobs.config.fields import Config
 
+FILES = "files"  # of a checkpoint or a token store, in place of a role
+STORED = ("runs/*/outputs/checkpoints/*/*", "token-stores/*/*", "token-stores/*/parts/*")
 HANGS = 200.0  # seconds after which a command is given up, on an idle machine
 SLOWEST = 4.0  # times the duration of an undisturbed job, which a busy machine prolongs
 ROLES = {  # first two arguments of the interpreter, a pattern that a shell understands too -> role of the process
@@ -44,6 +48,16 @@ class Undisturbed(Config):
     """Size of its home folder at the end."""
     live: bool = False
     """Whether it is copied to MLflow from its start, and not only at its end."""
+    present: dict[str, tuple[float, float]] = Field(default={})
+    """Role of processes, or FILES -> shares of the run between which there are any."""
+
+    def draw_moment(self, draw: random.Random, roles: tuple[str, ...]) -> float:
+        """Return a share of the run, uniform over those at which one of the roles is present; no role: over all."""
+        spans = [self.present[role] for role in roles if role in self.present]
+        while True:
+            moment = draw.random()
+            if not spans or any(first <= moment <= last for first, last in spans):
+                return moment
 
 
 @dataclass
@@ -111,6 +125,12 @@ def processes(home: Path) -> dict[int, str]:
                 if mark in (entry / "environ").read_bytes():
                     found[int(entry.name)] = _role((entry / "cmdline").read_bytes().decode(errors="replace"))
     return found
+
+
+def stored_files(home: Path) -> list[Path]:
+    """Return the files of checkpoints and token stores that are not empty."""
+    found = sorted({path for pattern in STORED for path in home.glob(pattern)})
+    return [path for path in found if path.is_file() and path.stat().st_size]
 
 
 def _role(command: str) -> str:

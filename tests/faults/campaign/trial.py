@@ -8,8 +8,10 @@ import random
 import resource
 import sqlite3
 import tempfile
+import threading
 import time
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from tests.conftest import Console
 from tests.faults.campaign.clouds import azure
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.jobs import JOBS, NO_RESULT, inputs, metric_points
-from tests.faults.campaign.scene import Scene, Undisturbed, processes, signal_all
+from tests.faults.campaign.scene import FILES, Scene, Undisturbed, processes, signal_all, stored_files
 from train_jobs.config.fields import Config
 
 COMMANDS = 6  # that a user may need until the job is done
@@ -39,6 +41,7 @@ CLOUD_STATES = {
 }
 BUGS = ("Traceback (most recent call last)", "error[bug]")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), from linux/prctl.h
+WATCH_SECONDS = 0.05
 SETTLING = 60.0  # seconds that processes have to end after the last command, or as long as an undisturbed job takes
 
 
@@ -96,7 +99,8 @@ def undisturbed(kind: str, *, live: bool = False) -> Undisturbed:
         console = _console(Path(folder), kind, live=live)
         with surroundings(console, kind):
             started = time.monotonic()
-            done = console(*JOBS[kind].words)
+            with _watched(console.home) as seen:
+                done = console(*JOBS[kind].words)
             seconds = time.monotonic() - started
         assert done.code == 0, done.err
         assert not _left(console.home, max(SETTLING, seconds))
@@ -108,9 +112,30 @@ def undisturbed(kind: str, *, live: bool = False) -> Undisturbed:
             metrics=metric_points(console.home),
             bytes=sum(512 * path.lstat().st_blocks for path in console.home.rglob("*")),
             live=live,
+            present={role: (first / seconds, last / seconds) for role, (first, last) in seen.items()},
         )
     print(f"{kind} undisturbed: {seconds:.0f} s, {_cpu_seconds() - before:.0f} s of CPU", flush=True)
     return found
+
+
+@contextmanager
+def _watched(home: Path) -> Iterator[dict[str, tuple[float, float]]]:
+    """Yield a dictionary: role of processes, or FILES -> seconds after which it was seen first and last."""
+    seen, over, started = dict[str, tuple[float, float]](), threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            now = time.monotonic() - started
+            for role in {*processes(home).values(), *([FILES] if stored_files(home) else [])}:
+                seen[role] = (seen.get(role, (now, now))[0], now)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
 
 
 def _console(folder: Path, kind: str, *, live: bool) -> Console:
@@ -152,7 +177,7 @@ def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: di
     fault, draw, before = FAULTS[name], random.Random(f"{name}/{kind}/{seed}"), _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         console = _console(Path(folder), kind, live=reference.live)
-        scene = Scene(console, kind, draw.random(), reference, JOBS[kind].words, draw)
+        scene = Scene(console, kind, reference.draw_moment(draw, fault.roles), reference, JOBS[kind].words, draw)
         with surroundings(scene.console, kind) as scene.cloud, fault.around(scene):
             try:
                 judged = _hit_and_judge(scene, fault)
