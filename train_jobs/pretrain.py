@@ -240,7 +240,11 @@ def find_store(config: PretrainConfig, cache: Path, world: World | None = None) 
     """
     if (named := store_folder(config.data, config.data.store)) is not None:
         return TokenStore.open(named)
-    world = world or distributed.single_process_world()
+    return _make_store(config, cache, world or distributed.single_process_world()).made_from_text()
+
+
+def _make_store(config: PretrainConfig, cache: Path, world: World) -> TokenStore:
+    """Return the token store of the text of a run, prepared unless it is in the cache; see `find_store`."""
     with storage.storage_errors(cache, "the folder of token stores"):
         node = Node.for_world(world, cache, os.environ)
     found = fingerprint(config.data.text, cache / HASHES)

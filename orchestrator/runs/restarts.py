@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.runs.status import AttemptEnd, EndCause, RunState, RunStatus
 from train_jobs.artifacts.host import RunClock
+from train_jobs.config.errors import REMADE
 
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
@@ -138,8 +139,9 @@ def error_cause(error: Mapping[str, Any]) -> EndCause:
     Args:
         error: {kind, message, facts, fix}, from its error file.
     """
-    # Only the error of a full disk shows how much space is free; other storage errors are permissions and paths.
-    if error.get("kind") == "storage" and "free" in (error.get("facts") or {}):
+    # Only the error of a full disk shows how much space is free, and only that of a damaged token store states that the
+    # next start makes it again; other storage errors are permissions and paths.
+    if error.get("kind") == "storage" and {"free", REMADE} & (error.get("facts") or {}).keys():
         return EndCause.DISK
     return _KINDS.get(str(error.get("kind")), EndCause.ERROR)
 

@@ -88,7 +88,7 @@ class EndCause(StrEnum):
     SUPERVISOR = "supervisor"
     """The supervisor or a launcher of the job was lost, but not its machine."""
     DISK = "disk"
-    """The disk was full."""
+    """The disk was full, or damaged a token store that the next attempt makes again."""
     TIME = "time"
     """The time limit of the job or of its machines was reached."""
     MEMORY = "memory"

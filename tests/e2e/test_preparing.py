@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.backends.folder.run_folder import RunFolder
 from tests.conftest import Console, processes_of, wait_for, write_corpus, write_spec
@@ -78,6 +79,25 @@ def test_store_that_a_run_finds_damaged_is_made_again(console: Console, corpus: 
     assert (resumed["state"], resumed["step"]) == ("completed", 5)
     assert shard.read_bytes() == whole
     assert not list(shard.parent.glob("damaged.txt"))
+
+
+@pytest.mark.long
+def test_damaged_store_is_no_failure_of_a_trial(console: Console, corpus: Path) -> None:
+    """A disk that flips a bit is no fault of a trial: it is resumed, which makes the store again."""
+    job = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
+    assert console("submit", "pretrain", "-f", str(job)).code == 0
+    (shard,) = console.home.glob("token-stores/*/shard-*-train.arrow")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    sweep = {"trial": str(job), "space": {"optimizer.learning_rate": [0.01, 0.02]}, "sampling": "grid"}
+    (console.cwd / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    done = console("submit", "sweep", "-f", "sweep.yaml")
+    assert done.code == 0, done.err
+    shown = console("sweep", "show", "@last", "-o", "json").json
+    assert [row["state"] for row in shown["rows"]] == ["completed", "completed"]
+    assert shard.read_bytes() == whole
+    ends = [row["attempts"] for row in console("list", "-o", "json").json if "sweep" in row["name"]]
+    assert any(end["cause"] == "disk" for attempts in ends for end in attempts)
 
 
 @pytest.mark.long

@@ -21,6 +21,7 @@ from train_jobs.artifacts.store_places import StorePath, store_bytes, write_whol
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
 from train_jobs.config import Config, DataError, StorageError, in_shell
+from train_jobs.config.errors import REMADE, UserError
 
 if TYPE_CHECKING:
     from train_jobs.config import PretrainConfig, TextConfig
@@ -329,13 +330,19 @@ def mark_damaged(folder: StorePath, found: Damage) -> None:
         write_whole(folder / DAMAGED_FILE, f"{found.file} {found.why}\n")
 
 
-def damaged_store(folder: StorePath, found: Damage) -> DataError:
-    """Return the error about a damaged file of a store."""
-    return DataError(
-        f"the token store is damaged: {folder / found.file}",
-        facts={"why": found.why},
-        fix="repeat submit prepare; a run on text makes its store again: orchestrator resume RUN",
-    )
+def damaged_store(folder: StorePath, found: Damage, *, is_remade: bool = False) -> UserError:
+    """Return the error about a damaged file of a store.
+
+    Args:
+        folder: folder of the store.
+        found: the damage.
+        is_remade: whether the next start of the job makes the store again. The disk is then the cause, not the input.
+    """
+    message = f"the token store is damaged: {folder / found.file}"
+    if is_remade:
+        again = "the next start makes it again from the text"
+        return StorageError(message, facts={"why": found.why, REMADE: again}, fix="orchestrator resume RUN")
+    return DataError(message, facts={"why": found.why}, fix="repeat submit prepare")
 
 
 def _size(path: StorePath) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from train_jobs.config.visible import visible, visible_lines
 
 MOST_COMPARED = 300  # words that may be meant by another
+REMADE = "store"  # fact of a `StorageError` about a damaged token store that the next start makes again
 
 
 class UserError(Exception):
@@ -85,7 +86,7 @@ class DataError(_ListingError, kind="data", exit_code=2):
 
 
 class StorageError(UserError, kind="storage"):
-    """A folder that cannot be written: read-only, full."""
+    """A folder that cannot be written: read-only, full. Also a damaged file that the next start makes again."""
 
 
 class ConflictError(UserError, kind="conflict"):

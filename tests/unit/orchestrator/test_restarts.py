@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from orchestrator.runs.restarts import Backoff, Pauses, RestartLimits, decide_restart, error_cause
 from orchestrator.runs.status import AttemptEnd, EndCause, RunState
 from tests.conftest import wait_for
+from train_jobs.artifacts.store_manifest import Damage, damaged_store
 
 NO_PAUSE = Backoff(0.0, 0.0)
 
@@ -101,6 +103,10 @@ def test_pause_doubles_until_the_run_progresses() -> None:
 def test_error_of_a_rank_has_a_cause() -> None:
     assert error_cause({"kind": "storage", "facts": {"free": "0.0 MiB"}}) == EndCause.DISK
     assert error_cause({"kind": "storage", "facts": {"where": "/x"}}) == EndCause.ERROR
+    damaged = damaged_store(Path("/x"), Damage("vocab.txt", "is missing"), is_remade=True)
+    assert error_cause({"kind": damaged.kind, "facts": damaged.facts}) == EndCause.DISK
+    damaged = damaged_store(Path("/x"), Damage("vocab.txt", "is missing"))
+    assert error_cause({"kind": damaged.kind, "facts": damaged.facts}) == EndCause.INPUT
     assert error_cause({"kind": "data"}) == EndCause.INPUT
     assert error_cause({"kind": "hang"}) == EndCause.ERROR
     assert error_cause({"kind": "memory"}) == EndCause.MEMORY

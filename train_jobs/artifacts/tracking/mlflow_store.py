@@ -13,7 +13,7 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,6 +38,9 @@ LOCATIONS = (
     ("model_versions", "storage_location"),
 )
 """Tables and columns with locations of artifacts."""
+CREATION_SECONDS = 60.0  # longest wait for another process that creates a store
+STEP_SECONDS = 10.0  # longest step of a creation
+LOOK_SECONDS = 0.2
 LOCK_SECONDS = 120.0  # creating a store takes a second, migrating a large one longer
 REVISION = re.compile(r"^(down_)?revision\b[^=]*=(.*)$", re.MULTILINE)
 
@@ -55,6 +58,10 @@ class Condition(StrEnum):
     """Damaged, or its creation was interrupted."""
     UNUSABLE = "unusable"
     """Locked, without permission, or not a store of MLflow."""
+
+
+UNFINISHED = {Condition.BROKEN, Condition.OLD}
+"""Conditions of a store while MLflow creates it: it begins with the first version, and migrates it."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
     lock = path.with_suffix(".lock")
     busy = StorageError(f"cannot prepare the MLflow store {path}: another process holds its lock", fix=f"fuser {lock}")
     with hold(lock, seconds=LOCK_SECONDS, busy=busy):
-        found = examine(path, deep=deep)
+        found = _examine_created(path, deep=deep)
         if found.condition == Condition.READY:  # another process was faster
             relocate_artifacts(path)
             return None
@@ -180,8 +187,39 @@ def prepare(path: Path, *, deep: bool = False) -> str | None:
             return f"migrated the MLflow store {path} to this version of MLflow; its copy is {kept}"
         if found.condition == Condition.MISSING:
             _create(path)
+            _examine_created(path)  # by another process, if that was faster
             return None
         return _replace(path, found.reason)
+
+
+def _examine_created(path: Path, *, deep: bool = False) -> StoreReport:
+    """Return whether MLflow can use a store, once no other process creates it: MLflow's page does so in place."""
+    until, idle = time.monotonic() + CREATION_SECONDS, 0
+    while (found := examine(path, deep=deep)).condition in UNFINISHED and time.monotonic() < until:
+        idle = 0 if _is_open(path) and _is_new(path) else idle + 1
+        if idle > 1:  # once is not enough: MLflow closes and opens it again between two of its steps
+            break
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def _is_new(path: Path) -> bool:
+    """Return whether a file has changed in the last seconds."""
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime < STEP_SECONDS
+    return False
+
+
+def _is_open(path: Path) -> bool:
+    """Return whether another process, of those that this user may look at, has a file open."""
+    place = str(path.resolve())
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just finished, or belongs to another user
+            for opened in (process / "fd").iterdir() if int(process.name) != os.getpid() else ():
+                with suppress(OSError):
+                    if str(opened.readlink()) == place:
+                        return True
+    return False
 
 
 def relocate_artifacts(path: Path) -> None:
@@ -253,7 +291,12 @@ def _create(path: Path) -> None:
         draft.touch()  # an error where nothing can be written; MLflow would retry for 102 s
         SqlAlchemyStore(f"{SQLITE}{draft}", (path.parent / ARTIFACTS).as_uri())
         _forget(draft)
-        _publish(draft, path)
+        try:
+            _publish(draft, path, put=os.link)
+        except FileExistsError:  # another process, which holds no lock, created it: both are empty
+            return
+        except OSError:  # a file system without links
+            _publish(draft, path)
 
 
 def _migrate(path: Path) -> Path | None:
@@ -339,9 +382,9 @@ def _remove(draft: Path) -> None:
         Path(f"{draft}{part}").unlink(missing_ok=True)
 
 
-def _publish(draft: Path, path: Path) -> None:
+def _publish(draft: Path, path: Path, put: Callable[[Path, Path], object] = Path.replace) -> None:
     sync(draft)
-    draft.replace(path)
+    put(draft, path)
     sync(path.parent)
     _forget(path)
 

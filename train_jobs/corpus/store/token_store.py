@@ -36,7 +36,7 @@ from train_jobs.artifacts.store_manifest import (
 )
 from train_jobs.artifacts.store_places import NewObject, StorePath, new_file
 from train_jobs.artifacts.vocabulary_file import VOCABULARY_FILE
-from train_jobs.config.errors import DataError
+from train_jobs.config.errors import UserError
 from train_jobs.config.pretrain import ObjectiveConfig
 from train_jobs.corpus.arrow import mapped_file, number_column, numbers
 
@@ -267,11 +267,13 @@ class TokenStore:
     Args:
         folder: folder of the store.
         manifest: its manifest.
+        is_remade: whether the next start of the job makes a damaged store again.
     """
 
-    def __init__(self, folder: StorePath, manifest: StoreManifest) -> None:
+    def __init__(self, folder: StorePath, manifest: StoreManifest, *, is_remade: bool = False) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._is_remade = is_remade
         self._readers: dict[str, pa.RecordBatchFileReader] = {}
         self._places: dict[Split, list[tuple[Shard, int]]] = {
             split: [(s, index) for s in manifest.shards if s.split == split for index in range(s.blocks)]
@@ -303,7 +305,11 @@ class TokenStore:
         sources = [
             source.model_copy(update={"name": name}) for source, name in zip(self.manifest.sources, names, strict=True)
         ]
-        return TokenStore(self.folder, self.manifest.model_copy(update={"sources": sources}))
+        return TokenStore(self.folder, self.manifest.model_copy(update={"sources": sources}), is_remade=self._is_remade)
+
+    def made_from_text(self) -> TokenStore:
+        """Return the store of a job that makes a damaged one again at its next start."""
+        return TokenStore(self.folder, self.manifest, is_remade=True)
 
     @property
     def vocabulary(self) -> StorePath:
@@ -338,6 +344,7 @@ class TokenStore:
 
         Raises:
             DataError: the shard's content does not match its hash, or it has no such block.
+            StorageError: the same, if the next start of the job makes the store again.
         """
         shard, position = self._places[split][index]
         try:
@@ -357,12 +364,12 @@ class TokenStore:
             raise self._damaged(shard, "has other content than was written")
         return pa.ipc.open_file(mapped_file(path))
 
-    def _damaged(self, shard: Shard, why: str) -> DataError:
+    def _damaged(self, shard: Shard, why: str) -> UserError:
         """Mark the store, so that the next start makes it again, and return the error."""
         found, present = Damage(shard.file, why), stored_manifest(self.folder)
         if present is not None and present.shards == self.manifest.shards:  # else it was made again meanwhile
             mark_damaged(self.folder, found)
-        return damaged_store(self.folder, found)
+        return damaged_store(self.folder, found, is_remade=self._is_remade)
 
 
 def _checked(block: Block) -> Block:
