@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import signal
@@ -15,13 +17,13 @@ from random import Random
 import pytest
 
 from orchestrator.runs.supervised_folder import KILLED
-from tests.conftest import Console
-from tests.faults.campaign import trial
+from tests.conftest import Console, wait_for
+from tests.faults.campaign import disks, trial
 from tests.faults.campaign.__main__ import read_results, stamp, wanted
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
-from tests.faults.campaign.scene import FILES, Scene, Undisturbed
+from tests.faults.campaign.scene import FILES, Scene, Undisturbed, processes
 from tests.faults.campaign.trial import (
     Outcome,
     left_behind,
@@ -123,6 +125,19 @@ def test_check_of_mlflow_runs_changes_nothing(tmp_path: Path) -> None:
 def scene_of(home: Path) -> Scene:
     reference = Undisturbed(seconds=0, digest="", metrics=[], bytes=0)
     return Scene(Console(home, home), "sweep", 0.0, reference, ("--version",), Random(0))
+
+
+@pytest.mark.parametrize(("state", "hit"), [("completed", False), ("running", True)])
+def test_files_of_a_completed_job_are_not_damaged(tmp_path: Path, state: str, hit: bool) -> None:
+    """What is killed then is the copy to MLflow: no command of the user reads the store again."""
+    run, shard = tmp_path / "runs/a", tmp_path / "token-stores/b/shard-00000-train.arrow"
+    for path, text in ((run / "state.json", json.dumps({"state": state})), (shard, "content")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    with subprocess.Popen(["sleep", "60"], env={"ORCHESTRATOR_HOME": str(tmp_path), "PATH": os.defpath}):
+        wait_for(lambda: bool(processes(tmp_path)), what="the process")
+        assert disks.damage(disks.flip)(scene_of(tmp_path)) is hit
+    assert (shard.read_bytes() != b"content") is hit
 
 
 def test_reason_is_read_before_the_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

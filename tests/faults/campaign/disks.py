@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -105,7 +106,7 @@ def damage(change: Callable[[Scene, Path], None]) -> Callable[[Scene], bool]:
 
     def hit(scene: Scene) -> bool:
         killed = signal_all(scene.home)
-        files = stored_files(scene.home)
+        files = [] if _completed(scene.home) else stored_files(scene.home)
         if killed and files:
             chosen = scene.draw.choice(files)
             scene.detail = str(chosen.relative_to(scene.home))
@@ -113,6 +114,13 @@ def damage(change: Callable[[Scene, Path], None]) -> Callable[[Scene], bool]:
         return bool(killed and files)
 
     return hit
+
+
+def _completed(home: Path) -> bool:
+    """Return whether the job had completed: of what remains, only the copy to MLflow was killed."""
+    places = [*home.glob("runs/[!.]*/state.json"), *home.glob("sweeps/[!.]*/state.json")]
+    states = [json.loads(path.read_text())["state"] for path in places]
+    return bool(states) and set(states) == {"completed"}
 
 
 def flip(scene: Scene, path: Path) -> None:
