@@ -129,7 +129,7 @@ def scene_of(home: Path) -> Scene:
 
 @pytest.mark.parametrize(("state", "hit"), [("completed", False), ("running", True)])
 def test_files_of_a_completed_job_are_not_damaged(tmp_path: Path, state: str, hit: bool) -> None:
-    """What is killed then is the copy to MLflow: no command of the user reads the store again."""
+    """Only the copy to MLflow is killed then: no command of the user reads the store again."""
     run, shard = tmp_path / "runs/a", tmp_path / "token-stores/b/shard-00000-train.arrow"
     for path, text in ((run / "state.json", json.dumps({"state": state})), (shard, "content")):
         path.parent.mkdir(parents=True)

@@ -18,7 +18,7 @@ CREATES = (
 
 
 def test_store_that_another_process_creates_is_awaited(tmp_path: Path) -> None:
-    """MLflow's page, started before the first run ends, creates the store in place: it must not be set aside."""
+    """MLflow's page, started before the first run ends, creates the store in place: it must stay."""
     place = tmp_path / "mlflow.db"
     created = subprocess.Popen([sys.executable, "-c", CREATES, f"sqlite:///{place}", str(tmp_path)])
     until = time.monotonic() + 300
