@@ -203,7 +203,6 @@ class TrackedRun:
 
     def __init__(self, run: RunFolder, request: FolderRequest) -> None:
         self._run, self._request = run, request
-
         self._due = math.inf
 
     def begin(self) -> None:

@@ -5,30 +5,41 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from train_jobs.artifacts.tracking.mlflow_store import Condition, examine, prepare
 
-CREATES = (
-    "import sys; from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore; SqlAlchemyStore(*sys.argv[1:])"
-)
+CREATES = """
+import os, sys, time
+from mlflow.store.tracking.dbmodels.initial_models import Base
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from sqlalchemy import create_engine
+
+place, folder = sys.argv[1:]
+engine = create_engine(f"sqlite:///{place}")
+Base.metadata.create_all(engine)
+print("begun", flush=True)
+for _ in range(10):
+    time.sleep(0.1)
+    os.utime(place)
+SqlAlchemyStore(f"sqlite:///{place}", folder)
+"""
+"""The steps in which MLflow creates a store, with a pause after the first."""
 
 
 def test_store_that_another_process_creates_is_awaited(tmp_path: Path) -> None:
     """MLflow's page, started before the first run ends, creates the store in place: it must stay."""
     place = tmp_path / "mlflow.db"
-    created = subprocess.Popen([sys.executable, "-c", CREATES, f"sqlite:///{place}", str(tmp_path)])
-    until = time.monotonic() + 300
-    while examine(place).condition == Condition.MISSING and time.monotonic() < until:
-        time.sleep(0.001)
-    assert examine(place).condition in {Condition.BROKEN, Condition.OLD}, "it is not complete yet"
-    assert prepare(place) is None
-    assert created.wait(300) == 0
-    assert examine(place, deep=True).condition == Condition.READY
-    assert {path.name for path in tmp_path.glob("*.db*")} == {"mlflow.db"}, "nothing was set aside"
+    words = [sys.executable, "-c", CREATES, str(place), str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as created:
+        assert created.stdout is not None
+        assert created.stdout.readline() == "begun\n"
+        assert prepare(place) is None
+        assert examine(place, deep=True).condition == Condition.READY
+        assert created.wait(300) == 0
+    assert {path.name for path in tmp_path.glob("*.db*")} == {"mlflow.db"}, "nothing was moved away"
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")

@@ -13,7 +13,7 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -291,11 +291,7 @@ def _create(path: Path) -> None:
         draft.touch()  # an error where nothing can be written; MLflow would retry for 102 s
         SqlAlchemyStore(f"{SQLITE}{draft}", (path.parent / ARTIFACTS).as_uri())
         _forget(draft)
-        try:
-            _publish(draft, path, put=os.link)
-        except FileExistsError:  # another process, which holds no lock, created it: both are empty
-            return
-        except OSError:  # a file system without links
+        if not path.exists():  # else another process, which holds no lock, created it meanwhile: both are empty
             _publish(draft, path)
 
 
@@ -382,9 +378,9 @@ def _remove(draft: Path) -> None:
         Path(f"{draft}{part}").unlink(missing_ok=True)
 
 
-def _publish(draft: Path, path: Path, put: Callable[[Path, Path], object] = Path.replace) -> None:
+def _publish(draft: Path, path: Path) -> None:
     sync(draft)
-    put(draft, path)
+    draft.replace(path)
     sync(path.parent)
     _forget(path)
 
