@@ -202,7 +202,7 @@ def test_page_names_machines_of_the_trials() -> None:
 
 def test_page_counts_commits_outside_of_the_history() -> None:
     text = page([outcome(), outcome(seed=1, commit="4567def", in_history=False)])
-    assert "Commits: 0123abc, 4567def." in text
+    assert "Commits: `0123abc 4567def`." in text
     assert "The commit of 1 trial is not in the history of the project: 4567def." in text
     assert "not in the history" not in page([outcome()])
 

@@ -91,7 +91,7 @@ def _summary(found: Sequence[Outcome]) -> Iterator[str]:
     yield f"{len(found)} trials, {dates[0]} to {dates[-1]}."
     machines = Counter(one.machine for one in found).most_common()
     yield f"Trials by machine: {'; '.join(f'{times} on {machine}' for machine, times in machines)}."
-    yield f"Commits: {', '.join(sorted({one.commit for one in found}))}."
+    yield f"Commits: `{' '.join(sorted({one.commit for one in found}))}`."
     gone = [one.commit for one in found if not one.in_history]
     if gone:
         what = f"commit of {len(gone)} trial is" if len(gone) == 1 else f"commits of {len(gone)} trials are"
