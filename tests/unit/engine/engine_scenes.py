@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -51,12 +52,7 @@ OPTIMIZERS = ("lamb", "adamw")
 def play(folder: Path, script: Path = Path(__file__)) -> Path:
     """Run all scenes of a script in `folder` and return it."""
     write_corpus(folder / "corpus.txt")
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(JOININGS)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        ports = ",".join(str(free.getsockname()[1]) for free in sockets)
-    command = [sys.executable, str(script), str(folder), ports]
+    command = [sys.executable, str(script), str(folder), ",".join(map(str, free_ports(JOININGS)))]
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
     with ExitStack() as stack:
         logs = [stack.enter_context((folder / f"log-{rank}").open("wb")) for rank in range(PROCESSES)]
@@ -75,6 +71,17 @@ def play(folder: Path, script: Path = Path(__file__)) -> Path:
     logs_text = "\n".join((folder / f"log-{rank}").read_text() for rank in range(PROCESSES))
     assert [process.returncode for process in processes] == [0] * PROCESSES, logs_text
     return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that are free, below those that Linux gives to connections, which would take one meanwhile."""
+    draw, found = random.SystemRandom(), set[int]()
+    while len(found) < count:
+        port = draw.randrange(20_000, 32_000)
+        with closing(socket.socket()) as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            found.add(port)
+    return sorted(found)
 
 
 class Stage:
