@@ -65,13 +65,19 @@ def test_store_is_prepared_shown_and_used_for_training(console: Console, corpus:
     assert lineage["checks"][data["hash"]]["verdict"] == "verified"
 
 
-@pytest.mark.long
-def test_store_that_a_run_finds_damaged_is_made_again(console: Console, corpus: Path) -> None:
+def job_with_damaged_store(console: Console, corpus: Path) -> tuple[Path, Path, bytes]:
+    """Train once and flip a bit of the token store; return the spec, the shard and its former content."""
     job = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
     assert console("submit", "pretrain", "-f", str(job)).code == 0
     (shard,) = console.home.glob("token-stores/*/shard-*-train.arrow")
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    return job, shard, whole
+
+
+@pytest.mark.long
+def test_store_that_a_run_finds_damaged_is_made_again(console: Console, corpus: Path) -> None:
+    job, shard, whole = job_with_damaged_store(console, corpus)
     failed = console("submit", "pretrain", "-f", str(job), "--set", "train.steps=5", "-o", "json").json
     assert failed["state"] == "failed"
     assert f"the token store is damaged: {shard}" in failed["reason"]
@@ -84,11 +90,7 @@ def test_store_that_a_run_finds_damaged_is_made_again(console: Console, corpus: 
 @pytest.mark.long
 def test_damaged_store_is_no_failure_of_a_trial(console: Console, corpus: Path) -> None:
     """A disk that flips a bit is no fault of a trial: it is resumed, which makes the store again."""
-    job = write_spec(console.cwd / "job.yaml", data={"text": [str(corpus)]}, train={"steps": 4})
-    assert console("submit", "pretrain", "-f", str(job)).code == 0
-    (shard,) = console.home.glob("token-stores/*/shard-*-train.arrow")
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    job, shard, whole = job_with_damaged_store(console, corpus)
     sweep = {"trial": str(job), "space": {"optimizer.learning_rate": [0.01, 0.02]}, "sampling": "grid"}
     (console.cwd / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     done = console("submit", "sweep", "-f", "sweep.yaml")
