@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from tests.faults.campaign.__main__ import read_results, stamp, wanted
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.interpreter import CLOCK, make_interpreter
 from tests.faults.campaign.page import page
-from tests.faults.campaign.scene import Scene, Undisturbed, processes
+from tests.faults.campaign.scene import Scene, Undisturbed, processes, signal_all
 from tests.faults.campaign.trial import (
     Outcome,
     left_behind,
@@ -63,6 +64,21 @@ def test_moments_are_those_at_which_there_is_something_to_hit() -> None:
         assert sum(inside) == len(moments)
         assert min(inside) > len(moments) / len(spans) / 2
     assert min(moments) < 0.1 < 0.9 < max(moments), "no role: the whole run"
+
+
+def test_moment_is_counted_from_what_can_be_hit(tmp_path: Path) -> None:
+    """The processes of a busy machine start later than those of the undisturbed job."""
+    scene = scene_of(tmp_path)
+    scene.reference.present["other"], scene.moment = (0.2, 0.9), 0.2
+    scene.wait_for_moment(("other",), over=lambda: True)  # a submission that ended has nothing more to hit
+    assert not processes(tmp_path)
+    environ = {"ORCHESTRATOR_HOME": str(tmp_path), "PATH": os.defpath}
+    started: list[subprocess.Popen[bytes]] = []
+    late = threading.Timer(0.5, lambda: started.append(subprocess.Popen(["sleep", "60"], env=environ)))
+    late.start()
+    scene.wait_for_moment(("other",), over=lambda: False)
+    assert signal_all(tmp_path, "other") == [started[0].pid]
+    started[0].wait()
 
 
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is not installed")

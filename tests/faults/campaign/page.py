@@ -15,14 +15,14 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
 HEAD = """# Faults
 
 What holds when something dies, counted. A trial submits a real job as a user does. A fault happens at a moment drawn
-uniformly from the duration of an undisturbed run, start-up and end included; if it hits a rank, from that of its ranks.
-If there is nothing to hit nevertheless, it is no trial, and another seed is drawn. A system call is drawn uniformly
-from all of an undisturbed run; a full disk has room for a uniformly drawn part of what such a run leaves. Then the
-commands that a status proposes bring the job to its end: `resume`, or the same `submit` if no run exists yet. The
-reference is an undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind of job; of a network
-that is away for 100 s, it is 10. `times` is the number of trials that ran, 0 in a row that is not tried yet. A trial
-that failed is repeated with its seed after a repair. The last outcome counts, and `failed before` is the number of
-seeds that failed in an earlier trial and pass now.
+uniformly from the duration of an undisturbed run, start-up and end included; if it hits a rank, from that of its ranks,
+counted from the start of the first. If there is nothing to hit nevertheless, it is no trial, and another seed is drawn.
+A system call is drawn uniformly from all of an undisturbed run; a full disk has room for a uniformly drawn part of what
+such a run leaves. Then the commands that a status proposes bring the job to its end: `resume`, or the same `submit` if
+no run exists yet. The reference is an undisturbed run. The goal is 100 trials of each fault, at least 10 with each kind
+of job; of a network that is away for 100 s, it is 10. `times` is the number of trials that ran, 0 in a row that is not
+tried yet. A trial that failed is repeated with its seed after a repair. The last outcome counts, and `failed before` is
+the number of seeds that failed in an earlier trial and pass now.
 
 Each trial has a home and a folder for temporary files (`TMPDIR`) of its own. The second must be empty at the end; only
 an empty cache of torch (`torchinductor_USER`) may remain. `reason true` is `true of ended`: of the trials in which the

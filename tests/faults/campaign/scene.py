@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from train_jobs.config.fields import Config
 
 FILES = "files"  # of a checkpoint or a token store, in place of a role
 STORED = ("runs/*/outputs/checkpoints/*/*", "token-stores/*/*", "token-stores/*/parts/*")
+WATCH_SECONDS = 0.05
 HANGS = 200.0  # seconds after which a command is given up, on an idle machine
 SLOWEST = 4.0  # times the duration of an undisturbed job, which a busy machine prolongs
 ROLES = {  # first two arguments of the interpreter, a pattern that a shell understands too -> role of the process
@@ -51,9 +53,13 @@ class Undisturbed(Config):
     present: dict[str, tuple[float, float]] = Field(default={})
     """Role of processes, or FILES -> shares of the run between which there are any."""
 
+    def spans(self, roles: tuple[str, ...]) -> list[tuple[float, float]]:
+        """Return the shares of the run between which each of these roles is present."""
+        return [self.present[role] for role in roles if role in self.present]
+
     def draw_moment(self, draw: random.Random, roles: tuple[str, ...]) -> float:
         """Return a share of the run, uniform over those at which one of the roles is present; no role: over all."""
-        spans = [self.present[role] for role in roles if role in self.present]
+        spans = self.spans(roles)
         while True:
             moment = draw.random()
             if not spans or any(first <= moment <= last for first, last in spans):
@@ -98,6 +104,19 @@ class Scene:
         """The home folder."""
         return self.console.home
 
+    def wait_for_moment(self, roles: tuple[str, ...], over: Callable[[], bool]) -> None:
+        """Wait until the moment, counted from the first process or file that the fault can hit.
+
+        Args:
+            roles: what the fault hits, as in `Undisturbed.draw_moment`. A busy machine starts them later.
+            over: returns whether the submission is over.
+        """
+        spans = self.reference.spans(roles)
+        begin = min((first for first, _ in spans), default=0.0)
+        while spans and not over() and not present_roles(self.home).intersection(roles):
+            time.sleep(WATCH_SECONDS)
+        time.sleep((self.moment - begin) * self.reference.seconds)
+
     def type_together(self, *commands: tuple[str, ...]) -> None:
         """Start commands at the same time, and wait until all are done."""
         started = [self.console.start(*words) for words in commands]
@@ -125,6 +144,11 @@ def processes(home: Path) -> dict[int, str]:
                 if mark in (entry / "environ").read_bytes():
                     found[int(entry.name)] = _role((entry / "cmdline").read_bytes().decode(errors="replace"))
     return found
+
+
+def present_roles(home: Path) -> set[str]:
+    """Return the roles of living processes, and FILES if there are any."""
+    return {*processes(home).values(), *([FILES] if stored_files(home) else [])}
 
 
 def stored_files(home: Path) -> list[Path]:

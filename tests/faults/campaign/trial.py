@@ -24,7 +24,7 @@ from tests.conftest import Console
 from tests.faults.campaign.clouds import azure
 from tests.faults.campaign.faults import FAULTS, Fault
 from tests.faults.campaign.jobs import JOBS, NO_RESULT, inputs, metric_points
-from tests.faults.campaign.scene import FILES, Scene, Undisturbed, processes, signal_all, stored_files
+from tests.faults.campaign.scene import WATCH_SECONDS, Scene, Undisturbed, present_roles, processes, signal_all
 from train_jobs.config.fields import Config
 
 COMMANDS = 6  # that a user may need until the job is done
@@ -41,7 +41,6 @@ CLOUD_STATES = {
 }
 BUGS = ("Traceback (most recent call last)", "error[bug]")
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2), from linux/prctl.h
-WATCH_SECONDS = 0.05
 SETTLING = 60.0  # seconds that processes have to end after the last command, or as long as an undisturbed job takes
 
 
@@ -126,7 +125,7 @@ def _watched(home: Path) -> Iterator[dict[str, tuple[float, float]]]:
     def watch() -> None:
         while not over.wait(WATCH_SECONDS):
             now = time.monotonic() - started
-            for role in {*processes(home).values(), *([FILES] if stored_files(home) else [])}:
+            for role in present_roles(home):
                 seen[role] = (seen.get(role, (now, now))[0], now)
 
     thread = threading.Thread(target=watch)
@@ -192,7 +191,7 @@ def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: di
 def _hit_and_judge(scene: Scene, fault: Fault) -> dict[str, Any] | None:
     command, hit = scene.console.start(*scene.words), True
     if fault.act is not None:
-        time.sleep(scene.moment * scene.reference.seconds)
+        scene.wait_for_moment(fault.roles, over=lambda: command.poll() is not None)
         hit = fault.act(scene)
     at = time.monotonic()
     scene.finish(command, scene.words[0])
