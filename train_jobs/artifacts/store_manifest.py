@@ -32,6 +32,7 @@ MIN_SENTENCES = 100  # fewer are no basis for an average
 STORE_VERSION = 3  # increase it, and `version` below, when the layout changes: older stores are then prepared again
 MANIFEST_FILE = "manifest.json"
 DAMAGED_FILE = "damaged.txt"  # written by a job that read a damaged shard: the store is made again
+OTHER_CONTENT = "has other content than was written"
 PARTS = "parts"  # folder in a store for intermediate files of its preparation
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -321,7 +322,7 @@ def damage(folder: StorePath, manifest: StoreManifest) -> Damage | None:
         return Damage(VOCABULARY_FILE, "is missing")
     except OSError as problem:
         return Damage(VOCABULARY_FILE, f"cannot be read: {problem.strerror or problem}")
-    return None if found == manifest.vocab_sha256 else Damage(VOCABULARY_FILE, "has other content than was written")
+    return None if found == manifest.vocab_sha256 else Damage(VOCABULARY_FILE, OTHER_CONTENT)
 
 
 def mark_damaged(folder: StorePath, found: Damage) -> None:

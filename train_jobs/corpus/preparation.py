@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from train_jobs.artifacts.store_manifest import (
     DAMAGED_FILE,
     MANIFEST_FILE,
     PARTS,
+    damaged_store,
     read_manifest,
     reason_unreadable,
     store_content,
@@ -52,6 +53,8 @@ class StoreOptions:
     """Overwrite a store of other text or settings."""
     keep_steps: bool = False
     """Keep the files of the steps when the store is complete."""
+    check_content: bool = False
+    """Compare the content of a finished store with its hashes, as jobs that read it do."""
     keep_unfinished: bool = True
     """Keep what was made even if the text is unusable."""
     block_tokens: int = BLOCK_TOKENS
@@ -158,12 +161,14 @@ def make_store(
 
     Raises:
         DataError: text or vocabulary cannot be used; the message gives the reason.
-        StorageError: the folder cannot be written, or contains other files.
+        StorageError: the folder cannot be written, or contains other files, or only the next start can make it again.
         ConflictError: the folder contains a store with another text or other settings.
         PeerError: another node was lost.
     """
     key = store_key(data, found)
     find = partial(TokenStore.find, folder, key)
+    if options.check_content and node.leads and (store := find()) is not None:
+        _check_content(store, node)
     if find() is None:
         given_vocabulary(data)  # refuse it now: it is used only after all text was read
         with storage_errors(_disk_of(folder), "the token store"), _exclusive(folder, node, progress):
@@ -175,9 +180,35 @@ def make_store(
                     _lead(data, folder, found, progress, hashes, node, options)
                 else:
                     _serve(data, folder, key, found, node, options)
-    elif node.leads and not options.keep_steps:  # an earlier process may have died after it wrote the manifest
-        remove_folder(folder / PARTS)
+    else:
+        _remove_leftovers(folder, node, options)
     return TokenStore.open(folder).with_names(source_names(data))  # the key of a store leaves names out
+
+
+def _check_content(store: TokenStore, node: Node) -> None:
+    """Mark a damaged store, which is then made again: by this start, if no other node has found the store too.
+
+    Raises:
+        StorageError: the next start makes it again, or its disk cannot be read.
+        DataError: it cannot be marked.
+    """
+    folder = store.folder
+    if not isinstance(folder, Path):
+        return  # a service compares hashes itself, and reading from it takes long
+    with storage_errors(folder, "the token store"):
+        damage = store.find_damage()
+    is_marked = not TokenStore.exists(folder)
+    if damage is not None and (node.size > 1 or not is_marked):
+        raise damaged_store(folder, damage, is_remade=is_marked)
+
+
+def _remove_leftovers(folder: StorePath, node: Node, options: StoreOptions) -> None:
+    """Delete what a process left that died after it wrote the manifest: the files of its steps, and its lock."""
+    if node.leads and not options.keep_steps:
+        remove_folder(folder / PARTS)
+    if (lock := _lock_file(folder, node)).exists():
+        with suppress(OSError), hold(lock, seconds=0, remove=True):  # held by another process, or read-only
+            pass
 
 
 def _lead(
@@ -272,16 +303,20 @@ def _workers(data: TextConfig, node: Node) -> int:
 @contextmanager
 def _exclusive(folder: StorePath, node: Node, progress: PreparationProgress) -> Iterator[None]:
     """Exclude other preparations of the folder on this machine."""
-    # Each node has its own lock file, because not every shared disk supports locks. It is next to the folder, which
-    # may be removed while the lock is held.
+    lock = _lock_file(folder, node)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    waiting = partial(progress.log, f"waiting: another process prepares {folder}")
+    with hold(lock, waiting=waiting, remove=True):
+        yield
+
+
+def _lock_file(folder: StorePath, node: Node) -> Path:
+    """Return the lock file of a node, because not every shared disk supports locks."""
     place = folder
     if isinstance(place, RemotePath):
         place = _disk_of(place) / f"prepare-{hashlib.sha256(place.url.encode()).hexdigest()[:16]}"
-    place = place if node.leads else place.with_name(f"{place.name}.node-{node.rank}")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    waiting = partial(progress.log, f"waiting: another process prepares {folder}")
-    with hold(place.with_name(f".{place.name}.lock"), waiting=waiting, remove=True):
-        yield
+    # next to the folder, which may be removed while the lock is held
+    return place.with_name(f".{place.name}.lock" if node.leads else f".{place.name}.node-{node.rank}.lock")
 
 
 def _disk_of(folder: StorePath) -> Path:

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from tests.unit.corpus.small_corpora import contents, documents_of, prepare, sentences, sources
+from train_jobs.artifacts.files import hold
 from train_jobs.artifacts.fingerprints import fingerprint
 from train_jobs.artifacts.store_manifest import SPLITS
 from train_jobs.artifacts.text_rule import bert_rule
-from train_jobs.config import ConflictError, DataError, TextConfig
+from train_jobs.config import ConflictError, DataError, StorageError, TextConfig
 from train_jobs.corpus.executors import worker_pool as workers
+from train_jobs.corpus.executors.node import Node
 from train_jobs.corpus.pipeline import PreparationProgress
 from train_jobs.corpus.steps import documents as extraction
 from train_jobs.corpus.steps.documents import HASHES, find_duplicates, hashes_file, read_duplicates, stretches
@@ -216,6 +218,31 @@ def test_damaged_store_is_refused_and_made_again(
     assert f"{damaged.name} {why}: the token store in {folder} is made again" in lines
 
 
+def test_preparation_finds_damage_that_no_job_has_read(tmp_path: Path) -> None:
+    """A kill between the last file of a store and the end of its run: a restart must not accept what changed since."""
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder = prepare(data, tmp_path / "store").folder
+    before, lines = contents(folder), list[str]()
+    (shard,) = folder.glob("shard-*-train.arrow")
+    flip(shard)
+    prepare(data, folder, say=lines.append, check_content=True)
+    assert contents(folder) == before
+    assert f"{shard.name} has other content than was written: the token store in {folder} is made again" in lines
+
+
+def test_damage_is_for_next_start_if_other_nodes_found_the_store(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder = prepare(data, tmp_path / "store").folder
+    before = contents(folder)
+    (shard,) = folder.glob("shard-*-train.arrow")
+    flip(shard)
+    first = Node(rank=0, size=2, local_size=1)
+    with pytest.raises(StorageError, match=f"the token store is damaged: {shard}") as caught:
+        prepare(data, folder, node=first, check_content=True)
+    assert caught.value.facts["store"] == "the next start makes it again from the text"
+    assert contents(prepare(data, folder).folder) == before
+
+
 def test_store_with_damaged_manifest_is_not_taken_for_other_text(tmp_path: Path) -> None:
     data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
     folder = prepare(data, tmp_path / "store").folder
@@ -236,6 +263,18 @@ def test_leftover_parts_of_complete_store_are_removed(tmp_path: Path) -> None:
     assert (folder / "parts").is_dir()
     prepare(data, folder)
     assert not (folder / "parts").exists()
+
+
+def test_lock_of_killed_process_is_removed_unless_it_is_held(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder, lock = prepare(data, tmp_path / "store").folder, tmp_path / ".store.lock"
+    assert not lock.exists()
+    with hold(lock):
+        prepare(data, folder)
+        assert lock.exists()
+    assert lock.exists()
+    prepare(data, folder)
+    assert not lock.exists()
 
 
 @pytest.mark.parametrize("why", ["empty", "unfit", "duplicates"])

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from train_jobs.artifacts.files import NewFile, file_sha256
 from train_jobs.artifacts.store_manifest import (
+    OTHER_CONTENT,
     SPLITS,
     Damage,
     Shard,
@@ -357,19 +358,29 @@ class TokenStore:
             why = str(problem).partition("\n")[0]
             raise self._damaged(shard, f"cannot be read: block {position}: {why}") from None
 
+    def find_damage(self) -> Damage | None:
+        """Read all shards; mark the store and return the damage if the content of one does not match its hash."""
+        damaged = (shard for shard in self.manifest.shards if not self._matches(shard))
+        return next((self._mark(shard, OTHER_CONTENT) for shard in damaged), None)
+
+    def _matches(self, shard: Shard) -> bool:
+        return file_sha256(self.folder / shard.file) == shard.sha256
+
     def _map(self, shard: Shard) -> pa.RecordBatchFileReader:
-        path = self.folder / shard.file
         # Hashing also reads the file into the page cache, so the random reads of training do not wait for the disk.
-        if file_sha256(path) != shard.sha256:
-            raise self._damaged(shard, "has other content than was written")
-        return pa.ipc.open_file(mapped_file(path))
+        if not self._matches(shard):
+            raise self._damaged(shard, OTHER_CONTENT)
+        return pa.ipc.open_file(mapped_file(self.folder / shard.file))
 
     def _damaged(self, shard: Shard, why: str) -> UserError:
-        """Mark the store, so that the next start makes it again, and return the error."""
+        return damaged_store(self.folder, self._mark(shard, why), is_remade=self._is_remade)
+
+    def _mark(self, shard: Shard, why: str) -> Damage:
+        """Mark the store, so that the next start makes it again, and return the damage."""
         found, present = Damage(shard.file, why), stored_manifest(self.folder)
         if present is not None and present.shards == self.manifest.shards:  # else it was made again meanwhile
             mark_damaged(self.folder, found)
-        return damaged_store(self.folder, found, is_remade=self._is_remade)
+        return found
 
 
 def _checked(block: Block) -> Block:
