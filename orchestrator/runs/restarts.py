@@ -18,8 +18,10 @@ from train_jobs.config.errors import REMADE
 PREEMPTED_CODE = 75  # train_jobs.pretrain: stopped by SIGTERM, checkpoint committed
 USAGE_CODE = 2  # wrong input: the next attempt would fail in the same way
 EVICTIONS = {EndCause.PREEMPTED, EndCause.MACHINE, EndCause.SUPERVISOR}
-MOST_KILLS = 5  # without progress: a machine without enough memory kills every attempt
-OWN_FAULT = {*EndCause} - {*EVICTIONS, EndCause.DISK, EndCause.TIME}
+DISKS = {EndCause.DISK, EndCause.DAMAGE}
+MOST_IN_A_ROW = 5  # without progress: a machine without enough memory, or a broken disk, ends every attempt
+IN_A_ROW = {EndCause.SUPERVISOR: "it was killed", EndCause.DAMAGE: "its token store was damaged"}
+OWN_FAULT = {*EndCause} - {*EVICTIONS, *DISKS, EndCause.TIME}
 # Addresses, ports, pids and times differ between two reports of the same failure.
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?", re.IGNORECASE)
 _KINDS = {
@@ -34,11 +36,11 @@ class RestartLimits(NamedTuple):
     """Highest numbers of automatic restarts."""
 
     errors: int
-    """After errors of the job, of its image and of its data, full disks and time limits."""
+    """After errors of the job, of its image and of its data, of the disk, and time limits."""
     preemptions: int | None
     """After evictions, and lost machines, supervisors and launchers; None: unlimited."""
-    full_disk_is_error: bool = True
-    """False: a full disk is not the job's fault, and counts like a lost machine."""
+    disk_is_error: bool = True
+    """False: a full disk or a damaged token store is not the job's fault, and counts like a lost machine."""
 
     @classmethod
     def from_spec(
@@ -141,8 +143,9 @@ def error_cause(error: Mapping[str, Any]) -> EndCause:
     """
     # Only the error of a full disk shows how much space is free, and only that of a damaged token store states that the
     # next start makes it again; other storage errors are permissions and paths.
-    if error.get("kind") == "storage" and {"free", REMADE} & (error.get("facts") or {}).keys():
-        return EndCause.DISK
+    facts = error.get("facts") or {}
+    if error.get("kind") == "storage" and {"free", REMADE} & facts.keys():
+        return EndCause.DISK if "free" in facts else EndCause.DAMAGE
     return _KINDS.get(str(error.get("kind")), EndCause.ERROR)
 
 
@@ -160,7 +163,7 @@ def decide_restart(name: str, ends: Sequence[AttemptEnd], limits: RestartLimits,
     causes = [cause_of(end) for end in ends]
     if causes[-1] == EndCause.INPUT or ends[-1].exit_code == USAGE_CODE:
         return Restart(False)
-    forgiven = EVICTIONS if limits.full_disk_is_error else {*EVICTIONS, EndCause.DISK}
+    forgiven = EVICTIONS if limits.disk_is_error else {*EVICTIONS, *DISKS}
     evicted = causes[-1] in forgiven
     allowed = limits.preemptions if evicted else limits.errors
     if allowed is not None and sum((cause in forgiven) == evicted for cause in causes) > allowed:
@@ -169,8 +172,10 @@ def decide_restart(name: str, ends: Sequence[AttemptEnd], limits: RestartLimits,
         step = ends[-2].step if ends[-1].step is None else ends[-1].step
         where = "before the first report" if step is None else f"after step {step}"
         return Restart(False, why_not=f"not restarted: it failed twice in the same way {where}")
-    if without_progress(ends) >= MOST_KILLS and set(causes[-MOST_KILLS:]) == {EndCause.SUPERVISOR}:
-        return Restart(False, why_not=f"not restarted: it was killed {MOST_KILLS} times without progress")
+    same = set(causes[-MOST_IN_A_ROW:]) == {causes[-1]}
+    if causes[-1] in IN_A_ROW and same and without_progress(ends) >= MOST_IN_A_ROW:
+        why = f"{IN_A_ROW[causes[-1]]} {MOST_IN_A_ROW} times without progress"
+        return Restart(False, why_not=f"not restarted: {why}")
     return Restart(True, backoff.pause(name, ends))
 
 

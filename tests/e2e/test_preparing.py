@@ -99,7 +99,7 @@ def test_damaged_store_is_no_failure_of_a_trial(console: Console, corpus: Path) 
     assert [row["state"] for row in shown["rows"]] == ["completed", "completed"]
     assert shard.read_bytes() == whole
     ends = [row["attempts"] for row in console("list", "-o", "json").json if "sweep" in row["name"]]
-    assert any(end["cause"] == "disk" for attempts in ends for end in attempts)
+    assert any(end["cause"] == "damage" for attempts in ends for end in attempts)
 
 
 @pytest.mark.long

@@ -24,6 +24,7 @@ DATA_WAIT_SHOWN = 0.05  # share of the time from which waiting for data is shown
 CAUSE_TEXTS: Mapping[EndCause | None, str] = {
     EndCause.MACHINE: "a machine of the run was lost or restarted",
     EndCause.DISK: "the disk was full",
+    EndCause.DAMAGE: "the token store was damaged",
     EndCause.TIME: "the time limit was reached",
     EndCause.MEMORY: "memory ran out",
     EndCause.IMAGE: "the image could not be built or pulled",

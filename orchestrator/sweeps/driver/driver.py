@@ -349,7 +349,7 @@ class Driver:
         if status.name in self.state.interrupted:
             return Restart(True)
         first, longest = (polls * self.backend.poll_seconds for polls in BACKOFF_POLLS)
-        limits = RestartLimits(self.spec.limits.retries, preemptions=None, full_disk_is_error=False)
+        limits = RestartLimits(self.spec.limits.retries, preemptions=None, disk_is_error=False)
         return decide_restart(status.name, ends_of(status), limits, Backoff(first, longest))
 
     def _resume(self, status: RunStatus) -> RunStatus | None:

@@ -42,12 +42,24 @@ def test_unlimited_preemptions_are_always_restarted() -> None:
 
 def test_kills_without_progress_are_bounded() -> None:
     """The OOM killer kills the launcher of a job that is too large in every attempt."""
-    limits = RestartLimits(errors=0, preemptions=None, full_disk_is_error=False)
+    limits = RestartLimits(errors=0, preemptions=None, disk_is_error=False)
     killed = [failed("the launcher was killed", cause=EndCause.SUPERVISOR)] * 5
     assert is_due(killed[:4], limits)
     assert not is_due(killed, limits)
     assert is_due([*killed[:4], failed("killed", step=8, cause=EndCause.SUPERVISOR)], limits)
     assert is_due([*killed[:4], evicted()], limits)
+
+
+def test_damaged_stores_in_a_row_are_bounded() -> None:
+    """A trial on a disk that damages every store must not be resumed until the limits of the sweep."""
+    limits = RestartLimits(errors=0, preemptions=None, disk_is_error=False)
+    damaged = [failed("the token store is damaged", cause=EndCause.DAMAGE)] * 5
+    assert is_due(damaged[:4], limits)
+    stopped = decide_restart("run", damaged, limits, NO_PAUSE)
+    assert stopped.why_not == "not restarted: its token store was damaged 5 times without progress"
+    assert is_due([*damaged[:4], failed("damaged", step=8, cause=EndCause.DAMAGE)], limits)
+    assert is_due([*damaged[:4], failed("full", cause=EndCause.DISK)], limits)
+    assert not is_due(damaged[:1], RestartLimits(errors=0, preemptions=None)), "a run alone is resumed by its user"
 
 
 def test_default_of_preemptions_follows_the_tier() -> None:
@@ -75,7 +87,7 @@ def test_same_failure_at_the_same_step_stops() -> None:
 def test_full_disk_is_an_error_only_of_runs() -> None:
     full = failed("the disk is full", cause=EndCause.DISK)
     assert not is_due([full], RestartLimits(0, None))
-    assert is_due([full] * 9, RestartLimits(0, None, full_disk_is_error=False))
+    assert is_due([full] * 9, RestartLimits(0, None, disk_is_error=False))
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.CANCELLED, RunState.RUNNING])
@@ -104,7 +116,7 @@ def test_error_of_a_rank_has_a_cause() -> None:
     assert error_cause({"kind": "storage", "facts": {"free": "0.0 MiB"}}) == EndCause.DISK
     assert error_cause({"kind": "storage", "facts": {"where": "/x"}}) == EndCause.ERROR
     damaged = damaged_store(Path("/x"), Damage("vocab.txt", "is missing"), is_remade=True)
-    assert error_cause({"kind": damaged.kind, "facts": damaged.facts}) == EndCause.DISK
+    assert error_cause({"kind": damaged.kind, "facts": damaged.facts}) == EndCause.DAMAGE
     damaged = damaged_store(Path("/x"), Damage("vocab.txt", "is missing"))
     assert error_cause({"kind": damaged.kind, "facts": damaged.facts}) == EndCause.INPUT
     assert error_cause({"kind": "data"}) == EndCause.INPUT

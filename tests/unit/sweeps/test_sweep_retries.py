@@ -41,7 +41,7 @@ def test_killed_launcher_is_no_retry(tmp_path: Path, retries: int) -> None:
     assert (ending.state, ending.exit_code) == (RunState.FAILED, 137)
     recorded = {"state": ending.state, "cause": ending.cause, "reason": ending.reason, "exit_code": ending.exit_code}
     ends = [AttemptEnd(**recorded, ended=float(number), step=8) for number in range(3)]
-    limits = RestartLimits(retries, preemptions=None, full_disk_is_error=False)
+    limits = RestartLimits(retries, preemptions=None, disk_is_error=False)
     assert decide_restart(run.name, ends, limits, Backoff(1.0, 60.0)).due
 
 
