@@ -151,7 +151,10 @@ def test_error_of_a_rank_is_the_cause() -> None:
     assert ending_of(ended(message), full) == (RunState.FAILED, 1, EndCause.DISK, "error[training]: no")
     assert ending_of(ended(message), None) == (RunState.FAILED, 1, EndCause.ERROR, message)
     assert ending_of(ended(message.replace("code 1", "code 2")), None).cause == EndCause.INPUT
-    assert ending_of(ended(message.replace("code 1", "code 75")), OWN).state == RunState.PREEMPTED
+    stopped = ended(message.replace("code 1", "code 75"))
+    assert [ending_of(stopped, own).state for own in (None, PEER)] == [RunState.PREEMPTED] * 2
+    # its peers are stopped when a rank fails: their code does not hide its error
+    assert ending_of(stopped, OWN) == (RunState.FAILED, 1, EndCause.ERROR, OWN.text)
 
 
 def test_cancelled_job_ended_by_its_user_or_its_limit() -> None:

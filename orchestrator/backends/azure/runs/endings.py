@@ -145,7 +145,8 @@ def ending_of(
             return JobEnding(RunState.PREEMPTED, PREEMPTED_CODE, EndCause.TIME, reason)
         return JobEnding(state, PREEMPTED_CODE, None, text or state.value)
     code = exit_code_of(text)
-    if code == PREEMPTED_CODE:  # for Azure, any code but 0 is a failure
+    # For Azure, any code but 0 is a failure. Peers of a rank that failed by its own error are stopped, some with 75.
+    if code == PREEMPTED_CODE and (own is None or own.is_peer):
         return JobEnding(RunState.PREEMPTED, code, EndCause.PREEMPTED, text)
     cause = _cause_of_codes(details, codes)
     if cause is None and code in KILLED_CODES:
