@@ -95,7 +95,9 @@ def text_needs(data: TextConfig, found: DataFingerprint, remote: str | None) -> 
         vocabulary = data.vocabulary
         inputs.append(JobInput("vocabulary", "vocabulary", inline=True, list_files=lambda: {VOCABULARY: vocabulary}))
         placed["data.vocabulary"] = At("vocabulary", VOCABULARY)
-    return Needs(tuple(inputs), placed, ("data.text", "data.vocabulary"))
+    folders = [source.dataset_folder for source in data.text] if remote is None else []
+    undeliverable = (f"data.text: {folder} is a dataset on this machine" for folder in folders if folder is not None)
+    return Needs(tuple(inputs), placed, ("data.text", "data.vocabulary"), tuple(undeliverable))
 
 
 def model_input(folder: Path, digest: str) -> JobInput:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from orchestrator.specs.site import Site
 from train_jobs.artifacts.layers import ConfigLayer, Merged
 from train_jobs.artifacts.start_model import is_name
+from train_jobs.config.prepare import dataset_name
 from train_jobs.config.urls import is_url
 
 CODE = "code.folder"
@@ -110,6 +111,9 @@ def missing_paths(merged: Merged, keys: PathKeys, site: Site) -> list[str]:
 def _missing_source(source: Any, site: Site) -> Iterator[str]:
     """Yield a problem for each missing path of a source of text."""
     found = source.get("path") if isinstance(source, dict) else source
+    dataset = dataset_name(str(source.get("dataset") or "")) if isinstance(source, dict) else ""
+    if dataset.startswith((".", "~", "/")) and not Path(dataset).is_dir():
+        yield f"no such folder: {dataset}"
     for path in found if isinstance(found, list) else [found]:
         if not isinstance(path, str | Path) or is_url(path) or Path(path).exists():
             continue  # the plan asks the service of a URL
@@ -133,10 +137,16 @@ def _source(source: Any, folder: Path) -> Any:
     """Return a source of text with absolute paths."""
     if not isinstance(source, dict):
         return _absolute(source, folder)
-    path = source.get("path")
-    if isinstance(path, list):
-        return {**source, "path": [_absolute(item, folder) for item in path]}
-    return {**source, "path": _absolute(path, folder)} if "path" in source else source
+    found = dict(source)
+    if isinstance(path := source.get("path"), list):
+        found["path"] = [_absolute(item, folder) for item in path]
+    elif "path" in source:
+        found["path"] = _absolute(path, folder)
+    if isinstance(dataset := source.get("dataset"), str):
+        name = dataset_name(dataset)
+        if (folder / Path(name).expanduser()).is_dir():  # else it is on the Hub
+            found["dataset"] = f"{_absolute(name, folder)}{dataset.removeprefix(name)}"
+    return found
 
 
 def _absolute(value: Any, folder: Path) -> Any:

@@ -110,7 +110,7 @@ def source_fingerprint(source: SourceConfig, cache: Path | None = None) -> DataF
     read_as = "" if (source.format, source.column) == ("auto", "text") else f"{source.format} {source.column}\n"
     if (source.document, source.strip_gutenberg) != (AUTO, False):
         read_as += f"document {source.document}, strip_gutenberg {source.strip_gutenberg}\n"
-    if source.dataset is not None and (folder := Path(source.dataset_parts()[0])).is_dir():
+    if (folder := source.dataset_folder) is not None:
         below = sorted(path for path in folder.rglob("*") if path.is_file())
         return _combine(source.title, below, content_hashes(below, cache), f"{read_as}{source.dataset}\n")
     if source.dataset is not None:

@@ -27,7 +27,8 @@ class SourceConfig(CheckedConfig):
     """Files, folders and globs (`dumps/*.xml.bz2`): a list or a single string. Or URLs of an object store
     (`s3://`, `gs://`, `abfss://`), which need the extra `remote`; credentials come from the environment."""
     dataset: str | None = None
-    """Hugging Face dataset instead of `path`: NAME[:CONFIGURATION][@SPLIT]; the default SPLIT is `train`."""
+    """Hugging Face dataset instead of `path`: NAME[:CONFIGURATION][@SPLIT]; the default SPLIT is `train`. NAME may be a
+    folder that `datasets.load_dataset` reads; jobs on Azure read datasets of the Hub only."""
     format: Format = "auto"
     """text (UTF-8, see `document`), wikipedia (MediaWiki XML dump), wikiextractor (its output), jsonl,
     csv, tsv (a row is a document), parquet, dataset. auto: from the names and the first bytes of the files; a table
@@ -98,12 +99,23 @@ class SourceConfig(CheckedConfig):
         name, _, configuration = name.partition(":")
         return name, configuration or None, split or "train"
 
+    @property
+    def dataset_folder(self) -> Path | None:
+        """Folder of a dataset on this machine; None: a name on the Hub, or files."""
+        folder = None if self.dataset is None else Path(self.dataset_parts()[0])
+        return folder if folder is not None and folder.is_dir() else None
+
     @model_serializer(mode="wrap")
     def _as_written(self, full: SerializerFunctionWrapHandler) -> Any:
         """Return a source with only a path as that path, the short form in a configuration."""
         if len(self.path) == 1 and self == SourceConfig(path=self.path):
             return self.path[0]
         return full(self)
+
+
+def dataset_name(dataset: str) -> str:
+    """Return the name or folder of a Hugging Face dataset that is written NAME[:CONFIGURATION][@SPLIT]."""
+    return dataset.partition("@")[0].partition(":")[0]
 
 
 class CleanConfig(Config):

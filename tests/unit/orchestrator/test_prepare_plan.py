@@ -73,6 +73,31 @@ def test_relative_paths_start_at_their_source(folder: Path) -> None:
     ]
 
 
+def test_relative_folder_of_a_dataset_starts_at_its_source(folder: Path) -> None:
+    """Names on the Hub stay as they are."""
+    (folder / "specs" / "books").mkdir(parents=True)
+    names = ("./books:en@test", "books", "../specs/books", "owner/books:en")
+    sources = ", ".join(f"{{dataset: '{name}'}}" for name in names)
+    (folder / "specs" / "job.yaml").write_text(f"data: {{text: [{sources}]}}\n")
+    found = resolve("prepare", file=Path("specs/job.yaml")).spec
+    assert isinstance(found, PrepareSpec)
+    place = f"{folder}/specs/books"
+    assert [source.dataset for source in found.data.text] == [f"{place}:en@test", place, place, "owner/books:en"]
+    (folder / "specs" / "job.yaml").write_text("data: {text: [{dataset: ./missing@test}]}\n")
+    with pytest.raises(SpecError) as caught:
+        resolve("prepare", file=Path("specs/job.yaml"))
+    assert caught.value.problems == ["specs/job.yaml:1: data.text.0: no such folder: ./missing"]
+
+
+@pytest.mark.parametrize("kind", ["prepare", "pretrain"])
+def test_folder_of_a_dataset_does_not_go_to_azure(folder: Path, kind: str) -> None:
+    (folder / "books").mkdir()
+    (folder / "books" / "train.jsonl").write_text('{"text": "a"}\n')
+    found = plan(folder, kind, "data.text=[{dataset: books}]")
+    assert found.needs.undeliverable == (f"data.text: {folder / 'books'} is a dataset on this machine",)
+    assert plan(folder, kind, "data.text=[text.txt]").needs.undeliverable == ()
+
+
 def test_project_defaults_apply_to_matching_kinds(folder: Path) -> None:
     project = folder / "orchestrator.yaml"
     project.write_text(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -125,7 +124,7 @@ def dataset_pieces(source: SourceConfig) -> list[Piece]:
     """
     name = source.dataset_parts()[0]
     # All nodes and later starts read this commit, even if the dataset changes on the Hub meanwhile.
-    version = None if Path(name).is_dir() else dataset_commit(name)
+    version = None if source.dataset_folder else dataset_commit(name)
     dataset = _open_dataset(source, version)
     with _dataset_errors(source):
         have = dataset.column_names or list(next(iter(dataset), {}))
