@@ -72,7 +72,7 @@ def _network(seconds: int) -> Fault:
 
 SLOW_SECONDS = 100  # a fault of this duration is tried 10 times
 TRAINS = ("pretrain", "nodes-2", "finetune", "sweep")
-STORES = ("prepare", *TRAINS)
+STORES = ("prepare", "prepare-large", *TRAINS)
 NODES = ("nodes-2",)
 ALL = ("prepare", "pretrain", "nodes-2", "finetune", "predict", "evaluate", "sweep")
 SINGLE = ("prepare", "pretrain", "nodes-2", "finetune", "predict", "evaluate")
