@@ -94,7 +94,7 @@ def prepare(config: PrepareConfig, *, output: Path, cache: Path, node: Node) -> 
                 hashes=cache / HASHES,
                 node=node,
                 # a folder that is named by its content can only have an older version of it, or a damaged one
-                options=StoreOptions(replace=config.store is None, keep_steps=config.keep_steps, check_content=True),
+                options=StoreOptions(replace=config.store is None, keep_steps=config.keep_steps, is_preparation=True),
             )
         if node.leads:
             figures = result(store, seconds=time.monotonic() - started)

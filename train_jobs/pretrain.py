@@ -252,9 +252,9 @@ def _make_store(config: PretrainConfig, cache: Path, world: World) -> TokenStore
         texts = world.gather_texts(found.sha256)
         if (other := next((rank for rank, text in enumerate(texts) if text != texts[0]), None)) is not None:
             raise text_mismatch_error(where=f"rank 0 and rank {other}")
-    if (equal := equal_store(config.data, found, cache)) is not None:
-        return equal
     folder = cache / store_key(config.data, found)
+    if not TokenStore.exists(folder) and (equal := equal_store(config.data, found, cache)) is not None:
+        return equal
     if world.local_rank == 0:
         return prepare_store(
             config.data,

@@ -22,7 +22,7 @@ from tests.conftest import Console, wait_for
 from tests.faults.campaign import disks, trial
 from tests.faults.campaign.__main__ import read_results, stamp, wanted
 from tests.faults.campaign.faults import FAULTS, Fault
-from tests.faults.campaign.interpreter import CLOCK, make_interpreter
+from tests.faults.campaign.interpreter import CLOCK, kill_at_call, make_interpreter
 from tests.faults.campaign.page import page
 from tests.faults.campaign.scene import Scene, Undisturbed, processes, signal_all
 from tests.faults.campaign.trial import (
@@ -90,6 +90,15 @@ def test_interpreter_kills_one_process_at_a_system_call(tmp_path: Path) -> None:
     assert codes == [-signal.SIGKILL, 0]
     (trace,) = (tmp_path / "environment").glob("command.*.calls")
     assert "killed by SIGKILL" in trace.read_text()
+
+
+def test_repeated_trial_hits_the_same_system_call(tmp_path: Path) -> None:
+    """The calls of a job are traced anew in each campaign, and vary by what the disk already has."""
+    scene = scene_of(tmp_path)
+    scene.detail = "fsync 18 of a rank"
+    with kill_at_call("rank")(scene):
+        assert "inject=fsync:signal=KILL:when=18" in Path(scene.console.program[0]).read_text()
+        assert scene.detail == "fsync 18 of a rank"
 
 
 def test_interpreter_sets_the_clock(tmp_path: Path) -> None:

@@ -53,8 +53,9 @@ class StoreOptions:
     """Overwrite a store of other text or settings."""
     keep_steps: bool = False
     """Keep the files of the steps when the store is complete."""
-    check_content: bool = False
-    """Compare the content of a finished store with its hashes, as jobs that read it do."""
+    is_preparation: bool = False
+    """The job prepares this store: of a finished one, compare the content with its hashes, as jobs that read it do, and
+    delete the files of the steps unless they are kept."""
     keep_unfinished: bool = True
     """Keep what was made even if the text is unusable."""
     block_tokens: int = BLOCK_TOKENS
@@ -167,7 +168,7 @@ def make_store(
     """
     key = store_key(data, found)
     find = partial(TokenStore.find, folder, key)
-    if options.check_content and node.leads and (store := find()) is not None:
+    if options.is_preparation and node.leads and (store := find()) is not None:
         _check_content(store, node)
     if find() is None:
         given_vocabulary(data)  # refuse it now: it is used only after all text was read
@@ -204,11 +205,16 @@ def _check_content(store: TokenStore, node: Node) -> None:
 
 def _remove_leftovers(folder: StorePath, node: Node, options: StoreOptions) -> None:
     """Delete what a process left that died after it wrote the manifest: the files of its steps, and its lock."""
-    if node.leads and not options.keep_steps:
-        remove_folder(folder / PARTS)
+
+    def remove_steps() -> None:
+        if node.leads and not options.keep_steps:
+            remove_folder(folder / PARTS)
+
     if (lock := _lock_file(folder, node)).exists():
         with suppress(OSError), hold(lock, seconds=0, remove=True):  # held by another process, or read-only
-            pass
+            remove_steps()
+    elif options.is_preparation:  # an earlier one may have kept them on purpose, and this one does not
+        remove_steps()
 
 
 def _lead(

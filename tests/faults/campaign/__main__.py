@@ -59,14 +59,14 @@ def main() -> int:
     adopt_processes()
     kinds = given.kind or sorted({kind for fault in FAULTS.values() for kind in fault.kinds})
     until, references, failed = time.monotonic() + 60 * given.minutes, dict[tuple[str, bool], Undisturbed](), 0
-    for fault, kind, seed in due(faults, kinds, repeat=given.repeat, seeds=given.seed):
+    for fault, kind, seed, detail in due(faults, kinds, repeat=given.repeat, seeds=given.seed):
         # the jobs are short: half of them are copied to MLflow only at their end, as short ones are
         live = FAULTS[fault].hits_copy or seed % 2 == 1
         if (kind, live) not in references:
             references[kind, live] = undisturbed(kind, live=live)
         if time.monotonic() > until:
             break
-        outcome = run_trial(fault, kind, seed, references[kind, live], stamp())
+        outcome = run_trial(fault, kind, seed, references[kind, live], stamp(), detail=detail)
         if outcome is None:
             print(f"{fault} {kind} {seed}: there was nothing to hit", flush=True)
             continue
@@ -80,24 +80,31 @@ def main() -> int:
 
 def due(
     faults: list[str], kinds: list[str], *, repeat: bool, seeds: list[int] | None = None
-) -> Iterator[tuple[str, str, int]]:
-    """Yield fault, kind and seed of each trial to run: those that failed, those of some seeds, or new ones."""
+) -> Iterator[tuple[str, str, int, str]]:
+    """Yield fault, kind and seed of each trial to run: those that failed, those of some seeds, or new ones.
+
+    The last value is what a failed trial hit, to be hit again.
+    """
     if seeds:
         yield from (
-            (fault, kind, seed) for fault in faults for kind in FAULTS[fault].kinds if kind in kinds for seed in seeds
+            (fault, kind, seed, "")
+            for fault in faults
+            for kind in FAULTS[fault].kinds
+            if kind in kinds
+            for seed in seeds
         )
         return
     if repeat:
         for one in read_results():
             if not one.passed and one.fault in faults and one.kind in kinds:
-                yield one.fault, one.kind, one.seed
+                yield one.fault, one.kind, one.seed, one.detail
         return
     tried = {(one.fault, one.kind, one.seed) for one in read_results()}
     while cells := wanted(read_results(), faults, kinds):
         fault, kind = cells[0]
         seed = next(number for number in range(10**6) if (fault, kind, number) not in tried)
         tried.add((fault, kind, seed))
-        yield fault, kind, seed
+        yield fault, kind, seed, ""
 
 
 def _skipped(fault: str) -> bool:

@@ -79,7 +79,7 @@ def _interpreter(scene: Scene, traced: dict[str, str], *, once: bool = False, ho
 
 
 @cache
-def calls(kind: str, role: str) -> list[tuple[str, int]]:
+def calls(kind: str, role: str) -> list[tuple[str, str]]:
     """Return the system calls of a role in an undisturbed job, each with its number in its thread.
 
     One role at a time: strace cannot trace a process that the strace of its parent follows.
@@ -95,7 +95,7 @@ def calls(kind: str, role: str) -> list[tuple[str, int]]:
             for line in path.read_text(errors="replace").splitlines():
                 if match := LINE.match(line):
                     number = numbers[match[1], match[2]] = numbers.get((match[1], match[2]), 0) + 1
-                    found.append((match[2], number))
+                    found.append((match[2], str(number)))
         assert found, f"a {role} of {kind} makes none of these calls"
         return found
 
@@ -110,8 +110,11 @@ def kill_at_call(role: str) -> Callable[[Scene], AbstractContextManager[None]]:
 
     @contextmanager
     def around(scene: Scene) -> Iterator[None]:
-        possible = calls(scene.kind, role)
-        call, number = possible[int(scene.moment * len(possible))]
+        if scene.detail:  # the calls are traced anew in each process, and not always the same ones
+            call, number = scene.detail.split()[:2]
+        else:
+            possible = calls(scene.kind, role)
+            call, number = possible[int(scene.moment * len(possible))]
         options = f"{_threads(role)}-e trace={call} -e inject={call}:signal=KILL:when={number}"
         with _interpreter(scene, {role: options}, once=True) as folder:
             scene.detail = f"{call} {number} of a {role}"

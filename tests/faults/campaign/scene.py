@@ -80,7 +80,7 @@ class Scene:
     draw: random.Random
     """Decides everything else that is random."""
     detail: str = ""
-    """What was hit, for the report."""
+    """What was hit, for the report; before, what an earlier trial of the same seed hit."""
     errors: list[str] = field(default_factory=list)
     """What commands wrote to stderr."""
     hanging: str = ""

@@ -163,7 +163,9 @@ def surroundings(console: Console, kind: str) -> AbstractContextManager[AzureDou
     return azure(console) if JOBS[kind].is_cloud else nullcontext()
 
 
-def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: dict[str, str]) -> Outcome | None:
+def run_trial(
+    name: str, kind: str, seed: int, reference: Undisturbed, stamp: dict[str, str], *, detail: str = ""
+) -> Outcome | None:
     """Run one trial; None: at its moment there was nothing that the fault could hit.
 
     Args:
@@ -172,11 +174,14 @@ def run_trial(name: str, kind: str, seed: int, reference: Undisturbed, stamp: di
         seed: decides the moment.
         reference: the job without a fault; the trial is copied to MLflow as this one was.
         stamp: commit, date and machine.
+        detail: what an earlier trial of this seed hit; a system call with this number is hit again.
     """
     fault, draw, before = FAULTS[name], random.Random(f"{name}/{kind}/{seed}"), _cpu_seconds()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         console = _console(Path(folder), kind, live=reference.live)
-        scene = Scene(console, kind, reference.draw_moment(draw, fault.roles), reference, JOBS[kind].words, draw)
+        scene = Scene(
+            console, kind, reference.draw_moment(draw, fault.roles), reference, JOBS[kind].words, draw, detail
+        )
         with surroundings(scene.console, kind) as scene.cloud, fault.around(scene):
             try:
                 judged = _hit_and_judge(scene, fault)

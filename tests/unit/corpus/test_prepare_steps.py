@@ -225,7 +225,7 @@ def test_preparation_finds_damage_that_no_job_has_read(tmp_path: Path) -> None:
     before, lines = contents(folder), list[str]()
     (shard,) = folder.glob("shard-*-train.arrow")
     flip(shard)
-    prepare(data, folder, say=lines.append, check_content=True)
+    prepare(data, folder, say=lines.append, is_preparation=True)
     assert contents(folder) == before
     assert f"{shard.name} has other content than was written: the token store in {folder} is made again" in lines
 
@@ -238,7 +238,7 @@ def test_damage_is_for_next_start_if_other_nodes_found_the_store(tmp_path: Path)
     flip(shard)
     first = Node(rank=0, size=2, local_size=1)
     with pytest.raises(StorageError, match=f"the token store is damaged: {shard}") as caught:
-        prepare(data, folder, node=first, check_content=True)
+        prepare(data, folder, node=first, is_preparation=True)
     assert caught.value.facts["store"] == "the next start makes it again from the text"
     assert contents(prepare(data, folder).folder) == before
 
@@ -260,7 +260,16 @@ def test_leftover_parts_of_complete_store_are_removed(tmp_path: Path) -> None:
     data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
     folder = prepare(data, tmp_path / "store", keep_steps=True).folder
     prepare(data, folder, keep_steps=True)
+    prepare(data, folder)  # a job that only uses the store
     assert (folder / "parts").is_dir()
+    prepare(data, folder, is_preparation=True)
+    assert not (folder / "parts").exists()
+
+
+def test_steps_of_killed_process_are_removed(tmp_path: Path) -> None:
+    data = TextConfig(text=sources(tmp_path, 1), vocab_size=200)
+    folder = prepare(data, tmp_path / "store", keep_steps=True).folder
+    (tmp_path / ".store.lock").touch()
     prepare(data, folder)
     assert not (folder / "parts").exists()
 

@@ -81,6 +81,18 @@ def test_run_stopped_by_patience_stays_stopped_on_resume(tmp_path: Path) -> None
     assert again.state.step == 4
 
 
+def test_deletion_of_checkpoints_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """A process killed after its last commit leaves checkpoints that no rule keeps, of several GB each."""
+    run(make_loop(ToyTask(), tmp_path, steps=4, checkpoint={"keep_last": 9}))
+    again = make_loop(ToyTask(), tmp_path, steps=4, checkpoint={"keep_last": 1})
+    assert again.services.checkpoints.steps() == [2, 4]
+    newest = again.services.checkpoints.newest()
+    assert newest is not None
+    again.restore(newest)
+    run(again)
+    assert again.services.checkpoints.steps() == [4]
+
+
 def test_parameter_group_scales_learning_rate(tmp_path: Path) -> None:
     loop = make_loop(ToyTask(), tmp_path, steps=3, schedule=lambda step, time_used: 0.5 / (1 + step))
     first, second = list(loop.task.model.parameters())[:2]

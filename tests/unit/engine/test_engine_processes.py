@@ -16,6 +16,7 @@ import torch
 from engine_toy import ToyTask, make_loop, reports_in, run, weights_of
 from safetensors.torch import load_file
 
+from train_jobs.artifacts.files import try_lock
 from train_jobs.artifacts.metrics_file import read_reports
 from train_jobs.config import SpecError
 from train_jobs.engine.runtime import distributed
@@ -148,3 +149,16 @@ def test_missing_gpu_is_spec_error() -> None:
     with pytest.raises(SpecError, match="this machine has no GPU") as caught:
         distributed.start("gpu")
     assert caught.value.fix == "--set compute.device=auto"
+
+
+def test_file_of_a_shared_folder_does_not_outlive_its_process(tmp_path: Path) -> None:
+    (tmp_path / ".seen-of-a-killed-process").touch()
+    living = tmp_path / ".seen-of-a-living-process"
+    living.touch()
+    world = distributed.single_process_world()
+    with living.open("rb") as stream:
+        assert try_lock(stream)
+        assert world.shares_folder(tmp_path)
+        assert list(tmp_path.iterdir()) == [living]
+    assert world.shares_folder(tmp_path)
+    assert list(tmp_path.iterdir()) == []

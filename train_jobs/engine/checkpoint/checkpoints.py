@@ -311,7 +311,7 @@ class CheckpointStore:
             # both.
             if not (yield from verifying(folder)):
                 raise OSError(f"{folder} does not read back as it was written")
-        self._prune(step)
+        self.prune(step)
         return Committed(step, sum(file.bytes for file in files.values()), time.perf_counter() - started)
 
     def _folders(self) -> dict[int, Path]:
@@ -321,11 +321,14 @@ class CheckpointStore:
         found = ((FOLDER.fullmatch(path.name), path) for path in self.root.iterdir())
         return {int(match[1]): path for match, path in found if match and path.is_dir() and not path.is_symlink()}
 
-    def _prune(self, saved: int) -> None:
+    def prune(self, saved: int) -> None:
         """Delete checkpoints that no rule keeps.
 
         A folder newer than the step just saved did not verify, or the run would have resumed from it: it must not count
         as kept.
+
+        Args:
+            saved: step of the newest checkpoint, which verifies.
         """
         for aside in self.root.glob(f"{DAMAGED}step-*"):
             if aside.name <= DAMAGED + folder_name(saved):

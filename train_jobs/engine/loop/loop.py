@@ -249,6 +249,9 @@ class Loop:
                 self._measure()
         with self._after("checkpoint"):
             self._collect(wait=True)
+            if self.world.is_main and self.state.step:
+                # again: a process that was killed after its last commit did not delete what that commit replaced
+                self.services.checkpoints.prune(self.state.step)
 
     def _settle(self) -> None:
         """Wait until the device has done the last step, and count the time as training time."""

@@ -21,11 +21,13 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from train_jobs.artifacts.files import try_lock
 from train_jobs.config import PeerError, SpecError
 from train_jobs.engine.runtime.allocator import keep_freed_tensors
 from train_jobs.engine.runtime.gpu_check import require_driver, require_usable_gpu
 
 MINIMUM_TIMEOUT = timedelta(minutes=30)
+SIGN = ".seen-"  # begins the name of a file by which processes find out whether they share a folder
 VISIBLE_SECONDS = 10.0  # a mounted store shows the writes of other machines with a delay
 ABANDON_SECONDS = 10.0
 # First id of CUDA_VISIBLE_DEVICES: any other, such as Slurm's NoDevFiles, hides all GPUs, for CUDA and for torch.
@@ -226,18 +228,14 @@ class World:
             folder: path on each node; on several nodes it may be a local disk or a shared one.
         """
         # The random name keeps a file of an earlier job with the same folder from answering for this one.
-        sign = folder / f".seen-{self.gather_texts(uuid.uuid4().hex)[0]}"
+        sign = folder / f"{SIGN}{self.gather_texts(uuid.uuid4().hex)[0]}"
         folder.mkdir(parents=True, exist_ok=True)
-        if self.is_main:
-            sign.touch()
-        self.barrier()
-        deadline = time.monotonic() + VISIBLE_SECONDS
-        while not (seen := sign.exists()) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        everywhere = self.minimum(int(seen)) == 1
-        if self.is_main:
-            sign.unlink(missing_ok=True)
-        return everywhere
+        with _shown(sign) if self.is_main else nullcontext():
+            self.barrier()
+            deadline = time.monotonic() + VISIBLE_SECONDS
+            while not (seen := sign.exists()) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            return self.minimum(int(seen)) == 1
 
     def log(self, text: str) -> None:
         """Print `text` on the main process."""
@@ -253,6 +251,23 @@ class World:
 
 def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
+
+
+@contextmanager
+def _shown(sign: Path) -> Iterator[None]:
+    """Show a file to other processes, then delete it; first delete those that killed processes left."""
+    for other in sign.parent.glob(f"{SIGN}*"):
+        with suppress(OSError), other.open("rb") as stream:
+            if try_lock(stream):  # else its process lives
+                other.unlink()
+    sign.touch()
+    with sign.open("rb") as stream:  # opened again: some mounted stores show a file only once its writer has closed it
+        with suppress(OSError):  # a disk without locks
+            try_lock(stream)
+        try:
+            yield
+        finally:
+            sign.unlink(missing_ok=True)
 
 
 def single_process_world() -> World:
