@@ -93,7 +93,7 @@ def test_interpreter_kills_one_process_at_a_system_call(tmp_path: Path) -> None:
 
 
 def test_repeated_trial_hits_the_same_system_call(tmp_path: Path) -> None:
-    """The calls of a job are traced anew in each campaign, and vary by what the disk already has."""
+    """The calls of a job are traced again in each campaign, and vary by what the disk already has."""
     scene = scene_of(tmp_path)
     scene.detail = "fsync 18 of a rank"
     with kill_at_call("rank")(scene):

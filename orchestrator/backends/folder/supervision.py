@@ -305,7 +305,9 @@ class Supervision(ABC):
             print(f"attempt {self.state.attempt} {ending.state}: {ending.reason}; starting another", flush=True)
             self.update(attempt=self.state.attempt + 1)
             ending = self._recorded_attempt()
-        if restart.why_not:
+        if self.run.cancel_file.exists() and ending.state != RunState.COMPLETED:  # in the pause before a restart
+            ending = Ending(RunState.CANCELLED, PREEMPTED_CODE, "cancelled", ending.ranks)
+        elif restart.why_not:
             ending = replace(ending, reason=f"{ending.reason}\n{restart.why_not}")
         last = {
             "state": ending.state,

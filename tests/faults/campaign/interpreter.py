@@ -110,7 +110,7 @@ def kill_at_call(role: str) -> Callable[[Scene], AbstractContextManager[None]]:
 
     @contextmanager
     def around(scene: Scene) -> Iterator[None]:
-        if scene.detail:  # the calls are traced anew in each process, and not always the same ones
+        if scene.detail:  # the calls are traced again in each process, and not always the same ones
             call, number = scene.detail.split()[:2]
         else:
             possible = calls(scene.kind, role)

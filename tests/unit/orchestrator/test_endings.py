@@ -170,3 +170,20 @@ def test_bug_of_the_supervisor_ends_the_run(run: RunFolder, capsys: pytest.Captu
     assert state.reason == f"error[bug]: ValueError: {HINT}"
     assert [attempt.state for attempt in state.attempts] == [RunState.FAILED, RunState.FAILED]
     assert capsys.readouterr().err.count("Traceback") == 2
+
+
+def test_cancel_in_the_pause_before_a_restart_is_a_cancel(run: RunFolder) -> None:
+    class FailingSupervision(Supervision):
+        request_kind = FolderRequest
+
+        def attempt(self) -> Ending:
+            return Ending(RunState.FAILED, 3, "a rank failed")
+
+        def _stopped_in_pause(self, seconds: float) -> bool:
+            self.run.cancel_file.touch()
+            return super()._stopped_in_pause(seconds)
+
+    FailingSupervision(run).supervise()
+    state = run.stored_state()
+    assert (state.state, state.reason, state.attempt) == (RunState.CANCELLED, "cancelled", 1)
+    assert [attempt.state for attempt in state.attempts] == [RunState.FAILED]
