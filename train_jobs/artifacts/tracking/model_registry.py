@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import yaml
 
-from train_jobs.artifacts.files import file_sha256, link_or_copy, write_text
+from train_jobs.artifacts.files import file_sha256, link_or_copy, sync_all, write_text
 from train_jobs.artifacts.tracking.mlflow_store import relocate_artifacts, sqlite_path
 from train_jobs.config.errors import ConflictError, SpecError
 
@@ -301,6 +301,7 @@ def _kept(copy: Path, place: Path, version: Any, record: Path) -> Path:
         )
     digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
     target = place / f"{version.version}-{digest[:16]}"
+    sync_all(copy)  # the record is on the disk soon, and must not name empty files after a power cut
     try:
         copy.rename(target)
     except OSError:  # another process was faster
