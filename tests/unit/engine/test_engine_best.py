@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_toy import ToyTask, make_loop, run
 
+from train_jobs.engine.checkpoint.checkpoints import CheckpointStore
 from train_jobs.engine.loop.loop import Loop
 
 
@@ -38,6 +39,18 @@ def test_best_checkpoint_has_best_score_ties_earliest(tmp_path: Path) -> None:
     assert best is not None
     assert best.step == 4
     assert (loop.state.step, loop.state.stale) == (8, 2)
+
+
+@pytest.mark.parametrize("name", ["COMMIT.json", "model.safetensors", "state.json"])
+def test_resume_needs_the_earliest_of_equal_checkpoints(tmp_path: Path, name: str) -> None:
+    """A later one of the same score is not the result of an undisturbed run."""
+    loop = scored_loop(tmp_path, 0.5, 0.8, 0.8, 0.7, keep_last=9)
+    run(loop)
+    (tmp_path / "checkpoints" / "step-00000004" / name).write_bytes(b"torn")
+    store = CheckpointStore(tmp_path / "checkpoints", keep_last=9, keep_best=1, best_is_result=True)
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 2
 
 
 def test_best_ignores_incomplete_checkpoint(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -227,8 +228,11 @@ class CheckpointStore:
         # the earliest last: of equal losses its checkpoint is the best
         ranked = sorted((one for one in found if one.step <= checkpoint.step), key=lambda one: -one.step)
         steps = {one.validation_loss: one.step for one in ranked}
-        best = checkpoint.state().get("loop", {}).get("best", [])
-        return all(loss in steps and self.at(steps[loss]) is not None for loss in best)
+        loop = checkpoint.state().get("loop", {})
+        best = loop.get("best", [])
+        # another checkpoint may have the same loss; a version that did not record the steps gives none, or 0
+        needed = [step or steps.get(loss) for loss, step in zip_longest(best, loop.get("best_steps", []))]
+        return all(step is not None and self.at(step) is not None for step in needed)
 
     def set_aside_damaged(self, newer_than: int) -> list[int]:
         """Rename committed checkpoints that do not verify; a checkpoint of the same or a later step deletes them.

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -577,7 +578,9 @@ class Loop:
             self.services.progress.line(f"validation at step {self.state.step}: {text}")
         best = self.services.cadence.is_best(loss, self.state.best)
         if best:
-            self.state.best = sorted([*self.state.best, loss])[: self.services.cadence.keep_best]
+            kept = [*zip_longest(self.state.best, self.state.best_steps, fillvalue=0), (loss, self.state.step)]
+            kept = sorted(kept)[: self.services.cadence.keep_best]  # of equal losses, the earlier step
+            self.state.best, self.state.best_steps = [one[0] for one in kept], [one[1] for one in kept]
         self.state.stale = 0 if best else self.state.stale + 1
         return best
 

@@ -31,6 +31,8 @@ class LoopState:
     skipped: int = 0
     best: list[float] = field(default_factory=list)
     """Validation losses of the checkpoints that are kept as the best, in rising order."""
+    best_steps: list[int] = field(default_factory=list)
+    """Steps of these checkpoints; empty in a checkpoint of an earlier version."""
     stale: int = 0
     """Validations since one was among the best."""
     seconds: float = 0.0
