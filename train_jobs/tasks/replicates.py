@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from train_jobs.artifacts.files import sync, write_text
-from train_jobs.artifacts.lineage import METRICS_FILE, Lineage, seed_folder
+from train_jobs.artifacts.commit import folder_name
+from train_jobs.artifacts.files import file_sha256, read_object, sync, write_text
+from train_jobs.artifacts.lineage import LINEAGE_FILE, METRICS_FILE, Lineage, read_lineage, seed_folder
 from train_jobs.artifacts.model_trust import require_trusted
 from train_jobs.artifacts.start_model import STRETCH, InitialModel, initial_weights, read_initial_model
 from train_jobs.artifacts.text_rule import TextRule
 from train_jobs.assembly.starting_point import SCORED, differences, resume, without_default_micro_batch
-from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig
+from train_jobs.config import ConflictError, FinetuneConfig, ModelConfig, StorageError
 from train_jobs.config.tasks import SENTENCES, SPANS, WORDS, TaskKind, task_kind
 from train_jobs.corpus.tokenize.vocabulary import load_vocabulary
+from train_jobs.engine.checkpoint.checkpoints import WEIGHTS, Checkpoint
 from train_jobs.engine.loop.loop import Loop
 from train_jobs.engine.loop.policy import LoopPolicy, LoopServices
 from train_jobs.engine.reporting.metrics import MetricsLog, MetricsMirror
@@ -163,7 +165,9 @@ def run_seeds(job: FinetuneJob, output: Path, *, mirror: MirrorFactory | None) -
                 if (best / name).is_dir():
                     replace_by_copy(best / name, output / name)
             if (best / SCORED_ROWS).is_file():  # seeds that an older version finished have none
-                shutil.copyfile(best / SCORED_ROWS, output / SCORED_ROWS)
+                # synced, unlike a plain copy: result.json, which marks the run as finished, must not be on disk earlier
+                with storage.storage_errors(output, SCORED_ROWS):
+                    write_text(output / SCORED_ROWS, (best / SCORED_ROWS).read_text(encoding="utf-8"))
             finetuning_lineage.describe_best(output, result)
     return result
 
@@ -295,12 +299,12 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
         loop: the loop after training.
         output: output folder of this seed.
         begun: lineage from the start of the run; None on all processes but the main one.
+
+    Raises:
+        StorageError: the best checkpoint is damaged, or the export cannot be written.
     """
-    # The main process chooses: on a mounted store other nodes may see files with a delay, and rank differently.
-    best = loop.services.checkpoints.best() if job.world.is_main else None
-    step = job.world.from_main(best.step if best else -1)
-    checkpoint = loop.services.checkpoints.at(step)
-    assert checkpoint is not None, f"the best checkpoint, of step {step}, is missing"
+    checkpoint = best_checkpoint(loop)
+    step = checkpoint.step
     task.model.load_state_dict(checkpoint.weights())
     task.model.eval()
     with torch.no_grad(), autocast(job.precision, job.world.device):
@@ -340,10 +344,34 @@ def finish(job: FinetuneJob, task: Finetuning, loop: Loop, output: Path, begun: 
     }
 
 
+def best_checkpoint(loop: Loop) -> Checkpoint:
+    """Return the checkpoint of the best score; call it on every process after training.
+
+    Raises:
+        StorageError: it is damaged or missing.
+    """
+    store = loop.services.checkpoints
+    recorded = next(iter(loop.state.best_steps), 0)  # 0: none, or that of an earlier version
+    mine = None
+    # The main process chooses: on a mounted store other nodes may see files with a delay, and rank differently.
+    if loop.world.is_main:
+        # With the best checkpoint damaged, the best of the others would be another result.
+        mine = store.at(recorded) if recorded else store.best()
+    chosen = loop.world.from_main(mine.step if mine else -1)
+    found = mine or (store.at(chosen) if chosen >= 0 else None)
+    if found is not None:
+        return found
+    raise StorageError(
+        "cannot export the best checkpoint: it is damaged or missing",
+        facts={"where": store.root / folder_name(recorded) if recorded else store.root},
+        fix="repeat the steps since the last valid checkpoint: orchestrator resume RUN; or repeat its torchrun command",
+    )
+
+
 def finished_result(
     output: Path, config: FinetuneConfig, world: World, identity: Mapping[str, str], **start: Any
 ) -> dict[str, Any] | None:
-    """Return the result of a finished run; None if it is not finished.
+    """Return the result of a finished run; None if it is not finished, or its result or weights are damaged.
 
     Args:
         output: folder of the run.
@@ -356,7 +384,10 @@ def finished_result(
         ConflictError: the run had another configuration, or `resume: never` forbids a finished run.
     """
     path = output / RESULT
-    if not world.from_main(int(path.is_file())):
+    readable = world.is_main and read_object(path) is not None
+    if world.is_main and path.exists() and not readable:
+        warn_of_repetition(f"{path} is damaged")
+    if not world.from_main(int(readable)):
         return None
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     wanted = settings(config, identity)
@@ -368,7 +399,28 @@ def finished_result(
             facts={"where": output, **({"changed": "; ".join(changed)} if changed else {})},
             fix="choose another --output, or use the configuration of that run with resume=auto",
         )
-    return found
+    if world.from_main(int(world.is_main and has_intact_weights(output / "model"))):
+        return found
+    if world.is_main:
+        warn_of_repetition(f"the weights in {output / 'model'} do not match their lineage")
+        # The new export replaces the model first: a kill after it must not leave the new weights with old figures.
+        with storage.storage_errors(output, RESULT):
+            path.unlink()
+    return None
+
+
+def has_intact_weights(model: Path) -> bool:
+    """Return whether the weights of an exported model have the SHA-256 in its lineage."""
+    try:
+        lineage = read_lineage(model / LINEAGE_FILE)
+        return lineage is not None and lineage.head.weights == file_sha256(model / WEIGHTS)
+    except (OSError, ConflictError):
+        return False
+
+
+def warn_of_repetition(reason: str) -> None:
+    """Print why a finished run is repeated."""
+    print(f"warning: {reason}, so this run is repeated from its last checkpoint", flush=True)
 
 
 def settings(config: FinetuneConfig, identity: Mapping[str, str]) -> dict[str, dict[str, Any]]:

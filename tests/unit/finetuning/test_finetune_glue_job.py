@@ -108,6 +108,29 @@ def test_finished_task_with_other_rows_is_refused(
     assert re.search(r"changed +scored\.dev: \w+ -> \w+$", message, re.MULTILINE)
 
 
+def test_damaged_finished_task_is_run_again(
+    bert: Path, glue: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task with several seeds whose own models are intact only copies the best one again."""
+    shutil.copytree(done, tmp_path / "out")
+    for name in ("CoLA", "MRPC"):
+        weights = tmp_path / "out" / name / "model" / "model.safetensors"
+        content = weights.read_bytes()
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    trained, whole = [], replicates.run_seed
+
+    def record_call(job: Any, *rest: Any, **more: Any) -> dict[str, Any]:
+        trained.append(job.config.task)
+        return whole(job, *rest, **more)
+
+    monkeypatch.setattr(replicates, "run_seed", record_call)
+    assert run(tmp_path, job(bert, glue)) == 0
+    assert trained == ["CoLA"]
+    for name in ("CoLA", "MRPC"):
+        model = Path(name) / "model" / "model.safetensors"
+        assert (tmp_path / "out" / model).read_bytes() == (done / model).read_bytes()
+
+
 def test_task_may_have_other_epochs_and_seeds(done: Path) -> None:
     tasks = result_of(done.parent)["tasks"]
     assert (tasks["RTE"]["steps"], tasks["QNLI"]["steps"]) == (4, 2)

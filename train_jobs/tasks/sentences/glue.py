@@ -10,8 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from train_jobs.artifacts.files import NewFile
 from train_jobs.config import DataError
 from train_jobs.config.tasks import GLUE_SUITE, GLUE_TASKS, SentenceTask
+from train_jobs.engine.runtime.storage import storage_errors
 
 HIGHEST_SIMILARITY = 5.0  # of STS-B; the server refuses numbers outside 0 to 5
 FILES: Mapping[str, tuple[SentenceTask, int]] = {
@@ -227,6 +229,7 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
     Raises:
         DataError: a file is missing or unknown, or has a wrong number of predictions, or invalid numbers: the server
             would refuse it, and count it as an attempt.
+        StorageError: the folder cannot be written; no partial file is left.
     """
     # Checked before anything is written: the server limits attempts and counts those that it rejects.
     problems = [f"{name}.tsv: missing" for name in FILES if name not in predictions]
@@ -243,9 +246,17 @@ def write_submission(path: Path, predictions: Mapping[str, Sequence[float]]) -> 
             problems=problems,
             fix="predict every task's official test set, AX with the model of MNLI",
         )
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, (task, _) in FILES.items():
-            archive.writestr(f"{name}.tsv", predictions_text(task, predictions[name]))
+    # Complete and synced: result.json, which names the zip file, may otherwise reach the disk before its content.
+    with storage_errors(path.parent, path.name):
+        new = NewFile(path)
+        try:
+            with zipfile.ZipFile(new.stream, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, (task, _) in FILES.items():
+                    archive.writestr(f"{name}.tsv", predictions_text(task, predictions[name]))
+            new.commit()
+        except BaseException:
+            new.discard()
+            raise
 
 
 def _written(task: SentenceTask, value: float) -> str:
