@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,14 +177,16 @@ class Driver:
         moments = [moment for trial in trials for moment in recorded_moments(trial)]
         clock = self.state.clock or RunClock.start()
         self._update(clock=clock.continued(max(moments, default=self.record.created)))
+        unreported = {}
         for trial in trials:
             number = trial.number
             self.histories[number] = list(trial.intermediate_values.values())
-            if trial.state.is_finished():
+            if END in trial.user_attrs:
                 end = trial.user_attrs[END]
-                self.costs[number], self.outcomes[number] = end["cost"], end["outcome"]
-                self.seeds[number] = end["seeds"]
-                self.failed |= {number} if end["state"] == "failed" else set()
+                self.costs[number], self.seeds[number] = end["cost"], end["seeds"]
+                self._count(number, end)
+                if not trial.state.is_finished():  # a driver was killed after it had stored the end
+                    unreported[number] = end
                 continue
             live = self.live[number] = LiveTrial.of(trial)
             live.resumed = True
@@ -193,6 +195,8 @@ class Driver:
                 decision.text for (judged, _), decision in self.decided.items() if judged == number and decision.stop
             ]
             live.end = ("stopped", stops[0]) if stops else live.end
+        for number, end in unreported.items():  # once all results are known: one of them is the best
+            self._report(number, end)
 
     def _loop(self) -> tuple[RunState, str | None]:
         while True:
@@ -436,9 +440,7 @@ class Driver:
                 live.end = ("stopped", decision.text)
 
     def _finish(self, live: LiveTrial, statuses: list[RunStatus]) -> None:
-        """Report the result of a trial to the study."""
-        from optuna.trial import TrialState
-
+        """Store how a trial ended, and report its result."""
         number, value = live.number, outcome(self.histories[live.number], self.spec.objective)
         state, why = live.end or ("completed", None)
         if value is None and state not in {"failed", "completed", "stopped"}:  # stopped: it diverged
@@ -446,24 +448,35 @@ class Driver:
         if value is None:
             why = why or f"it never reported {self.spec.objective.metric}"
         value = None if state == "failed" else value
-        self.outcomes[number] = value
-        self.failed |= {number} if state == "failed" else set()
+        end: dict[str, Any] = {"state": state, "why": why, "outcome": value, "cost": self.costs[number]}
+        end |= {"ended": self.state.now(), "seconds": _seconds(statuses), "seeds": self.seeds.get(number, [])}
+        self._count(number, end)
         if value is not None:
+            # a retried trial was counted before, and each step is copied to MLflow once
+            end["step"] = max(len(self.outcomes), last_step(self.folder.metrics) + 1)
+        # First, with its step: if this process is killed, the next driver knows whether the line below is there.
+        self._set_attribute(number, END, end)
+        self._report(number, end)
+        del self.live[number]
+
+    def _count(self, number: int, end: Mapping[str, Any]) -> None:
+        """Count a trial that ended."""
+        self.outcomes[number] = end["outcome"]
+        self.failed |= {number} if end["state"] == "failed" else set()
+
+    def _report(self, number: int, end: Mapping[str, Any]) -> None:
+        """Report the stored end of a trial: to the metrics of the sweep, unless they have it, then to the study."""
+        from optuna.trial import TrialState
+
+        value, step = end["outcome"], end.get("step", 0)  # none: without a result, or stored by an earlier version
+        if step > last_step(self.folder.metrics):
             results = [other for other in self.outcomes.values() if other is not None]
             top = best(results, maximize=self.spec.objective.goal == "maximize")
-            # a retried trial was counted before, and each step is copied to MLflow once
-            step = max(len(self.outcomes), last_step(self.folder.metrics) + 1)
-            append(
-                self.folder.metrics,
-                {"step": step, "time": self.state.now(), "metrics": {"trial": value, "best": top}},
-            )
-        end = {"state": state, "why": why, "outcome": value, "cost": self.costs[number], "ended": self.state.now()}
-        more = {"seconds": _seconds(statuses), "seeds": self.seeds.get(number, [])}
-        self._set_attribute(number, END, {**end, **more})
-        final = {"stopped": TrialState.PRUNED}.get(state, None if value is not None else TrialState.FAIL)
+            line = {"step": step, "time": end["ended"], "metrics": {"trial": value, "best": top}}
+            append(self.folder.metrics, line)
+        final = {"stopped": TrialState.PRUNED}.get(end["state"], None if value is not None else TrialState.FAIL)
         self.study.tell(number, None if final else value, state=final)
-        print(f"trial {number} {state}: {why if value is None else f'{value:.6g}'}", flush=True)
-        del self.live[number]
+        print(f"trial {number} {end['state']}: {end['why'] if value is None else f'{value:.6g}'}", flush=True)
 
     def _cancel(self) -> tuple[RunState, str | None]:
         """Cancel every run and wait until all have finished; in the study the trials remain running, to be resumed."""

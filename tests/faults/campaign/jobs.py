@@ -21,7 +21,7 @@ from tests.unit.finetuning.finetune_jobs import WORDS, write_model
 
 # parts of names of figures that depend on the clock
 PROGRESS = ("documents_", "tokens_")  # of a preparation, which reports what each of its starts did
-METRICS = ("runs/*/outputs/metrics.jsonl", "azure-double/**/metrics.jsonl")
+METRICS = ("runs/*/outputs/metrics.jsonl", "sweeps/*/metrics.jsonl", "azure-double/**/metrics.jsonl")
 NO_RESULT = "no result"
 LARGE_BYTES = 18 << 20  # a step with fewer bytes has no workers
 CLOCKED = ("second", "slowest", "mfu", "share", "peak_memory", "eta")
@@ -49,7 +49,10 @@ class Job:
 
 
 def metric_points(home: Path) -> list[tuple[str, int, str, float]]:
-    """Return run, step, metric and value of every reported figure that does not depend on the clock."""
+    """Return run, step, metric and value of every reported figure that does not depend on the clock.
+
+    Those of a sweep are listed under `sweeps`: it has one trial at a time, so their order is always the same.
+    """
     return sorted(
         (path.parents[1].name, report["step"], name, value)
         for pattern in METRICS
