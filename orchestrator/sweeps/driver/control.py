@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends import load_backend
 from orchestrator.runs.status import RunState
+from orchestrator.specs.sweep_spec import trial_count
 from orchestrator.support.errors import ConflictError, NotFoundError
 from orchestrator.support.home import SWEEPS
 from orchestrator.support.secret_sources import look_up
@@ -102,6 +103,15 @@ def writing(folder: SweepFolder, verb: str) -> Iterator[None]:
     except OSError as problem:
         message = f"cannot {verb} sweep {folder.name}"
         raise write_error(message, problem, folder.path, fix=fix, then=then) from problem
+
+
+def unstarted(verb: str) -> str:
+    """Return the reason of a sweep that a command has changed, until the driver starts.
+
+    Args:
+        verb: of the command.
+    """
+    return f"orchestrator sweep {verb} has not started the driver"
 
 
 class SweepControl(ABC):
@@ -241,14 +251,17 @@ class DriverControl(SweepControl):
                 f"sweep {self._folder.name} is running",
                 fix=f"when it has finished: orchestrator sweep extend {self._folder.name}",
             )
-        self._check_limits(extended, self.status())
+        status = self.status()
+        self._check_limits(extended, status)
+        self._check_unstarted(extended, status)
         spot = extended.trial["compute"]["tier"] != "dedicated"
         site, compute = site_of(extended.trial["backend"]), ResolvedCompute.model_validate(extended.compute)
         machines = site.price(compute, self._home, spot=spot)
         require_price(
             extended.spec.limits, machines.price_per_hour, f"orchestrator sweep extend {extended.name} --hours N"
         )
-        with writing(self._folder, "extend"):
+        with writing(self._folder, "extend"), self._folder.lock():
+            self._await_driver("extend")
             self._folder.write_record(extended)
         self._restart()
 
@@ -263,14 +276,16 @@ class DriverControl(SweepControl):
         rows = {row.trial: row for row in status.rows}
         failed = [number for number, row in rows.items() if row.state == RunState.FAILED]
         show = f"orchestrator sweep show {folder.name}"
+        # of a retry that was killed too: its trials are no longer failed, and continue
+        fix = self.resume_command() if status.state.resumable else show
         if unknown := [number for number in trials if number not in rows]:
             raise NotFoundError(f"sweep {folder.name} has no trial {unknown[0]}", fix=show)
         if other := [number for number in trials if number not in failed]:
             raise ConflictError(
-                f"cannot retry trial {other[0]} of sweep {folder.name}: it is {rows[other[0]].state}", fix=show
+                f"cannot retry trial {other[0]} of sweep {folder.name}: it is {rows[other[0]].state}", fix=fix
             )
         if not failed:
-            raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=show)
+            raise ConflictError(f"cannot retry trials of sweep {folder.name}: none has failed", fix=fix)
         require_unused_limits(folder.record(), sum(row.cost for row in status.rows), folder.stored_state().now())
         if not folder.stored_state().state.terminal and folder.has_driver():
             raise ConflictError(f"sweep {folder.name} is {status.state}", fix=f"orchestrator sweep show {folder.name}")
@@ -278,11 +293,33 @@ class DriverControl(SweepControl):
         with writing(folder, "retry"), folder.lock():
             folder.repair()
             # Before the study: a driver resumes these runs once, whatever their ends count for.
-            state = folder.stored_state()
             names = [name for number in chosen for name in rows[number].runs]
-            folder.write_state(state.model_copy(update={"interrupted": [*state.interrupted, *names]}))
+            self._await_driver("retry", names)
             folder.reopen_trials(chosen)
         self._restart()
+
+    def _await_driver(self, verb: str, interrupted: Sequence[str] = ()) -> None:
+        """Record that a command changes the ended sweep, before it does; the caller holds the lock.
+
+        If the command is killed before the driver's start, the sweep has not completed, and `resume` continues it.
+
+        Args:
+            verb: of the command.
+            interrupted: runs that the driver resumes.
+        """
+        state = self._folder.stored_state()
+        names = list(dict.fromkeys([*state.interrupted, *interrupted]))
+        changes = {"state": RunState.PREEMPTED, "reason": unstarted(verb), "interrupted": names}
+        self._folder.write_state(state.model_copy(update=changes))
+
+    def _check_unstarted(self, extended: SweepRecord, status: SweepStatus) -> None:
+        """Refuse more trials if a killed command has added trials, and no driver has started since."""
+        more = trial_count(extended.spec) > status.trials > len(status.rows)
+        if more and self._folder.stored_state().reason == unstarted("extend"):
+            raise ConflictError(
+                f"sweep {extended.name} already has {status.trials} trials: {unstarted('extend')}",
+                fix=self.resume_command(),
+            )
 
     def _restart(self) -> None:
         if self._folder.has_driver():

@@ -9,11 +9,15 @@ import pytest
 from optuna.trial import TrialState
 
 from orchestrator.runs.status import RunState
-from orchestrator.sweeps.driver import driver
+from orchestrator.support.errors import ConflictError
+from orchestrator.sweep import Sweep
+from orchestrator.sweeps.driver import control, driver
+from orchestrator.sweeps.driver.control import DriverControl
 from orchestrator.sweeps.driver.driver import Driver
-from orchestrator.sweeps.driver.sweep_folder import END
+from orchestrator.sweeps.driver.sweep_folder import END, SweepFolder
 from tests.unit.sweeps.quick_driver import NoParentRun
 from tests.unit.sweeps.quick_sweeps import Sweeps
+from tests.unit.sweeps.test_sweep_retries import CRASHES
 
 
 class Killed(BaseException):
@@ -58,3 +62,48 @@ def test_result_of_a_trial_is_reported_once(
     assert [line["step"] for line in lines] == [1, 2]
     assert sorted(line["metrics"]["trial"] for line in lines) == sorted(trial.value for trial in trials)
     assert ended in [trial.user_attrs[END] for trial in trials], "the stored end is not made again"
+
+
+@pytest.mark.parametrize("name", ["write_state", "reopen_trials"])
+def test_sweep_whose_retry_was_killed_resumes(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(control, "start_driver", lambda folder, home: sweeps.start(folder))
+    folder = sweeps.run(trial={"validation": {"max_sequences": CRASHES}}, limits={"trials": 1, "retries": 0})
+    with monkeypatch.context() as patched:
+        die_after(patched, SweepFolder, name)
+        with pytest.raises(Killed):
+            DriverControl(folder, sweeps.home).retry([])
+    sweep = DriverControl(folder, sweeps.home)
+    status = sweep.status()
+    assert status.state == RunState.PREEMPTED
+    assert (status.reason or "").startswith("orchestrator sweep retry has not started the driver")
+    if name == "reopen_trials":
+        with pytest.raises(ConflictError, match="cannot retry") as refused:
+            sweep.retry([])
+        assert refused.value.fix == f"orchestrator resume {folder.name}"
+        sweep.resume()
+    else:
+        sweep.retry([])
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE]
+    assert list(sweeps.starts(folder).values()) == [["1", "2"]]
+
+
+@pytest.mark.parametrize("name", ["write_state", "write_record"])
+def test_killed_extension_adds_its_trials_once(sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(control, "start_driver", lambda folder, home: sweeps.start(folder))
+    folder = sweeps.run(limits={"trials": 1})
+    sweep = Sweep(folder, sweeps.home)
+    with monkeypatch.context() as patched:
+        die_after(patched, SweepFolder, name)
+        with pytest.raises(Killed):
+            sweep.extend(1)
+    assert sweep.state() == RunState.PREEMPTED
+    if name == "write_record":
+        with pytest.raises(ConflictError, match="already has 2 trials") as refused:
+            sweep.extend(1)
+        assert refused.value.fix == f"orchestrator resume {folder.name}"
+        sweep.resume()
+    else:
+        sweep.extend(1)
+    assert sweeps.end(folder) == RunState.COMPLETED
+    assert [trial.state for trial in folder.study().trials] == [TrialState.COMPLETE] * 2
